@@ -1,4 +1,7 @@
-"""`make bench`: every benchmark, or those that are named; exits with 1 if a promise was missed."""
+"""Entry point of `make bench`, which runs all benchmarks, or only those that are named as arguments.
+
+The exit status is 1 if a promise was missed.
+"""
 
 from __future__ import annotations
 

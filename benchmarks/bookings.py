@@ -1,7 +1,7 @@
-"""100,000 bookings of 256 GPUs, in a SQLite file and in a separate PostgreSQL server.
+"""Benchmark of a calendar with 100,000 bookings of 256 GPUs, in SQLite and in a separate PostgreSQL server.
 
-Promised at p95: the look for clashes and the insert at most 5 ms (SQLite) and 10 ms (PostgreSQL); find-a-slot at most
-200 ms, also for a request that fits nowhere, which examines every gap. PostgreSQL has fsync on.
+Promises at p95: the search for clashes with the insert takes at most 5 ms in SQLite and 10 ms in PostgreSQL; finding a
+slot takes at most 200 ms, even for an unsatisfiable request, which examines every gap. PostgreSQL runs with fsync.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SLOTS = [
 
 
 def fill(store: BookingStore, now: datetime) -> None:
-    """Every GPU is booked for 4 of 5 hours, for 81 days."""
+    """Fills a calendar in which every GPU is booked for 4 of 5 hours during 81 days."""
     store.remember_slots(SLOTS)
     made = []
     for number in range(BOOKINGS):
@@ -55,7 +55,7 @@ def fill(store: BookingStore, now: datetime) -> None:
 
 
 def measure(store: BookingStore) -> dict[str, list[float]]:
-    """Milliseconds of each operation."""
+    """Returns the durations of each operation in milliseconds."""
     chance = random.Random(1)
     now = store.now()
     store.set_rules(Rules(longest_h=None, furthest_days=None, quota_gpu_hours=None))
@@ -64,7 +64,7 @@ def measure(store: BookingStore) -> dict[str, list[float]]:
     for number in range(INSERTS):
         first = chance.randrange(HOSTS) * GPUS_OF_EACH + chance.randrange(GPUS_OF_EACH - 1)
         group = tuple(slot.id for slot in SLOTS[first : first + 1 + number % 2])
-        # Between two bookings; requests for the same gap follow each other.
+        # The new booking fits between two existing ones. Two consecutive requests are for the same gap.
         gap_start = now + timedelta(days=1) + gaps[number // 2] * (LONG + APART) - APART
         start = gap_start + timedelta(minutes=10 + 20 * (number % 2))
         draft = Draft("new", group, start, start + APART / 3, "UTC")
@@ -83,7 +83,7 @@ def p95(values: list[float]) -> float:
 
 
 def main() -> list[Promise]:
-    """Measures both stores, one after the other, from one process."""
+    """Measures both stores, one after the other, in one process."""
     found: dict[str, list[float]] = {}
     promises: list[Promise] = []
     with tempfile.TemporaryDirectory() as folder, cluster(fsync=True) as server:

@@ -1,11 +1,12 @@
-"""What a large calendar costs: each command with 100,000 bookings over 256 GPUs, against the same with a calendar of a
-few, and what a change by another process costs a window that shows a week, in a SQLite file and in a PostgreSQL of its
-own.
+"""Benchmark of commands and of the window with a calendar of 100,000 bookings of 256 GPUs.
 
-Promised: every command takes at most 1.2 times as long; a change by others costs a window at most 20 ms of CPU, until
-it is drawn, and 100 kB written. Commands run as the user runs them, one process each, and begin with a copy of the
-calendar that lacks most of it. Lists of everything and usage over long times take as long as what they print, and are
-not measured.
+Each command is compared with the same command on a calendar with few bookings. The window shows a week while another
+process changes the calendar. Both are measured with SQLite and with a separate PostgreSQL server.
+
+Promises: every command takes at most 1.2 times as long; a change by another process costs the window at most 20 ms of
+CPU time until it is drawn, and 100 kB of written data. As on a user's computer, each command is a process of its own,
+and begins with a local copy of the calendar that lacks most bookings. Commands that list everything, or usage over a
+long time, are not measured, because their output itself grows with the calendar.
 """
 
 from __future__ import annotations
@@ -71,7 +72,11 @@ for number, line in enumerate(sys.stdin):
 
 @contextmanager
 def calendars(folder: Path, server: Cluster) -> Iterator[dict[tuple[str, str], tuple[str, str]]]:
-    """The addresses of each calendar, of the user's and of an admin's store, by kind of database and size."""
+    """Creates the calendars.
+
+    Yields:
+        By kind of database and size: the addresses of the calendar for the user and for an admin.
+    """
     with server.connect("owner", "postgres") as connection:
         connection.execute("CREATE DATABASE few")
     setup_team(server.url("owner", "few"), [PERSON])
@@ -93,13 +98,13 @@ def calendars(folder: Path, server: Cluster) -> Iterator[dict[tuple[str, str], t
 
 
 def record_week(store: BookingStore, now: datetime) -> None:
-    """Each GPU was used five times a day."""
+    """Records that each GPU was used five times during the last day."""
     begins = [now - DAY + number * timedelta(hours=4.8) for number in range(5)]
     store.record_use(Use(slot.id, slot.host, "lee", begin, begin + LONG) for slot in SLOTS for begin in begins)
 
 
 class Commands:
-    """A user's desktop with one calendar. Each command succeeds and finds few results."""
+    """The desktop of a user with one calendar. Each command succeeds and finds only a few results."""
 
     def __init__(self, folder: Path, lab: Lab, url: str):
         self.desktop = Desktop(folder, lab)
@@ -159,8 +164,12 @@ def commands(kind: str, folder: Path, lab: Lab, urls: dict[str, str]) -> tuple[d
 
 
 def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, list[float]], list[Promise]]:
-    """Milliseconds of this process's CPU until a change by another process is drawn on the Bookings page, and kB that
-    it wrote meanwhile."""
+    """Measures the cost of a change by another process for a window that shows the Bookings page.
+
+    Returns:
+        Milliseconds of CPU time of this process until the change is drawn, with the kB that it has written; and the
+        promises.
+    """
     home = Home(folder / f"window-{kind}")
     home.path.mkdir()
     home.settings_file.write_text(f"bookings_url: {url}\nperson: {PERSON}\nzone: UTC\n")
@@ -187,7 +196,7 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
     wait(lambda: model.seen.is_live and model._watch is not None and model._watch.is_watching.is_set())
     wait(is_copied)
-    time.sleep(2)  # effects of starting the watch
+    time.sleep(2)  # Starting the watch of the calendar has delayed effects, which must not be measured.
     wait(lambda: model._loading is None or model._loading.is_finished)
     begun = time.monotonic() + 3
     wait(lambda: time.monotonic() > begun)
@@ -223,13 +232,13 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
 
 def bytes_written() -> int:
-    """Bytes that this process has written by system calls, to files and sockets."""
+    """Returns the number of bytes that this process has written to files and sockets by system calls."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
 def main() -> list[Promise]:
-    """Windows first: their copies of the calendars are complete, those of the commands are new."""
+    """Measures the windows first, because their copies of the calendars are complete, and then the commands."""
     application = themed_application()
     found: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}

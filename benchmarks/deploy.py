@@ -1,6 +1,7 @@
-"""Deploy to eight hosts, until every agent answers: against a bare paramiko upload of the same bytes, and Ansible.
+"""Benchmark of a deploy to eight hosts, until every agent answers.
 
-Promised: at most 3 times the bare upload, and less than a quarter of Ansible's time.
+It is compared with an upload of the same bytes by paramiko alone, and with Ansible. Promises: at most 3 times the
+duration of the upload, and less than a quarter of that of Ansible.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ANSIBLE_ROUNDS = 2
 
 
 def ours(lab: Lab, folder: Path) -> float:
-    """Seconds until the daemon of every host has answered, on hosts without an agent."""
+    """Deploys to hosts that have no agent. Returns the seconds until the daemons of all hosts have answered."""
     known_hosts = folder / "known_hosts"
     known_hosts.write_text(lab.known_hosts)
     hosts = [
@@ -45,7 +46,7 @@ def ours(lab: Lab, folder: Path) -> float:
 
 
 def bare(lab: Lab, data: bytes) -> float:
-    """Seconds to log in on all hosts in parallel and write the same bytes to a file."""
+    """Logs in on all hosts in parallel and writes the same bytes to a file. Returns the duration in seconds."""
 
     def upload(host: LabHost) -> None:
         client = paramiko.SSHClient()
@@ -77,7 +78,7 @@ def bare(lab: Lab, data: bytes) -> float:
 
 
 def ansible(lab: Lab, folder: Path, data: bytes) -> float:
-    """Seconds for ansible-playbook, with pipelining and 8 forks, to copy the same bytes to all hosts."""
+    """Copies the same bytes to all hosts by ansible-playbook, with pipelining and 8 forks. Returns the seconds."""
     playbook = Path(sys.executable).with_name("ansible-playbook")
     (folder / "archive").write_bytes(data)
     (folder / "inventory").write_text(

@@ -1,9 +1,11 @@
-"""`torchyard run` on a warm fleet of three hosts, from Enter to the first optimizer step: against torchrun by hand.
+"""Benchmark of `torchyard run` on three hosts with running agents, from Enter to the first optimizer step.
 
-Both arms run the same plain DDP script on the same hosts. By hand means: the code is there, one ssh and torchrun a
-host, all at once. Promised: at most 0.55 times that. Where the hosts share few cores, as a lab's do, importing torch
-takes longer than that by itself: there at most 1.15 times as many imports over ssh, all at once, of what the script
-imports.
+It is compared with a manual start of torchrun on the hosts. Both arms run the same plain DDP script. In the manual
+start the code is already on the hosts, and one ssh per host starts torchrun on all hosts at once. Promise: at most 0.55
+times that duration.
+
+If the hosts share few cores, as in a lab, the import of torch alone takes longer than that. The promise is then at most
+1.15 times the duration of the imports of the script, started by ssh on all hosts at once.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ program: {script: first_step.py}
 
 
 def first_step(lab: Lab, begin: float) -> float:
-    """Seconds from `begin` until every rank had made its first step."""
+    """Returns the seconds from `begin` until every rank had made its first step."""
     steps = [host.home / "first-step" for host in lab.hosts]
     seconds = max(float(step.read_text()) for step in steps) - begin
     for step in steps:
@@ -95,7 +97,7 @@ def by_hand(lab: Lab, script: Path) -> float:
 
 
 def imports_alone(lab: Lab) -> float:
-    """As many interpreters as ranks, on the same hosts, with only the imports of the script."""
+    """Starts an interpreter on each host that only imports what the script imports. Returns the duration in seconds."""
     begin = time.time()
     started = [
         subprocess.Popen([*ssh(lab), f"{host.user}@{host.address}", f"{sys.executable} -c '{IMPORTS}'"])
@@ -113,7 +115,7 @@ def ssh(lab: Lab) -> list[str]:
 
 
 def main() -> list[Promise]:
-    """Measures both arms, alternating, on hosts with running agents."""
+    """Measures all arms in alternation, on hosts with running agents."""
     with tempfile.TemporaryDirectory() as folder, Lab(3, directory=Path(folder) / "lab") as lab:
         desktop = Desktop(Path(folder) / "desktop", lab)
         place = Path(folder) / "program"

@@ -1,4 +1,4 @@
-"""Comparison of arms in one run, alternating ABBA, so that noise of the machine affects all arms."""
+"""Comparison of arms in one run. The order alternates (A B B A), so that noise of the machine affects all arms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Promise:
-    """A promised figure: `value` must be at most `limit`."""
+    """A promise about a measured value: `value` must be at most `limit`."""
 
     name: str
     value: float
@@ -31,14 +31,17 @@ class Promise:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that `work` takes."""
+    """Returns the duration of a call in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def alternate(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Each arm's figures: A B B A A B B A …, after one round of each that does not count."""
+    """Measures all arms in the order A B B A A B B A … and returns the values of each arm.
+
+    The arms are measured once before that, and these values are discarded.
+    """
     found: dict[str, list[float]] = {name: [] for name in arms}
     for measure in arms.values():
         measure()
@@ -49,7 +52,7 @@ def alternate(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, li
 
 
 def show(title: str, found: dict[str, list[float]], unit: str = "s") -> None:
-    """Median and range of each arm."""
+    """Prints the median and the range of each arm."""
     print(f"\n{title}")
     for name, values in found.items():
         spread = f"{min(values):.3f} to {max(values):.3f}"
@@ -57,7 +60,7 @@ def show(title: str, found: dict[str, list[float]], unit: str = "s") -> None:
 
 
 def record(name: str, found: dict[str, list[float]], promises: list[Promise]) -> None:
-    """Writes the figures as JSON to benchmarks/results, and prints the promises' results."""
+    """Writes the values as JSON to benchmarks/results, and prints which promises are kept."""
     RESULTS.mkdir(exist_ok=True)
     content = {
         "arms": found,
@@ -69,5 +72,5 @@ def record(name: str, found: dict[str, list[float]], promises: list[Promise]) ->
 
 
 def ratio(found: dict[str, list[float]], one: str, other: str) -> float:
-    """Median of `one` over median of `other`."""
+    """Returns the median of the arm `one` divided by the median of the arm `other`."""
     return statistics.median(found[one]) / statistics.median(found[other])

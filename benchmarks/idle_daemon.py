@@ -1,6 +1,6 @@
-"""Cost of an idle daemon on a host: memory, and CPU over half a minute, with and without a desktop watching.
+"""Benchmark of an idle daemon on a host: memory, and CPU time over half a minute, with and without a watching desktop.
 
-Promised: at most 25 MB resident and 0.5% of a core.
+Promises: at most 25 MB of resident memory and 0.5% of a core.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def cpu_s(pid: int) -> float:
 
 
 def main() -> list[Promise]:
-    """Measures a daemon of this computer in a separate folder."""
+    """Measures a daemon on this computer, installed in a separate folder."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         host = Host(name="here", local=True, agent_dir=str(place / "agent"))
         with Fleet([host], place / "known_hosts", place / "facts.json") as fleet:
             link = fleet.link("here")
             pid = int(link.hello["pid"])
-            link.call("run.list")  # after the first hello: the whole daemon is loaded
-            time.sleep(6)  # its bytecode is compiled once in the background
+            link.call("run.list")  # The daemon imports the rest of its modules after the first hello.
+            time.sleep(6)  # The daemon compiles its bytecode once, in the background.
             begin = cpu_s(pid)
             time.sleep(WATCH_S)
             idle = (cpu_s(pid) - begin) / WATCH_S * 100

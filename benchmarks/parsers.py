@@ -1,7 +1,7 @@
-"""100,000 inputs to all parsers: none may lead to anything but a value or the parser's own error, in bounded time and
-memory.
+"""Test of all parsers with 100,000 inputs.
 
-`TORCHYARD_SEED=N python -m benchmarks parsers` tries the inputs of an earlier run again.
+In bounded time and memory, each input must lead to a value or to the parser's own error. `TORCHYARD_SEED=N python -m
+benchmarks parsers` repeats the inputs of an earlier run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHOWN = 3
 
 
 def run_inputs(name: str, number: int, inputs: int) -> tuple[str, int, list[str]]:
-    """(parser, inputs, violations)."""
+    """Tries inputs on a parser. Returns the name of the parser, the number of inputs, and the violations."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     (parser,) = [one for one in PARSERS if one.name == name]
@@ -59,7 +59,7 @@ def main() -> list[Promise]:
     each = -(-INPUTS // len(PARSERS))
     left, inputs, violations = [parser.name for parser in PARSERS], 0, 0
     figures: dict[str, list[float]] = {}
-    # Each parser in a separate process: its leftovers do not affect the next.
+    # Each parser runs in a separate process, so that its side effects do not influence the next parser.
     with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=1) as pool:
         waiting = [pool.apply_async(run_inputs, (name, number, each)) for name in left]
         for one in waiting:

@@ -1,6 +1,7 @@
-"""Placement of 1,000 replicas on 256 hosts of 8 GPUs, in at most 0.5 s.
+"""Benchmark of the placement of 1,000 replicas on 256 hosts with 8 GPUs each. Promise: at most 0.5 s.
 
-Four cases: packed, spread, with constraints on models, CPUs, memory and labels, and an infeasible one with its reasons.
+The four cases are: packed; spread; with constraints on models, CPUs, memory and labels; and an infeasible topology,
+which includes the search for the reasons.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SHAPES = {
 
 
 def fleet() -> tuple[HostFacts, ...]:
-    """Half of the hosts in each rack; a quarter has H100s, a quarter no GPU at all."""
+    """Returns hosts in two racks of equal size. A quarter of them has H100s, and a quarter has no GPU."""
     hosts = []
     for number in range(HOSTS):
         model, memory = (("NVIDIA H100", 81_559), ("NVIDIA A100", 40_960))[number % 4 > 0]
@@ -46,7 +47,7 @@ def fleet() -> tuple[HostFacts, ...]:
 
 
 def design(wishes: str) -> Topology:
-    """1,000 replicas: a chief, 899 workers, 100 servers."""
+    """Returns a topology with 1,000 replicas: a chief, 899 workers and 100 servers."""
     topology = topology_from_text(
         "version: 1\nname: large\nstrategy: {kind: downpour}\npools:\n"
         "  - {name: chief, role: chief, replicas: 1, gpus: 1}\n"

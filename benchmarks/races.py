@@ -1,7 +1,7 @@
-"""20 processes race on one calendar, 50 rounds of each kind, in a SQLite file and in PostgreSQL.
+"""Races of 20 processes on one calendar: 50 rounds of each kind, in SQLite and in PostgreSQL.
 
-Counts violated invariants; none may be violated. `TORCHYARD_SEED=N python -m benchmarks races` repeats the requests of
-an earlier run.
+The result is the number of violated invariants, which must be 0. `TORCHYARD_SEED=N python -m benchmarks races` repeats
+the requests of an earlier run.
 """
 
 from __future__ import annotations

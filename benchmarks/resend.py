@@ -1,8 +1,8 @@
-"""An unchanged folder of 10,000 files sent again: to one host and to four, beyond the SSH handshake.
+"""Benchmark of sending an unchanged folder of 10,000 files again, to one host and to four.
 
-Each round makes the snapshot anew (every file is examined) and offers it over open links. Beside it:
-the same without the hashes that this computer keeps, and rsync over the system's ssh, whose handshake counts. Promised:
-at most 1 s a host.
+Each round makes the snapshot again, which examines every file, and offers it over open links, so that the SSH handshake
+is not included. The other arms are the same without cached hashes on this computer, and rsync over the system's ssh
+including its handshake. Promise: at most 1 s per host.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RSYNC_ROUNDS = 3
 
 
 def make_folder(folder: Path) -> None:
-    """10,000 files of 1 to 8 kB, as a repository has them; old enough for their hashes to be kept."""
+    """Writes 10,000 files of 1 to 8 kB, as in a repository, and waits until they are old enough for cached hashes."""
     for number in range(FILES):
         file = folder / f"package{number // IN_A_FOLDER:03}" / f"module{number:05}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def links_to(fleet: Fleet) -> dict[str, AgentLink]:
 
 
 def send(folder: Path, links: dict[str, AgentLink], fleet: Fleet, caches: Path | None) -> int:
-    """Number of bytes sent."""
+    """Sends a snapshot of the folder. Returns the number of bytes sent."""
     sent = [0]
     telling = LaunchProgress(lambda event: None, on_progress=lambda step, done, total: sent.append(total))
     snapshot = take_snapshot(folder, (), Event(), caches)
@@ -90,7 +90,7 @@ def rsync(lab: Lab, host: LabHost, folder: Path) -> float:
 
 
 def prepared(links: Sequence[AgentLink], root: str) -> float:
-    """Seconds until every host has the run's own copy, which a launch waits for after the sending."""
+    """Returns the seconds until every host has the run's own copy of the snapshot, for which a launch also waits."""
     begin = time.perf_counter()
     run_id = f"bench-{time.monotonic_ns()}"
     share = {
@@ -120,7 +120,7 @@ def prepared(links: Sequence[AgentLink], root: str) -> float:
 
 
 def command_of(desktop: Desktop, folder: Path, hosts: Sequence[str]) -> Callable[[], float]:
-    """Seconds of `torchyard run` on a program in the folder that does nothing."""
+    """Returns an arm that measures the seconds of `torchyard run` with a program that does nothing."""
     topology = folder / "topology.yaml"
     topology.write_text(TOPOLOGY.format(hosts=", ".join(hosts), replicas=len(hosts)))
 
@@ -134,7 +134,7 @@ def command_of(desktop: Desktop, folder: Path, hosts: Sequence[str]) -> Callable
 
 
 def by_command(lab: Lab, place: Path, folder: Path) -> tuple[dict[str, list[float]], list[Promise]]:
-    """The command as a user runs it, in a folder of 10,000 unchanged files and in one of two."""
+    """Measures `torchyard run` in a folder of 10,000 unchanged files and in a folder of two files."""
     desktop = Desktop(place / "desktop", lab)
     few = place / "few"
     few.mkdir()

@@ -1,10 +1,10 @@
-"""Time from a trainer's failure on three warm hosts to the end of all others, and to the next generation's first step.
+"""Benchmark of a trainer's failure on three hosts: the time to the end of all other ranks and to the next first step.
 
-Promised: all others gone within 5 s, and a gang restart at most 0.5 times a first start. Both are of a real DDP script,
-whose spares wait when it fails. A first start counts from the moment at which the primary's keeper has the run (no
-desktop in it), a restart from the death of the trainer; both until every rank has made its first step. The first start
-is that of a run with a setup line, so its interpreters start with their ranks. Beside it the hardest case for those
-that remain: ranks that sit in no collective and ignore SIGTERM.
+Promises: all other ranks have ended within 5 s, and the restart of the gang takes at most 0.5 times a first start. Both
+use a real DDP script. A first start is measured from the time when the primary has the run, so that it includes no work
+of a desktop; a restart is measured from the death of the trainer. Both end when every rank has made its first step. At
+the restart, spares are waiting. The first start has none, because its run has a setup line. The hardest case for ending
+the other ranks is measured too: ranks that are in no collective and ignore SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 
 from benchmarks.harness import Promise, ratio, record, show
+from torchyard_agent.keeper.processes.rank_supervisor import SPARES_READY
 
 ROUNDS = 6
 FIRST, RESTART = "first start", "restart"
@@ -61,8 +62,12 @@ time.sleep(600)
 
 
 def until_gone(team: Team) -> tuple[float, float]:
-    """Kills a trainer; returns the time (seconds since 1970), and the seconds until all others have ended."""
-    # The oldest process of a host's script is its rank; a spare is younger.
+    """Kills a trainer and waits until all others have ended.
+
+    Returns:
+        The time of the failure in seconds since 1970, and the seconds until all others had ended.
+    """
+    # The oldest process of the script on a host is its rank; a spare is younger.
     *others, victim = [min(outside_pids(host, "script.py")) for host in team.lab.hosts]
     failed = time.time()
     os.kill(victim, signal.SIGKILL)
@@ -72,7 +77,7 @@ def until_gone(team: Team) -> tuple[float, float]:
 
 
 def last_first_step(team: Team, generation: int) -> float:
-    """Time of the first step of a generation's last rank."""
+    """Returns the time at which the last rank of a generation made its first step."""
     marks = [host.home / f"first-step-{generation}" for host in team.lab.hosts]
     wait_until(lambda: all(mark.exists() for mark in marks), within_s=90)
     when = max(float(mark.read_text()) for mark in marks)
@@ -82,7 +87,7 @@ def last_first_step(team: Team, generation: int) -> float:
 
 
 def started(run: LaunchedRun) -> float:
-    """Time at which the primary's keeper got the run."""
+    """Returns the time at which the primary got the run."""
     first = next(state for state in run.of("run_state") if state["state"] == "starting")
     return datetime.fromisoformat(first["time"]).timestamp()
 
@@ -97,7 +102,7 @@ def train(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
     run = team.launch(topology)
     last_first_step(team, 0)
     logs = [run.folder(host.name) / "keeper.log" for host in team.lab.hosts]
-    wait_until(lambda: all("a spare interpreter waits for each rank" in log.read_text() for log in logs), within_s=120)
+    wait_until(lambda: all(SPARES_READY in log.read_text() for log in logs), within_s=120)
     failed, gone_s = until_gone(team)
     found[GONE].append(gone_s)
     found[RESTART].append(last_first_step(team, 1) - failed)
@@ -112,7 +117,7 @@ def measure_resisting(team: Team, topology: Path, found: dict[str, list[float]])
 
 
 def main() -> list[Promise]:
-    """Measures everything on the same hosts, with running agents."""
+    """Measures all cases on the same hosts, with running agents."""
     found: dict[str, list[float]] = {name: [] for name in (FIRST, RESTART, GONE, GONE_DEAF)}
     with tempfile.TemporaryDirectory() as folder, Lab(3, directory=Path(folder) / "lab") as lab:
         desktop = Desktop(Path(folder) / "desktop", lab)
@@ -126,7 +131,7 @@ def main() -> list[Promise]:
             lambda into: measure_resisting(team, deaf, into),
         )
         for play in plays:
-            play({name: [] for name in found})  # does not count: the hosts' caches are cold
+            play({name: [] for name in found})  # The first pass is discarded, because the caches of the hosts are cold.
         for _ in range(ROUNDS):
             for play in plays:
                 play(found)

@@ -1,7 +1,7 @@
-"""The training roles compared with plain DDP, the ring, their own bounds, PyTorch's RPC servers.
+"""Benchmark of the training roles: compared with plain DDP, the ring, theoretical bounds, and PyTorch's RPC servers.
 
-Every arm is a run that `torchyard run` launches on hosts of the lab, whose cables are shaped for rows with a bound.
-Hosts share this machine's cores: rows that compute are marked.
+Every arm is a run that `torchyard run` launches on hosts of the lab. The cables are shaped where a result is compared
+with a bound. All hosts share the cores of this machine.
 """
 
 from __future__ import annotations
@@ -27,26 +27,33 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Steps:
-    """Of each step, by trainer: seconds of its backward pass, and of all of it."""
+    """Durations of steps: for each step and trainer, the seconds of its backward pass and of the whole step."""
 
     ranks: list[list[list[float]]]
 
     @property
     def whole(self) -> list[float]:
-        """Times of the slowest trainer: gradients, exchange, optimizer."""
+        """The durations of whole steps of the slowest trainer: gradients, exchange and optimizer."""
         return [max(whole for _, whole in step) for step in self.ranks]
 
     @property
     def backward(self) -> list[float]:
-        """With reducers or a ring, the exchange is part of the backward pass."""
+        """The durations of backward passes of the slowest trainer.
+
+        With reducers or a ring, they include the exchange.
+        """
         return [max(backward for backward, _ in step) for step in self.ranks]
 
 
 class Arms:
-    """Launches runs on a lab and reads their trainers' measurements."""
+    """Launches the runs of arms on a lab and reads the measurements of their trainers."""
 
     def __init__(self, folder: Path, lab: Lab, setup: Sequence[str] = ()) -> None:
-        """`setup`: shell lines before each replica."""
+        """Prepares the launches.
+
+        Args:
+            setup: Shell lines that run before each replica.
+        """
         self._folder = folder
         self._setup = list(setup)
         self._lab = lab
@@ -55,7 +62,11 @@ class Arms:
         shutil.copytree(PROGRAMS, self._place)
 
     def run(self, script: str, strategy: Mapping[str, Any], roles: Mapping[str, int], *args: object) -> dict[str, Any]:
-        """The output of each trainer, by replica. `roles` are assigned to the hosts in order, one replica each."""
+        """Launches a run and returns the measurements of each trainer by its replica.
+
+        Args:
+            roles: Number of replicas of each role. They are placed on the hosts in this order, one per host.
+        """
         hosts = iter(host.name for host in self._lab.hosts)
         pools = [
             {"name": role, "role": role, "replicas": count, "hosts": [next(hosts) for _ in range(count)]}
@@ -101,7 +112,7 @@ class Arms:
 
 
 def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
-    """`measure(arms)` on so many fresh hosts."""
+    """Calls `measure` with the arms on a lab with `count` new hosts."""
     with tempfile.TemporaryDirectory() as folder, Lab(count, directory=Path(folder) / "lab") as lab:
         arms = Arms(Path(folder), lab, setup)
         try:
@@ -111,12 +122,15 @@ def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
 
 
 def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
-    """Median ratio of the rounds; arms of a round run in turn, so that variation of the machine's speed cancels out."""
+    """Returns the median of the ratios of the rounds.
+
+    The arms of a round run one after the other, so that variations of the machine's speed cancel out.
+    """
     return statistics.median(a / b for a, b in zip(found[one], found[other], strict=True))
 
 
 def overhead(arms: Arms) -> list[Promise]:
-    """Cost of `distribute` over plain DDP, and of two workers over two independent processes."""
+    """Measures the overhead of `distribute` over plain DDP, and of two workers over two independent processes."""
 
     def summed(model: str, rounds: int, steps: int) -> dict[str, list[float]]:
         figures = arms.run(
@@ -141,7 +155,10 @@ def overhead(arms: Arms) -> list[Promise]:
 
 
 def exchanges(arms: Arms, name: str = "roles_exchange_4") -> list[Promise]:
-    """60 MB among 4 workers at 200 Mbit/s: the ring, reducers, both, parameter servers."""
+    """Measures the exchange of 60 MB among 4 workers at 200 Mbit/s.
+
+    The arms are the ring, reducers, reducers together with the workers, and parameter servers.
+    """
     arms.shape("200mbit")
     bound = MEGABYTES * 8 / 200
     reducers = {"kind": "reduction_server"}
@@ -169,7 +186,7 @@ def exchanges(arms: Arms, name: str = "roles_exchange_4") -> list[Promise]:
 
 
 def exchanges_of_eight(arms: Arms) -> list[Promise]:
-    """60 MB among 8 workers at 100 Mbit/s."""
+    """Measures the exchange of 60 MB among 8 workers at 100 Mbit/s."""
     arms.shape("100mbit")
     bound = MEGABYTES * 8 / 100
     ring = arms.steps({"kind": "all_reduce"}, {"worker": 8}, "--steps", ROUNDS)
@@ -190,7 +207,11 @@ def exchanges_of_eight(arms: Arms) -> list[Promise]:
 
 
 def overlap(arms: Arms) -> list[Promise]:
-    """Downpour's exchange behind a sleep that simulates an accelerator: N = 4 of N* = S·B·t/M = 5 workers."""
+    """Measures downpour while a sleep simulates an accelerator and hides the exchange.
+
+    With S = 2 servers, the cable's bandwidth B, a step of t = 1 s and M = 10 MB, N* = S·B·t/M = 5 workers can be
+    served; the benchmark has up to N = 4.
+    """
     arms.shape("200mbit")
     sleep_s, megabytes = 1.0, 10.0
     found = {
@@ -209,11 +230,11 @@ def overlap(arms: Arms) -> list[Promise]:
 
 
 def overlap_with_python(arms: Arms) -> list[Promise]:
-    """Downpour's exchange of 10 MB behind 118 ms of small torch operations, over cables as fast as this machine."""
+    """Measures downpour with 118 ms of small torch operations and 10 MB to exchange, over unshaped cables."""
     found = arms.run("overlapped.py", {"kind": "downpour", "worker_groups": 2}, {"worker": 2, "ps": 1})
     first = found["worker-0"]
     show("118 ms of small torch operations, 10 MB to exchange", first)
-    alone, computing, step = first  # in the order in which the program names them
+    alone, computing, step = first  # The program writes the arms in this order.
     promises = [
         Promise(
             "downpour: computing with an exchange behind it, over computing", by_round(first, computing, alone), 1.08
@@ -225,7 +246,7 @@ def overlap_with_python(arms: Arms) -> list[Promise]:
 
 
 def against_rpc(arms: Arms) -> list[Promise]:
-    """The MNIST example's network, 4 workers and a server, steps per second of all workers."""
+    """Measures the MNIST network with 4 workers and a server, in steps per second of all workers."""
 
     def rates(figures: Mapping[str, list[float]]) -> float:
         return sum(rate for (rate,) in figures.values())

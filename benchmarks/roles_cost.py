@@ -1,10 +1,11 @@
-"""CPU time of exchanging gradients on this machine's loopback, in core-seconds per GB each way, beside gloo's.
+"""Benchmark of the CPU time for the exchange of gradients on loopback, in core-seconds per GB, compared with gloo.
 
     .venv/bin/python -m benchmarks roles_cost
 
-CPU time holds on a busy machine, where seconds do not. Two workers, one reducer or one parameter server, each a
-process; a figure is what getrusage() says of the process over the GB of gradients that each worker sends and receives
-(of a reducer and a server: over that of all workers). Bare sends and receives of the kernel are 0.31 of it.
+CPU time is also meaningful on a busy machine. There are two workers and one reducer or one parameter server, each in a
+process of its own. A value is the CPU time of a process (getrusage()) divided by the GB of gradients that each worker
+sends and receives, or for a reducer or server by the GB of all workers. The system calls for sending and receiving
+alone take 0.31 core-seconds per GB.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ROUNDS = 3
 KIB = 1024
 GLOO = "gloo, a rank"
 ARMS = {
-    # what, bytes of a chunk: core-seconds per GB before, when gloo's were 0.47; half of that is promised
+    # Each entry has the kind, the bytes of a chunk, and the core-seconds per GB of an earlier version, measured when
+    # those of gloo were 0.47. Half of that ratio is promised.
     "reducer, 128 KiB": ("reducer", 128 * KIB, 1.0),
     "reducer, 1 MiB": ("reducer", 1024 * KIB, 0.62),
     "reducer, 4 MiB": ("reducer", 4096 * KIB, 0.62),
@@ -48,7 +50,7 @@ def cpu_s() -> float:
 
 
 def serve(kind: str) -> None:
-    """A reducer or a server. Prints its port, then its CPU time for each input line."""
+    """Runs a reducer or a server. It prints its port, and then its CPU time for each input line."""
     import torch
 
     from torchyard_roles.exchange.tensor_connection import listen
@@ -58,7 +60,7 @@ def serve(kind: str) -> None:
     from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
     torch.set_num_threads(1)
-    gc.freeze()  # like their processes
+    gc.freeze()  # The processes of reducers and servers also call this when they start.
     listener = listen("127.0.0.1", 0)
     if kind == "reducer":
         Reducer(listener, KEY).start()
@@ -72,7 +74,7 @@ def serve(kind: str) -> None:
 
 
 def train(kind: str, chunk: int, rank: int, port: int) -> None:
-    """A worker. Takes steps for each input line, and prints their CPU time."""
+    """Runs a worker. For each input line, it makes steps and prints their CPU time."""
     import torch
 
     torch.set_num_threads(1)
@@ -124,7 +126,7 @@ def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], ob
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
     layout, parameters = Layout.of(model, optimizer)
     chunks = layout.chunks(1)
-    said: dict[str, Any] = {"name": f"worker-{rank}", "group": 0, "groups": 1, "rank": rank, "size": WORKERS}
+    said: dict[str, Any] = {"name": f"worker-{rank}", "pair": 0, "group": 0, "groups": 1, "rank": rank, "size": WORKERS}
     said |= {"generation": 0, "shard": 0, "shards": 1}
     link = ServerLink(Peer("ps-0", "127.0.0.1", port), KEY, said)
     link.serves(chunks)
@@ -156,7 +158,7 @@ def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], ob
 
 
 def measure(kind: str, chunk: int) -> tuple[list[float], list[float]]:
-    """Core-seconds per GB in each direction, of a worker and of its servers (0 without), in each round."""
+    """Returns the core-seconds per GB in each round, of a worker and of the server or reducer (empty without one)."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*args: object) -> subprocess.Popen[str]:

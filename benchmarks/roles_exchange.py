@@ -1,9 +1,9 @@
-"""Time of a step's exchange on shaped hosts: gloo's ring, reducers, and reducers and workers together.
+"""Benchmark of a step's exchange on hosts with shaped cables: gloo's ring, reducers, and reducers with workers.
 
     .venv/bin/python -m benchmarks.roles_exchange --workers 4 --reducers 4 --rate 200
 
-Every worker and reducer is a process on a lab host of its own, whose cable is shaped; all arms run in one go, in
-turns. A figure is the slowest worker's time of one exchange, all having begun together.
+Every worker and reducer is a process on its own lab host, whose cable is shaped. All arms run alternately in one
+launch. A value is the time of one exchange of the slowest worker, where all workers begin together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXCHANGES = {"reducers", "mixed"}
 
 
 def run_worker(plan: dict[str, Any]) -> None:
-    """One rank of all arms; rank 0 prints a JSON line for every round."""
+    """Runs one rank, which takes part in all arms. Rank 0 prints a JSON line for every round."""
     import torch
     import torch.distributed as dist
 
@@ -47,7 +47,7 @@ def run_worker(plan: dict[str, Any]) -> None:
     for number, arm in enumerate(plan["arms"]):
         if arm not in plans:
             continue
-        port = PORT + number  # each arm has reducers of its own, idle while the others' turn is
+        port = PORT + number  # Each arm has its own reducers, which are idle during the turns of other arms.
         local = Reducer(listen(workers[rank], port), KEY, f"worker-{rank}").start()
         locals_.append(local)
         peers = [Peer(f"reducer-{each}", address, port) for each, address in enumerate(reducers)]
@@ -79,7 +79,7 @@ def run_worker(plan: dict[str, Any]) -> None:
 
 
 def run_reducer(plan: dict[str, Any]) -> None:
-    """One reducer, until it is killed."""
+    """Runs one reducer until the process is killed."""
     import torch
 
     from torchyard_roles.exchange.tensor_connection import listen
@@ -94,7 +94,7 @@ def run_reducer(plan: dict[str, Any]) -> None:
 def measure(
     workers: int, reducers: int, rate_mbit: int, size: int, rounds: int, arms: list[str], tuning: dict[str, int]
 ) -> dict[str, list[float]]:
-    """Seconds of each arm in each round, after one round that does not count."""
+    """Returns the seconds of each arm in each round. A first round is measured and discarded."""
     from tests.lab.lab import Lab
 
     names = [f"worker-{number}" for number in range(workers)] + [f"reducer-{number}" for number in range(reducers)]
@@ -124,7 +124,7 @@ def measure(
             output, _ = processes[0].communicate(timeout=60 + 20 * rounds * len(arms))
         finally:
             for host in lab.hosts:
-                host.kill()  # processes there end with it, and so do their pipes
+                host.kill()  # The end of a host also ends its processes and their pipes.
             for process in processes:
                 process.communicate(timeout=30)
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
@@ -134,7 +134,7 @@ def measure(
 
 
 def bounds(workers: int, reducers: int, rate_mbit: int, size: int) -> dict[str, float]:
-    """The least seconds of each arm, by the formulas in docs/strategies/README.md."""
+    """Returns the theoretical minimum of each arm in seconds, by the formulas in docs/strategies/README.md."""
     from torchyard_roles.strategies.reduction_server.reduction_plan import times
 
     whole = size * 8 / (rate_mbit * 1e6)

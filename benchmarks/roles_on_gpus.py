@@ -1,4 +1,4 @@
-"""The training roles with gradients on a GPU; nothing is measured on a machine without one."""
+"""Benchmark of the training roles with gradients on a GPU. Without a GPU, nothing is measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_GPU = ["export CUDA_VISIBLE_DEVICES=0"]
 
 
 def overhead() -> list[Promise]:
-    """Cost of `distribute` over plain DDP, in a world of one GPU, where no communication hides it."""
+    """Measures the overhead of `distribute` over plain DDP on one GPU, where no communication hides the overhead."""
     done = subprocess.run(
         [sys.executable, roles.PROGRAMS / "one_gpu.py"],
         env={**os.environ, "PYTHONPATH": str(AGENT), "CUDA_VISIBLE_DEVICES": "0"},
@@ -43,8 +43,11 @@ def overhead() -> list[Promise]:
 
 
 def turns(arms: roles.Arms) -> list[Promise]:
-    """Two workers whose processes take turns on one GPU: each collective waits for the other's turn, and `distribute`
-    has one more of them. Reported without a promise: with two GPUs there is no such waiting."""
+    """Measures two workers whose processes take turns on one GPU.
+
+    Each collective waits for the turn of the other worker, and `distribute` has one more collective than plain DDP.
+    There is no promise, because with two GPUs there is no such wait.
+    """
     figures = arms.run(
         "phases.py", {"kind": "all_reduce"}, {"chief": 1, "worker": 1},
         *("--rounds", 6, "--steps", 20, "--batch", 4096),

@@ -46,11 +46,14 @@ __all__ = [
 
 GONE_WITHIN_S = 20.0
 KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
-"""Words in the command lines of processes that later tests reuse."""
+"""Parts of the command lines of processes that later tests reuse."""
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT, which shells ignore in background jobs: started programs inherit it, and tests interrupt them."""
+    """Restore SIGINT, which shells ignore in background jobs.
+
+    Started programs inherit the setting, and tests interrupt these programs.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -62,7 +65,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort training files first, then files with hosts; short files fill the end of a parallel run."""
+    """Sort files with training first, then files with hosts, so that short files fill the end of a parallel run."""
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}
     items.sort(key=lambda item: (item.path not in trains, item.path not in waits))
@@ -83,9 +86,9 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         with suppress(NotInTime):
             wait_until(lambda: not _left_behind(threads, children), GONE_WITHIN_S)
         left = _left_behind(threads, children)
-        # asyncio complains of unretrieved exceptions and pending tasks when they are collected.
+        # asyncio reports unretrieved exceptions and pending tasks when they are collected.
         gc.collect()
-        # Survivors were imported or are kept for other tests; collecting them after each test took 0.25 s.
+        # The surviving objects are imports, or are kept for other tests; collecting them after each test took 0.25 s.
         gc.freeze()
     finally:
         logging.getLogger().removeHandler(complaints)

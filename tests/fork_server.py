@@ -1,8 +1,8 @@
 """A fork server: starts programs by forking a process that has imported their modules.
 
 Many programs start in the time of one import. Each is a separate process with its own environment, folder and files.
-`python -m tests.fork_server MODULE...` is the server itself: it receives orders on the socket that is its stdin
-and answers each there.
+`python -m tests.fork_server MODULE...` is the server itself: it receives orders on the socket that is its stdin,
+and answers there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ForkedProcess:
         return self._fork_server.ended.get(self._child.number)
 
     def poll(self) -> int | None:
-        """Exit status, None while the program runs."""
+        """Returns the exit status, or None while the program runs."""
         self._fork_server.receive_pending()
         return self.returncode
 
@@ -61,7 +61,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 10.0) -> tuple[str, None]:
-        """Remaining output, once the program has ended. Raises subprocess.TimeoutExpired."""
+        """Returns the remaining output, once the program has ended. Raises subprocess.TimeoutExpired."""
         found: list[str] = []
         reading = threading.Thread(target=lambda: found.append(self.stdout.read()), daemon=True)
         deadline = time.monotonic() + timeout
@@ -87,7 +87,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Client of a fork server that has imported `modules`. One test at a time uses it."""
+    """Client of a fork server that has imported `modules`, for one test at a time."""
 
     def __init__(self, environment: dict[str, str], *modules: str) -> None:
         self.environment = environment
@@ -101,7 +101,8 @@ class ForkServer:
             self._process = subprocess.Popen(  # type: ignore[call-overload]  # a socket has a descriptor
                 [sys.executable, "-m", "tests.fork_server", *modules],
                 stdin=child_end,
-                stdout=subprocess.DEVNULL,  # so that forked programs see no terminal
+                # Without a terminal on the server's output, forked programs see no terminal.
+                stdout=subprocess.DEVNULL,
                 env=environment,
                 cwd=Path(__file__).parents[1],
             )
@@ -150,13 +151,14 @@ class ForkServer:
         self._listening.remove(str(path))
 
     def wait(self, child: Child, timeout: float) -> int:
-        """Exit status of a forked program. Raises subprocess.TimeoutExpired."""
+        """Waits for a forked program; returns its exit status. Raises subprocess.TimeoutExpired."""
         self._receive_until(lambda: child.number in self.ended, timeout)
         return self.ended[child.number]
 
     def send_signal(self, child: Child, number: int) -> None:
-        """Let the server send a signal; returns once it is sent. Only the parent knows whether the process ID is still
-        the child's.
+        """Let the server send a signal; returns once it is sent.
+
+        Only the parent process knows whether the process ID still belongs to the child.
         """
         before = self._signalled
         self._socket.send(json.dumps({"signal": number, "child": child.number}).encode())
@@ -196,17 +198,17 @@ class ForkServer:
 
 
 def serve_orders(modules: Sequence[str]) -> list[str]:
-    """The server's loop. Returns in each child, with its arguments."""
+    """Run the server's loop, which returns in each child, with the child's arguments."""
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # so that no child's collector writes to pages that it shares with all others
+    gc.freeze()  # Frozen objects are not touched by a child's garbage collector, so their memory pages stay shared.
     orders = socket.socket(fileno=os.dup(0))
     wake_up, wake_up_writer = socket.socketpair()
     wake_up_writer.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_up_writer.fileno(), warn_on_full_buffer=False)
-    children: dict[int, int] = {}  # numbers, by process ID
+    children: dict[int, int] = {}  # The number of each child, by process ID.
     numbers = itertools.count(1)
     listeners: list[HostListener] = []
 
@@ -234,7 +236,7 @@ def serve_orders(modules: Sequence[str]) -> list[str]:
         if orders not in ready:
             continue
         text, ancillary = b"", []
-        with suppress(ConnectionResetError):  # the client closed with messages unread
+        with suppress(ConnectionResetError):  # The client closed the connection with unread messages.
             text, ancillary, _, _ = orders.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         if not text:
             for child in children:
@@ -295,7 +297,8 @@ def _prepare_child(order: dict[str, Any], files: list[int]) -> list[str]:
 def run_program(arguments: list[str]) -> int:
     """Run the program; returns its exit status.
 
-    Does Python's shutdown except for unloading modules, which would copy a hundred megabytes of shared pages.
+    The function performs Python's shutdown except for unloading modules, which would copy a hundred megabytes of shared
+    memory pages.
     """
     code = 0
     try:

@@ -22,7 +22,7 @@ LabFactory = Callable[..., Lab]
 
 
 class ThreeHosts:
-    """Three plain hosts for the session, rebuilt after a test destroyed one."""
+    """Three plain hosts for the session, rebuilt after a test has destroyed one."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -31,7 +31,7 @@ class ThreeHosts:
         self._made = 0
 
     def get(self, *, bare: bool) -> Lab:
-        """The lab with three live hosts; the agent's files are there unless `bare`."""
+        """Returns the lab with three live hosts, which have the agent's files unless `bare` is set."""
         if self._lab is None or not self._lab.whole:
             self.close()
             self._made += 1
@@ -42,7 +42,7 @@ class ThreeHosts:
         return self._lab
 
     def clean(self) -> None:
-        """Restore the hosts; those that cannot be restored are discarded."""
+        """Restore the hosts; hosts that cannot be restored are discarded."""
         if self._lab is None or not self._lab.whole:
             return
         try:
@@ -61,13 +61,13 @@ class ThreeHosts:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[LabFactory]:
-    """Makes labs for one test: `lab(2)`, `lab(hosts=[HostSpec("gpu-a", noisy=True)])`, `lab(3, shared_home=True)`."""
+    """Factory of labs for one test, such as `lab(2)` or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
     yield from _factory(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
-    """Makes labs that live as long as the module's tests."""
+    """Factory of labs that live as long as the module's tests."""
     yield from _factory(tmp_path_factory.mktemp("lab"))
 
 
@@ -92,7 +92,7 @@ def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHost
 def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Three plain hosts, shared by all tests for speed and cleaned after each.
 
-    The agent's files are there, as after a deploy; tests of the first contact ask for `bare_hosts`.
+    The hosts have the agent's files, as after a deploy; tests of the first contact use `bare_hosts`.
     """
     yield _three_hosts.get(bare="bare_hosts" in request.fixturenames)
     _three_hosts.clean()
@@ -120,9 +120,9 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
-    """A `python` for the hosts of `lab3` with torch and scikit-learn imported: `desktop.use(lab3, python=warm_python)`.
+    """A `python` for the hosts of `lab3` with torch and scikit-learn imported.
 
-    It saves four seconds of CPU per process.
+    It is used by `desktop.use(lab3, python=warm_python)`, and saves four seconds of CPU time per process.
     """
     (path,) = {host.fork_scripts_from(torch_for_hosts) for host in lab3.hosts}
     return path

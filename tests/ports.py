@@ -1,4 +1,4 @@
-"""Free TCP ports for programs that tests start; parallel test processes never get the same one."""
+"""Free TCP ports for programs that tests start; parallel test processes never get the same port."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import cache
 from itertools import count
 
 FIRST, BLOCK, BLOCKS = 10_000, 500, 45
-"""All below the range of ephemeral ports."""
+"""The blocks of ports, all below the range of ephemeral ports."""
 
 _numbers = count()
 
 
 def free_port() -> int:
-    """A free port of this process's own block."""
+    """Returns a free port of this process's own block."""
     first = FIRST + BLOCK * _own_block()[0]
     while True:
         port = first + next(_numbers) % BLOCK
@@ -25,7 +25,7 @@ def free_port() -> int:
 
 @cache
 def _own_block() -> tuple[int, socket.socket]:
-    """Number of the block, and the abstract socket that locks it until this process ends."""
+    """Returns the number of the block, and the abstract socket that locks the block until this process ends."""
     for number in range(BLOCKS):
         name = socket.socket(socket.AF_UNIX)
         try:

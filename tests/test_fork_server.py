@@ -1,4 +1,4 @@
-"""The fork server."""
+"""Tests of the fork server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
         for _ in range(1000):
             LAST_PID.write_text(str(first.pid - 1))
             again = start("import sys; sys.stdin.read(); print('said at its end')")
-            if again.pid == first.pid:  # the ID was reused
+            if again.pid == first.pid:  # The process ID was reused.
                 break
             again.close()
         else:

@@ -1,4 +1,7 @@
-"""A `python` that forks its scripts ends with the script's status and signals, as a real interpreter does."""
+"""Tests of a `python` that forks its scripts.
+
+It ends with the script's exit status and signals, as a real interpreter does.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def python(needs_lab: None, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_signal_that_comes_while_a_script_ends_by_itself_changes_nothing(python: Path, tmp_path: Path) -> None:
-    """As when a run has succeeded and the keeper's SIGTERM reaches a server that is just exiting."""
+    """The case occurs when the keeper's SIGTERM after a successful run reaches a server that is just exiting."""
     script = tmp_path / "serves.py"
     script.write_text(SERVES_UNTIL_TOLD)
     process = subprocess.Popen(

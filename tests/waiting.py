@@ -29,7 +29,7 @@ def wait_until(
     what: str | Callable[[], object] = "",
     pause: Callable[[float], object] = time.sleep,
 ) -> Found:
-    """The condition's first true value.
+    """Returns the condition's first true value.
 
     Args:
         condition: Called repeatedly; it may be slow, and gets at most half of the time.
@@ -54,7 +54,7 @@ def wait_until(
 async def eventually(
     condition: Callable[[], Found | None], within_s: float = WITHIN_S, *, what: str | Callable[[], object] = ""
 ) -> Found:
-    """`wait_until` for coroutines: other tasks run between two checks."""
+    """Works like `wait_until` in coroutines: other tasks run between two checks."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() >= deadline:

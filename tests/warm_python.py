@@ -1,8 +1,8 @@
-"""A `python` for lab hosts whose scripts are forked from a fork server that has imported torch (`tests.fork_server`).
+"""A `python` for lab hosts whose scripts are forked from a process that has imported torch.
 
-It behaves as the interpreter: it relays signals, dies with its script and the script with it, and ends with the
+It behaves like the interpreter: it relays signals, dies with its script, whose death it also causes, and ends with the
 script's exit status. The script is a process in the host's namespaces with its own session, environment, folder and
-files. Commands that are not scripts are executed by the real interpreter.
+files; `tests.fork_server` forks it. Commands that are not scripts are executed by the real interpreter.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ os._exit(code)  # without Python's shutdown, which restores handlers and would l
 
 
 def write_client(folder: Path) -> Path:
-    """Writes the client `python` into a folder; returns the path of the socket on which it expects its fork server."""
+    """Writes the client `python` into a folder; returns the path of the socket for its fork server."""
     client = folder / "python"
     client.write_text(CLIENT.replace("REAL", repr(sys.executable)).replace("SOCKET)", f"{SOCKET!r})"))
     client.chmod(0o755)
@@ -94,9 +94,10 @@ class HostListener:
         self._socket.close()
 
     def enter(self, client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-        """Called in a child of the fork server: enter the host's namespaces and fork there.
+        """Enter the host's namespaces in a child of the fork server, and fork there.
 
-        Returns in the grandchild only, with the order and its files; the child relays signals and ends with it.
+        Returns only in the grandchild, with the order and its files; the child relays signals and ends with the
+        grandchild.
         """
         text, ancillary, _, _ = client.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         files = array.array("i", ancillary[0][2])

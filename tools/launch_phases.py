@@ -1,4 +1,4 @@
-"""The launch panel in the phases of a scripted launch, for pictures; no host is contacted."""
+"""The launch panel during the phases of a scripted launch, for screenshots. No host is contacted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LARGE = {"weights/resnet50-pretrained.pt": 412_000_000, "data/val.tar": 6_700_00
 
 
 class StagedLaunch(LaunchJob):
-    """A launch without hosts: its progress is scripted here."""
+    """Launch job without hosts. `phases` emits its signals."""
 
     def start(self) -> None:
         pass
 
 
 def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
-    """The panel in the state of each picture, with the picture's name."""
+    """Yields the name of each screenshot, with the launch panel in the state to show."""
     setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # pictures only: no launch may reach a real host
     assert wiring.document.path is not None
     source = read_topology(wiring.document.path)

@@ -1,4 +1,4 @@
-"""A live run for pictures, simulated at its hosts' links; everything above them is product code."""
+"""A live run for screenshots. Only the links to hosts are simulated; all other code is that of the product."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
 
 
 def begin_live_run(wiring: WindowConnections, state: str, design: Topology | None = None) -> fake_hosts.Acting:
-    """Begin a simulated run on the sample hosts, dated some minutes ago."""
+    """Begins a simulated run on the sample hosts. Its start is dated some minutes ago."""
     fake_hosts.BEGAN = time.time() - RUNS_FOR_S
     name = design.name if design is not None else NAMES[state]
     cast = fake_hosts.Acting(
         wiring.fleet.facts(), *POOLS[state], name=name, run_id="20261121-093000-7f3e", design=design
     )
     for replica in cast.plan.replicas:
-        # As `Acting.measure` tells steps and loss: twelve steps each three seconds.
+        # Steps and losses agree with those of `Acting.measure`: twelve steps every three seconds.
         losses = {step: 0.41 + 1.8 * math.exp(-step / 360) for step in range(0, 4 * RUNS_FOR_S - 10, 10)}
         lines = (LOG.format(epoch=step // 1251, step=step, loss=loss) for step, loss in losses.items())
         cast.logs[replica.name] = "".join(lines).encode()
@@ -54,8 +54,12 @@ def feed_run(
     step: Mapping[str, float] | None = None,
     served: Mapping[str, float] | None = None,
 ) -> None:
-    """Shows the run with all samples since it began. `step`: further step metrics of its trainers; `served`: metrics of
-    its servers."""
+    """Shows the run with all samples since its start.
+
+    Args:
+        step: Additional step metrics of the trainers.
+        served: Metrics of the servers.
+    """
     page.show_run(cast.run_id)
     settle()
     feed = page.feed
@@ -63,12 +67,12 @@ def feed_run(
     assert all(cast.links[host].hears("telemetry") for host in cast.plan.hosts), "the acted run is not followed"
     for at in range(5, RUNS_FOR_S, 3):
         cast.measure(at, slow=SLOW, step=step, served=served)
-        feed._take_samples()  # pictures only: twenty minutes go by in a second
+        feed._take_samples()  # Waiting for the timer would take twenty minutes.
     feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # pictures are static
     feed._silence_timer.stop()
     settle()
 
 
 def log_opener(page: RunsPage) -> Callable[[bool], None]:
-    """Opens and closes the log dock."""
+    """Returns a function that opens or closes the log dock."""
     return page.run_view.log.set_open

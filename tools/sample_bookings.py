@@ -1,4 +1,4 @@
-"""A sample calendar for pictures: one week, on the sample hosts and on 128."""
+"""A sample calendar for screenshots: one week on the sample hosts, or on 128 hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
 HOSTS = {"gpu-a": (8, *H100), "gpu-b": (8, *H100), "gpu-c": (4, *A100), "gpu-d": (4, *A100)}
 
 WEEK = (
-    # title, owner, GPUs, from and to (days after Monday and the hour), fraction used
+    # Each entry has title, owner, GPUs, start and end (days after Monday and hour), and the used part of the booking.
     ("ViT-L pretraining", "vision", "gpu-a:0-3", (0, 9), (1, 18), (0.0, 1.0)),
     ("ablation 7", "speech", "gpu-a:4-7", (0, 13), (0, 22), (0.0, 0.4)),
     ("probe", "robots", "gpu-a:4-5", (1, 8), (1, 20), (0.0, 1.0)),
@@ -48,7 +48,7 @@ WEEK = (
 
 
 def sample_slots(state: str) -> tuple[Slot, ...]:
-    """The slots of one computer, eight hosts, or 128 with eight GPUs each."""
+    """Returns the slots of one computer, of the sample hosts, or of 128 hosts with eight GPUs each."""
     if state == "one":
         return tuple(
             Slot(f"GPU-this-{number}", "this-computer", number, "NVIDIA RTX 4090", 24564) for number in range(2)
@@ -66,12 +66,12 @@ def sample_slots(state: str) -> tuple[Slot, ...]:
 
 
 def at(day: int, hour: float) -> datetime:
-    """The hour in Seoul on this day after Monday."""
+    """Returns the time at an hour in Seoul, on a day counted from Monday."""
     return to_utc(MONDAY + timedelta(days=day, hours=hour), ZONE)
 
 
 class Sample:
-    """A private calendar in `folder`, filled for `state`, with a fixed clock."""
+    """A private calendar in `folder` with the bookings for `state` and a fixed clock."""
 
     def __init__(self, folder: Path, state: str):
         self.file = folder / "bookings.sqlite3"
@@ -89,7 +89,7 @@ class Sample:
         return open_store(url, person, clock=self.clock)
 
     def show_in(self, model: BookingsModel) -> None:
-        """Sets the model's calendar and time, before the page is shown."""
+        """Replaces the calendar and the clock of the model. Call it before the page is shown."""
         model.clock = self.clock
         model._open = lambda: (Calendar(f"sqlite:///{self.file}", ME, self.cache, open_it=self.open), ZONE)
 

@@ -1,4 +1,4 @@
-"""Made-up hosts, topologies and runs for pictures: none, this computer alone, and eight hosts of four kinds."""
+"""Sample hosts, topologies and runs for screenshots: no host, this computer only, or eight hosts of four kinds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,11 @@ SCRIPT = "import torchyard_roles\n"
 
 
 def write_sample(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
-    """A user's folder for `state` ("empty", "one", "eight"): its home, fleet file and topology file."""
+    """Writes the files of a user for `state` ("empty", "one" or "eight").
+
+    Returns:
+        The Torchyard folder, the fleet file, and the topology file if there is one.
+    """
     home = Home(folder / "home")
     home.path.mkdir(parents=True)
     fleet_file = home.fleet_file
@@ -74,7 +78,7 @@ def write_sample(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
 
 
 def let_hosts_answer(fleet: FleetModel) -> None:
-    """Mark every host but the silent one as just checked and sampled; contacts none."""
+    """Marks all hosts except the silent one as recently checked and sampled. No host is contacted."""
     now = datetime.now(UTC)
     for status in fleet.hosts:
         if status.name == SILENT:
@@ -82,14 +86,14 @@ def let_hosts_answer(fleet: FleetModel) -> None:
         else:
             after = status.checked(_check(status.name), now - timedelta(hours=3))
             after = replace(after.sampled(_sample(status.facts), now), acts=_acts(now))
-        fleet._statuses[status.name] = after  # pictures only: the model has no public setter
+        fleet._statuses[status.name] = after  # The model has no public setter for the status.
         fleet.host_changed.emit(status.name)
     fleet.has_looked = True
     fleet._fleet = _UnreachableFleet(status.name for status in fleet.hosts)  # type: ignore[assignment]  # pictures only: no page may reach a real host
 
 
 def _acts(now: datetime) -> tuple[Act, ...]:
-    """The last actions on a host."""
+    """Returns the latest audit records of a host."""
     kim, unattributed = {"by": "kim", "from": "laptop"}, {"by": "", "from": ""}
     return (
         {"time": (now - timedelta(days=9)).isoformat(), "what": "deploy", "version": "0.1.0", **kim},
@@ -99,7 +103,7 @@ def _acts(now: datetime) -> tuple[Act, ...]:
 
 
 class _UnreachableFleet:
-    """A fleet whose hosts are never contacted."""
+    """Replacement of a fleet that never contacts its hosts."""
 
     def __init__(self, names: Iterable[str]):
         self.hosts = dict.fromkeys(names)
@@ -108,7 +112,7 @@ class _UnreachableFleet:
         return ()
 
     def use(self, hosts: object) -> None:
-        """Accepts any fleet file."""
+        """Accepts the hosts of any fleet file and ignores them."""
 
     def open_link(self, name: str) -> None:
         return None
@@ -120,7 +124,7 @@ class _UnreachableFleet:
         return {}
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Has no effect, because no link is open."""
 
 
 def _host(name: str) -> Host:

@@ -1,5 +1,7 @@
-"""Draws every page of the window into PNGs, light and dark, in two sizes, with no host, one and eight; a live run;
-every strategy; and the launch panel in the phases of a launch.
+"""Renders the pages of the window as PNG files, light and dark, in two sizes.
+
+The pages are rendered with no host, with one and with eight; in addition a live run, every strategy, and the launch
+panel in the phases of a launch.
 
 python -m tools.screenshots [--pages topology,runs,strategies] [--states one] [--sizes 1280x800] [FOLDER]
 """
@@ -49,7 +51,7 @@ FOLLOWED_WITHIN_MS = 1200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the requested pictures and print their folder."""
+    """Renders the requested screenshots and prints their folder."""
     options = _options().parse_args(argv)
     application = QApplication.instance() or QApplication(["torchyard-screenshots"])
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Camera:
-    """Takes a window in every size, light and dark."""
+    """Takes screenshots of a window in every size, light and dark."""
 
     def __init__(self, folder: Path, sizes: Sequence[str]):
         self._folder = folder
@@ -86,7 +88,11 @@ class Camera:
         self.count = 0
 
     def take(self, window: MainWindow, name: str, over: QWidget | None = None) -> None:
-        """`over`: a panel over the middle of the window."""
+        """Saves the screenshots of a window.
+
+        Args:
+            over: Panel to draw over the middle of the window.
+        """
         for size in self._sizes:
             window.resize(*map(int, size.split("x")))
             for mode in MODES:
@@ -100,7 +106,7 @@ class Camera:
 
 
 def _lay_over(picture: QPixmap, panel: QWidget) -> None:
-    """Draws a panel over the middle of a picture, with a line for the frame that a desktop would give it."""
+    """Draws a panel over the middle of a picture. A line replaces the frame that a desktop environment would draw."""
     painter = QPainter(picture)
     at = panel.rect()
     at.moveCenter(QRectF(QPointF(), picture.deviceIndependentSize()).center().toPoint())
@@ -111,7 +117,7 @@ def _lay_over(picture: QPixmap, panel: QWidget) -> None:
 
 
 def _live(window: MainWindow, camera: Camera, state: str) -> None:
-    """The Runs page with a live run: its three views, and its log."""
+    """Takes screenshots of the Runs page with a live run: its three views and its log."""
     acting = begin_live_run(_wiring(window), state)
     page = _runs(window)
     feed_run(page, acting, lambda: _settle(FOLLOWED_WITHIN_MS))
@@ -126,7 +132,7 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
 
 
 def _bookings(camera: Camera, state: str) -> None:
-    """The calendar of a made-up week; of eight hosts in every view, with its drawers."""
+    """Takes screenshots of a sample calendar; for eight hosts, of every view and the drawers."""
     with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder, _window(_yard(state)) as window:
         model = _wiring(window).bookings
         Sample(Path(folder), state).show_in(model)
@@ -152,7 +158,7 @@ def _bookings(camera: Camera, state: str) -> None:
 
 
 def _when(window: MainWindow, camera: Camera) -> None:
-    """The Topology page with bookings of others: now, and for a day from tomorrow morning."""
+    """Takes screenshots of the Topology page with bookings of other users, for now and for the next day."""
     planning = _wiring(window).planning
     planning.begin()
     page = _topology(window)
@@ -176,7 +182,7 @@ def _yard(state: str) -> str:
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
-    """The editor with a design of every strategy, and a run with all parts of a step."""
+    """Takes screenshots of the editor with a design of every strategy, and of a run with all parts of a step."""
     page = _topology(window)
     for kind in PRESETS:
         page.files.begin(design_of(kind))
@@ -198,7 +204,7 @@ def _strategies(window: MainWindow, camera: Camera) -> None:
 
 
 def _launch(window: MainWindow, camera: Camera) -> None:
-    """The launch panel over the topology that it launches."""
+    """Takes screenshots of the launch panel over the Topology page."""
     window.show_page("topology")
     for name, panel in phases(_wiring(window)):
         camera.take(window, f"launch-{name}", over=panel)
@@ -212,37 +218,37 @@ def _wiring(window: MainWindow) -> WindowConnections:
 
 @contextmanager
 def _window(state: str) -> Iterator[MainWindow]:
-    """A window on sample hosts that contacts none."""
+    """Opens a window on sample hosts, none of which is contacted."""
     with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder:
         home, fleet_file, file = write_sample(Path(folder), state)
         window = make_window(home, fleet_file, file)
         wiring = _wiring(window)
-        window.painted.disconnect()  # tasks after the first paint would contact hosts
+        window.painted.disconnect()  # The tasks after the first paint would contact hosts.
         wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # pictures only: no host is asked
         let_hosts_answer(wiring.fleet)
         window.make_pages()
-        QCursor.setPos(10_000, 10_000)  # otherwise the first button is drawn as hovered
+        QCursor.setPos(10_000, 10_000)  # With the pointer over the window, the first button would be drawn as hovered.
         window.show()
         _settle()
         try:
             yield window
         finally:
-            wiring.document.start_new()  # nothing unsaved to ask about
+            wiring.document.start_new()  # A new document has no unsaved changes to ask about.
             window.close()
             window.deleteLater()
             QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
 
 
 def _prepare(page: object, key: str) -> None:
-    """Select an item on pages that show the selection."""
+    """Selects an item on pages that show a selection."""
     if key == "topology" and hasattr(page, "editor"):
         page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
     if key == "runs" and hasattr(page, "show_run"):
-        page.show_run(FAILED_RUN)  # shows more than a successful one
+        page.show_run(FAILED_RUN)  # A failed run shows more than a successful one.
 
 
 def _settle(for_ms: int = SETTLE_MS) -> None:
-    """Process pending events and jobs."""
+    """Processes events and jobs for some time."""
     enough = QTimer()
     enough.setSingleShot(True)
     enough.start(for_ms)

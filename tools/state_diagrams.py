@@ -1,8 +1,8 @@
-"""Writes docs/state-diagrams.md: state diagrams of run, replica, gang and booking (`python -m tools.state_diagrams`).
+"""Generates docs/state-diagrams.md with the state diagrams of run, replica, gang and booking.
 
-The keeper's decisions are pure, so the transitions of run, replica and gang are found by playing thousands of
-seeded random histories. What the desktop adds before a run has keepers, and the states of a booking, are tables here.
-A test compares the page with what this module generates.
+Run it with `python -m tools.state_diagrams`. The keeper's decisions are pure functions, so that the transitions of run,
+replica and gang can be observed in thousands of seeded random histories. The states before a run has keepers, which the
+desktop determines, and those of a booking are tables in this module. A test compares the page with the generated text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the text of the page."""
     runs, replicas, gangs = observed()
     runs |= {(before.value, after.value) for before, after in LAUNCH}
     bookings = {(before.value, after.value) for before, successors in BOOKING.items() for after in successors}
@@ -68,14 +68,14 @@ def page() -> str:
 
 
 def diagram(transitions: Transitions, first: str, last: list[str]) -> str:
-    """A mermaid state diagram."""
+    """Returns a Mermaid state diagram."""
     lines = [f"    [*] --> {first}", *(f"    {before} --> {after}" for before, after in sorted(transitions))]
     lines += [f"    {state} --> [*]" for state in last]
     return "```mermaid\nstateDiagram-v2\n" + "\n".join(lines) + "\n```\n"
 
 
 def observed() -> tuple[Transitions, Transitions, Transitions]:
-    """Transitions of run, replicas and gangs in random histories of events."""
+    """Returns the transitions of run, replicas and gangs that occur in random histories of events."""
     runs: Transitions = set()
     replicas: Transitions = set()
     gangs: Transitions = set()
@@ -88,7 +88,7 @@ def observed() -> tuple[Transitions, Transitions, Transitions]:
 
 
 def _history(dice: random.Random) -> Iterator[tuple[Any, Any]]:
-    """A run's states before and after each event, from its preparation to its end."""
+    """Yields the state of a run before and after each event of a random history, from its preparation to its end."""
     scheduled = "starts later" if dice.random() < 0.3 else ""
     policy: Any = {
         "ends_with": dice.choice(("trainers", "chief", "all")),
@@ -123,7 +123,7 @@ def _replica(name: str, host: str, gang: str) -> dict[str, Any]:
 
 
 def _event(run: Any, waits: list[Any], dice: random.Random) -> Any:
-    """An event that is possible now."""
+    """Returns a random event that is possible in the current state."""
     causes = get_type_hints(events.RankFailed)["cause"]
     possible: list[Any] = [events.LinkBroken("b"), events.LinkRestored("b")]
     if dice.random() < 0.05:

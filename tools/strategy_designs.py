@@ -1,4 +1,4 @@
-"""A topology for each strategy on the sample hosts, and step times of a run, for pictures."""
+"""A sample topology for each strategy, and sample metrics of a run, for screenshots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SERVED = {"version": 5904.0, "clients": 12.0, "bytes_s": 118.2e6, "wait_s": 0.02
 
 
 def design_of(kind: StrategyKind) -> Topology:
-    """A design that shows a strategy's edges and groups."""
+    """Returns a topology that shows the edges and groups of a strategy."""
     data = {
         "version": 1,
         "name": f"resnet-{kind.value.replace('_', '-')}",

@@ -1,6 +1,9 @@
-"""Draws the picture of each strategy's page: python -m tools.strategy_pictures docs/pictures/strategies
+"""Draws the picture for the documentation page of each strategy.
 
-Each has a background card, so that it looks the same on light and dark pages. Colours are the window's.
+python -m tools.strategy_pictures docs/pictures/strategies
+
+Each picture has a background card, so that it looks the same on light and dark pages. The colours are those of the
+window.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ Point = tuple[float, float]
 
 
 class Picture:
-    """An SVG of plain shapes; (0, 0) is the card's upper left corner."""
+    """An SVG picture made of plain shapes. The point (0, 0) is the upper left corner of the card."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self._parts = [
@@ -38,7 +41,7 @@ class Picture:
         )
 
     def chip(self, x: float, y: float, name: str, below: str = "", *, height: float = CHIP_H) -> None:
-        """A replica around (x, y), in its role's colour, and a short text on what it holds."""
+        """Draws a replica centred at (x, y) in the colour of its role, with a short text about its contents."""
         left, top = x - CHIP_W / 2, y - height / 2
         self._parts.append(
             f'<rect x="{left:g}" y="{top:g}" width="{CHIP_W}" height="{height:g}" rx="7" '
@@ -56,7 +59,11 @@ class Picture:
         self.text(x + 10, y + 17, name, size=12, anchor="start")
 
     def arrow(self, start: Point, end: Point, *, both: bool = False, bend: float = 0.0, wide: float = 1.4) -> None:
-        """`bend`: offset of the middle to the left of the line."""
+        """Draws an arrow.
+
+        Args:
+            bend: Offset of the middle of the arrow to the left of the straight line.
+        """
         (x1, y1), (x2, y2) = start, end
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         middle = ((x1 + x2) / 2 + bend * (y2 - y1) / length, (y1 + y2) / 2 - bend * (x2 - x1) / length)

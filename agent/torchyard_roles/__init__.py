@@ -6,7 +6,8 @@
     model, optimizer = cluster.distribute(model, optimizer)
     loader = cluster.loader(dataset, batch_size=64, shuffle=True)
 
-Started by hand, without Torchyard, the same script trains in one process. Under plain torchrun it is a DDP job.
+If the same script is started by hand, without Torchyard, it trains in one process. Under plain torchrun it is a DDP
+job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cluster: the run as a training script sees it, with the calls that distribute, load, report and checkpoint."""
+"""The class Cluster, by which a training script distributes models, loads data, reports and saves checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPORT_WAIT_S = 0.2
 
 
 class Cluster:
-    """The run, as this process takes part in it. Created by join()."""
+    """The run, from the point of view of one of its processes. join() creates the instance."""
 
     def __init__(self, environment: Environment, strategy: Strategy, device: torch.device) -> None:
         self._environment = environment
@@ -67,7 +67,7 @@ class Cluster:
 
     @property
     def role(self) -> str:
-        """`chief`, `worker` or `evaluator`."""
+        """The role of this process: `chief`, `worker` or `evaluator`."""
         return self._environment.role
 
     @property
@@ -87,12 +87,12 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is rank 0, the trainer that saves checkpoints and prints for the run."""
+        """Whether this process is rank 0, the trainer that saves checkpoints and prints for the run."""
         return self._environment.trains and self._environment.rank == 0
 
     @property
     def device(self) -> torch.device:
-        """The device of this process; distribute() and loader() move models and batches to it."""
+        """The device of this process, to which distribute() and loader() move models and batches."""
         return self._device
 
     @property
@@ -100,7 +100,7 @@ class Cluster:
         return self._has_left
 
     def distribute(self, model: Any, optimizer: Any = None) -> Any:
-        """Make a model and its optimizer take part in the run; returns the same objects.
+        """Include a model and its optimizer in the distributed training, and return the same objects.
 
         All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. Several
         models or optimizers are given as lists (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in
@@ -108,7 +108,7 @@ class Cluster:
         updates its parameters by hand, only the model is returned.
 
         Raises:
-            UsageProblem: for arguments that cannot be trained, and for a checkpoint of another model.
+            UsageProblem: The arguments cannot be trained, or the checkpoint belongs to another model.
         """
         from torchyard_roles.devices import move_optimizer
         from torchyard_roles.model_optimizer_pairs import Pairs
@@ -154,7 +154,7 @@ class Cluster:
         check_trainable(pairs.models, pairs.optimizers)
 
     def _begin_first(self, pairs: Pairs) -> None:
-        """The first call of distribute(), which also restores the newest checkpoint."""
+        """Handle the first call of distribute(), which also restores the newest checkpoint."""
         self._open_checkpoints()
         model, optimizer = pairs.model, pairs.optimizer
         fingerprint = self._restore(model, optimizer)
@@ -174,10 +174,10 @@ class Cluster:
         self._graceful_stop = self._checkpoint_group.answer_sigterm(step)
 
     def _begin_further(self, pairs: Pairs) -> None:
-        """A further call of distribute().
+        """Handle a further call of distribute().
 
-        Its model and optimizer are saved and restored beside the first ones. The model is loaded before the strategy
-        distributes it, since servers or other groups may have newer parameters.
+        The model and optimizer of this call are saved and restored together with the first ones. The model is loaded
+        before the strategy distributes it, since servers or other groups may have newer parameters.
         """
         model, optimizer = f"model {self._calls}", f"optimizer {self._calls}"
         resumed = self._resumed
@@ -199,16 +199,16 @@ class Cluster:
     def checkpoint(self, *, now: bool = False, **stateful: Any) -> None:
         """Save and restore further objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
 
-        Call it after distribute() and before the training loop, with the same names on all trainers. A resumed run
-        restores the objects in this call. A script started by hand saves checkpoints after the first call if
-        TORCHYARD_CHECKPOINTS names a folder.
+        This method must be called after distribute() and before the training loop, with the same names on all trainers.
+        In a resumed run, the call restores the objects. A script started by hand saves checkpoints after the first call
+        if TORCHYARD_CHECKPOINTS names a folder.
 
         Args:
-            now: save at the next step boundary that all trainers can agree on.
-            stateful: objects with state_dict() and load_state_dict().
+            now: Whether to save at the next step boundary that all trainers can reach together.
+            stateful: Objects with state_dict() and load_state_dict().
 
         Raises:
-            UsageProblem: for an object or a state that a checkpoint cannot hold.
+            UsageProblem: A checkpoint cannot contain the object or its state.
         """
         from torchyard_roles.checkpoints.training_state import copied
 
@@ -229,10 +229,10 @@ class Cluster:
             self._saver.ask()
 
     def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
-        """Load each new checkpoint into `model` and yield its step, until training ends. For an evaluator.
+        """Load each new checkpoint into `model` and yield its step, until training ends. For evaluators.
 
-        Yields nothing in the other roles, so that a script may have this loop before its training loop. Metrics that
-        are reported inside the loop carry the step.
+        The iterator is empty in the other roles, so that a script may have this loop before its training loop. Metrics
+        that are reported inside the loop carry the step of the checkpoint.
         """
         if self.role != "evaluator" or not self._environment.checkpoints:
             return
@@ -256,19 +256,23 @@ class Cluster:
         evaluation: bool = False,
         **options: Any,
     ) -> DataLoader[Any]:
-        """A DataLoader of this worker's share of the data, on this worker's device.
+        """Return a DataLoader of this worker's share of the data, on this worker's device.
 
         Args:
-            dataset: a dataset, or a DataLoader whose dataset and options are used.
-            batch_size, shuffle, options: as for DataLoader; batches are per worker.
-            seed: of the order, which changes with every epoch. Default: 0 with several workers, torch's default
-                generator in a single process.
-            evaluation: give each sample to exactly one worker, in the dataset's order, so that `mean()` of sums and of
-                counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations count neither
+            dataset: A dataset, or a DataLoader whose dataset and options are used.
+            batch_size, shuffle, options: As for DataLoader. The batch size is per worker.
+            seed: The seed of the order, which changes with every epoch. The default is 0 with several workers, and
+                torch's
+                default generator in a single process.
+            evaluation: Whether each sample is given to exactly one worker, in the dataset's order, so that `mean()` of
+                sums
+                and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations count
+                    neither
                 as steps nor as epochs.
 
         Raises:
-            UsageProblem: for data that cannot be divided among workers, such as a dataset with a custom sampler.
+            UsageProblem: The data cannot be divided among workers, for example because the dataset has a custom
+                sampler.
         """
         from torchyard_roles.data_loader import make_loader
 
@@ -295,14 +299,14 @@ class Cluster:
         return loader
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """A context in which backward passes accumulate gradients without exchanging them.
+        """Return a context in which backward passes accumulate gradients without exchanging them.
 
         The sum is exchanged in the next backward pass outside the context, or in the optimizer's step().
         """
         return self._strategy.accumulating()
 
     def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The plain module, without wrappers such as the one of torch.compile()."""
+        """Return the plain module without its wrappers, such as that of torch.compile()."""
         from torchyard_roles.model_optimizer_pairs import unwrap
 
         return unwrap(model)
@@ -320,24 +324,24 @@ class Cluster:
         value: float | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> torch.Tensor | None:
-        """Clip the gradients of the next step by their norm, or each element by its value.
+        """Clip the gradients of the next step by their norm, or each element by its magnitude.
 
-        Call it on all trainers right before `optimizer.step()` (with a GradScaler after its `unscale_`). The gradients
-        are those that the step uses: the mean over all workers, or over the worker group in asynchronous strategies.
-        With parameter servers the servers clip: the local gradients stay unchanged, and the norm is NaN on a worker
-        whose own gradients are not finite. Where a step is not pushed or pulled (`push_every`, `pull_every`), each
-        worker clips its own gradients.
+        This method must be called on all trainers immediately before `optimizer.step()` (with a GradScaler after its
+        `unscale_`). It clips the gradients that the step uses: the mean over all workers, or over the worker group in
+        asynchronous strategies. With parameter servers the servers clip: the local gradients stay unchanged, and the
+        norm is NaN on a worker whose own gradients are not finite. If a step is not pushed or pulled (`push_every`,
+        `pull_every`), each worker clips its own gradients.
 
         Args:
-            max_norm: the largest norm.
-            value: the largest magnitude of an element.
-            optimizer: the one of several optimizers that steps next. Default: all.
+            max_norm: The largest norm.
+            value: The largest magnitude of an element.
+            optimizer: Of several optimizers, the one that steps next. The default is all optimizers.
 
         Returns:
-            The norm before clipping with `max_norm`, None with `value`.
+            The norm before clipping if `max_norm` is given, or None if `value` is given.
 
         Raises:
-            UsageProblem: for invalid limits, and for an optimizer that distribute() was not given.
+            UsageProblem: The limits are invalid, or the optimizer was not given to distribute().
         """
         if not self._steps.optimizers:
             raise UsageProblem("clip_gradients() was called before distribute().", "Call it after distribute().")
@@ -357,49 +361,52 @@ class Cluster:
         return self._strategy.clip_gradients(parameters, max_norm)
 
     def mean(self, x: Any) -> Any:
-        """The mean over all trainers of a number, a tensor, or a dict or list of them.
+        """Return the mean over all trainers of a number, a tensor, or a dict or list of them.
 
-        Sums are in double precision; the mean of an integer tensor is float64. A tensor stays on its device. All
-        trainers make this and the four calls below in the same order; an evaluator gets its own value. In asynchronous
-        strategies a restarted group joins the call in which the others wait, and a group that has ended no longer
-        takes part.
+        Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
+        All trainers must make this call and those of the four methods below in the same order; an evaluator gets its
+        own value. In asynchronous strategies a restarted group joins the call in which the other groups wait, and a
+        group that has ended no longer takes part.
 
         Raises:
-            PeerLost: a trainer ended without the call.
-            StoreTimeout: a trainer did not make the call within half an hour.
+            PeerLost: A trainer ended without the call.
+            StoreTimeout: A trainer did not make the call within half an hour.
         """
         return self._all_trainers.mean(x)
 
     def gather(self, x: Any) -> list[Any]:
-        """The `x` of each trainer in rank order: a number, text, a tensor, or a dict or list of them.
+        """Return the `x` of each trainer in rank order: a number, text, a tensor, or a dict or list of them.
 
-        Tensors may differ in shape. A tensor from a GPU arrives on this process's device.
+        Tensors may differ in shape. A tensor from a GPU is copied to this process's device.
         """
         return self._all_trainers.gather(x)
 
     def any(self, flag: Any) -> bool:
-        """Whether `flag` is true on any trainer, as in `if cluster.any(patience == 0): break`."""
+        """Return whether `flag` is true on any trainer, as in `if cluster.any(patience == 0): break`."""
         return self._all_trainers.any(flag)
 
     def barrier(self) -> None:
-        """Wait until all trainers have called it."""
+        """Wait until all trainers have called this method."""
         self._all_trainers.barrier()
 
     def broadcast(self, x: Any) -> Any:
-        """The chief's `x` on all trainers; the argument of the others is ignored. Values as for gather()."""
+        """Return the chief's `x` on all trainers. Other arguments are ignored. `x` may be any value for gather()."""
         return self._all_trainers.broadcast(x)
 
     def report(self, **metrics: Any) -> None:
-        """Report metrics to the desktop, such as `loss=loss`: numbers, or tensors with one element.
+        """Report metrics to the desktop, such as `loss=loss`. Values are numbers, or tensors with one element.
 
-        It may be called in every step: at most 5 reports a second are sent, and only those read a tensor. Steps and
-        throughput are measured without it.
+        This method may be called in every step: at most 5 reports per second are sent, and tensors are read only for
+        those reports. Steps and throughput are measured automatically.
         """
         self._progress.note(metrics)
         self._send_if_due(at_step=False)
 
     def leave(self) -> None:
-        """Save the last checkpoint, send the last report and disconnect. Called automatically at the script's end."""
+        """Save the last checkpoint, send the last report and disconnect.
+
+        This method is called automatically at the script's end.
+        """
         if self._has_left or os.getpid() != self._process:
             return
         self._steps.end_pending()
@@ -419,7 +426,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Call leave(), or after an exception disconnect at once and let it pass."""
+        """Call leave(), or after an exception disconnect immediately and propagate the exception."""
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
         else:
@@ -437,7 +444,7 @@ class Cluster:
 
     def _end_collectives(self, *, stopped: bool = False) -> None:
         """Declare that this process makes no further collective calls, so that no other process waits for it."""
-        with suppress(RolesError):  # without a store there is no process to inform
+        with suppress(RolesError):  # If the store is lost, no process can be informed.
             self._all_trainers.leave(stopped=stopped)
 
     def _disconnect(self) -> None:
@@ -449,12 +456,16 @@ class Cluster:
         self._strategy.leave()
         self._checkpoint_group.close()
 
-    # Between two steps
+    # Methods called between two steps
 
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
-        """Between two steps: save or stop, if all trainers have agreed to. As StepTracker's `at_boundary`.
+        """Save or stop between two steps, if all trainers save or stop here. This is StepTracker's `at_boundary`.
 
-        Returns False after leave(). Raises SystemExit(0) for a stop.
+        Returns:
+            False after leave().
+
+        Raises:
+            SystemExit: The run stops here, with exit code 0.
         """
         if self._has_left:
             return False
@@ -472,7 +483,7 @@ class Cluster:
         try:
             self._strategy.flush(step)
         except RolesError as error:
-            print(f"torchyard: {error}", flush=True)  # the rest is still saved
+            print(f"torchyard: {error}", flush=True)  # The remaining state is still saved.
         if self._saver is not None and self._saver.automatic:
             saved = self._saver.save(step, last=True)
             outcome = "a checkpoint is saved" if saved else "it could not be saved"
@@ -495,17 +506,17 @@ class Cluster:
         self._send_if_due(at_step=True)
 
     def _finish_resume(self) -> None:
-        """Restore the remaining state: the resumed run has reached the point where it was saved."""
+        """Restore the remaining state when the resumed run has reached the point where it was saved."""
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
 
-    # Checkpoints
+    # Methods for checkpoints
 
     def _open_checkpoints(self) -> None:
         if self._saver is not None or not self._environment.checkpoints:
             return
         if self._checkpoint_group.size == 1 and self._environment.group_size > 1 and not self.is_chief:
-            return  # with strategy none each process trains its own model, and only the chief's is saved
+            return  # With the strategy none, each process trains its own model, and only the chief's model is saved.
         from pathlib import Path
 
         from torchyard_roles.checkpoints.saver import CheckpointSaver
@@ -515,7 +526,7 @@ class Cluster:
         self._saver = CheckpointSaver(root, self._environment, self._strategy, self._device, store, size)
 
     def _restore(self, model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
-        """Load the newest checkpoint into the model, if there is one; returns the fingerprint of both."""
+        """Load the newest checkpoint into the model, if there is one. Return the fingerprint of model and optimizer."""
         from torchyard_roles.checkpoints import restore
         from torchyard_roles.checkpoints.fingerprint import fingerprint
 
@@ -538,7 +549,7 @@ class Cluster:
     def _abandon(self) -> None:
         """Disconnect after an exception, without waiting.
 
-        An orderly leave() could block on a GPU that waits for peers. The peers notice the closed connections.
+        An orderly leave() could block on a GPU that waits for peers. The peers detect the closed connections.
         """
         if not self._is_disconnected and os.getpid() == self._process:
             self._has_left = self._is_disconnected = True

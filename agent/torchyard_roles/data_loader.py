@@ -1,10 +1,10 @@
-"""Data loaders over one worker's share of a dataset, with positions that are saved and restored.
+"""Data loaders for one worker's share of a dataset, with positions that are saved and restored.
 
-Training shares are reshuffled in every epoch, in an order that follows from the seed and the epoch alone. N workers
-with batches of B see the same samples in each step as one process with batches of N·B.
+Training shares are reshuffled in every epoch, in an order that depends only on the seed and the epoch. N workers with
+batches of B see the same samples in each step as one process with batches of N·B.
 
-Evaluation shares give each sample to exactly one worker, so that sums over all workers are exact; shares may differ by
-one sample.
+Evaluation shares assign each sample to exactly one worker, so that sums over all workers are exact; shares may differ
+by one sample.
 
 In a resumed run finished epochs yield nothing, and the interrupted epoch continues at its next batch in the same order.
 """
@@ -35,23 +35,24 @@ from torchyard_roles.training_metrics import Progress
 
 
 class DataShare(NamedTuple):
-    """Part `part` of `parts` equal parts of the data."""
+    """The share number `part` of `parts` equal shares of the data."""
 
     part: int = 0
     parts: int = 1
 
 
 class EpochSampler(DistributedSampler):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
-    """A DistributedSampler that advances the epoch by itself; set_epoch() still works."""
+    """A DistributedSampler that increments its epoch automatically. set_epoch() still works."""
 
     def __iter__(self) -> Iterator[int]:
-        order: Iterator[int] = super().__iter__()  # computed at once, from the current epoch
+        # DistributedSampler computes the order immediately, from the current epoch.
+        order: Iterator[int] = super().__iter__()
         self.epoch += 1
         return order
 
 
 class PartSampler(Sampler):  # type: ignore[misc]  # as above
-    """One contiguous part of the dataset in its order; all parts together have each sample once."""
+    """A sampler of one contiguous part of the dataset, in order. All parts together contain each sample once."""
 
     def __init__(self, dataset: Any, share: DataShare) -> None:
         count = len(dataset)
@@ -69,7 +70,7 @@ OnRequest = Callable[["ShareLoader", bool], None]
 
 
 class SkippingBatchSampler:
-    """Batches of indices without the first ones, whose samples are not loaded."""
+    """A batch sampler that skips the first batches, so that their samples are not loaded."""
 
     def __init__(self, batches: Any, skip: int, then: Callable[[], None]) -> None:
         self._batches = batches
@@ -78,7 +79,7 @@ class SkippingBatchSampler:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._batches)
-        skip, self._skip = self._skip, 0  # for one epoch only
+        skip, self._skip = self._skip, 0  # Batches are skipped in one epoch only.
         if skip:
             for _ in range(skip):
                 next(batches, None)
@@ -92,8 +93,8 @@ class SkippingBatchSampler:
 class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
     """A DataLoader that moves batches to the rank's device, counts them, and resumes within an epoch.
 
-    An *epoch* is an iteration that starts with gradients enabled. Iterations under `torch.no_grad()` are not counted
-    and never skipped.
+    An *epoch* is an iteration that starts with gradients enabled. Iterations under `torch.no_grad()` are never counted
+    or skipped.
     """
 
     def __init__(
@@ -107,8 +108,12 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         evaluating: Callable[[bool], None] | None = None,
         **options: Any,
     ) -> None:
-        """`evaluating` makes this an evaluation loader; it is called with True and False around each iteration."""
-        # Set before DataLoader.__init__(), which later refuses some attributes.
+        """Create a loader.
+
+        Args:
+            evaluating: Makes this an evaluation loader. Called with True before and False after each iteration.
+        """
+        # DataLoader.__init__() later refuses to set some attributes, so they are set first.
         self._device = device
         self._progress = progress
         self._parts = (share or DataShare()).parts
@@ -127,24 +132,27 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
 
     @property
     def epochs_done(self) -> int:
-        """Finished epochs, including those before a resume."""
+        """The number of finished epochs, including those before a resume."""
         return max(self._begun - 1, self._finished_before)
 
     def position(self) -> dict[str, Any]:
-        """The position as plain data: epochs begun, batches of the last one, and the source of its order.
+        """Return the position as plain data: epochs begun, batches of the last one, and the source of its order.
 
-        Before the first iteration of a resumed loader: the position at which it resumes.
+        Before the first iteration of a resumed loader, this is the position at which the loader resumes.
         """
         if self._broken_off is not None and self._begun <= self._finished_before:
             return self._broken_off
         return {"begun": self._begun, "batches": self._batches, "parts": self._parts, **self._order}
 
     def go_on_from(self, position: Mapping[str, Any], resumed: Callable[[], None]) -> None:
-        """Resume at a position().
+        """Resume at the result of position().
 
-        `resumed` is called right before the first new batch is loaded, or at the end of its epoch; random states are
-        restored there. With another number of workers, the number of finished batches is converted to shares of the
-        current size.
+        Args:
+            position: The position. If the number of workers has changed, the number of finished batches is converted to
+                shares of the current size.
+            resumed: Restores random states. Called immediately before the first new batch is loaded, or at the end of
+                its
+                epoch.
         """
         batches = position["batches"] * position["parts"] // self._parts
         self._finished_before = max(0, position["begun"] - 1)
@@ -153,11 +161,11 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
 
     @property
     def _index_sampler(self) -> Any:
-        # torch (2.4 to 2.13) reads this when it starts an iterator, before its workers prefetch.
+        # torch (2.4 to 2.13) reads this property when it starts an iterator, before its workers prefetch.
         return self._skipping if self._skipping is not None else super()._index_sampler
 
     def _fresh(self) -> Iterator[Any]:
-        """A new iterator of DataLoader. Its workers start with SIGTERM blocked, until OutlivesStop handles it."""
+        """Return a new iterator of DataLoader. Its workers start with SIGTERM blocked until OutlivesStop handles it."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
             batches: Iterator[Any] = super().__iter__()
             return batches
@@ -187,13 +195,14 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         if resuming is not None and self._begun == resuming["begun"]:
             yield from self._rest(resuming)
             return
-        self._order = self._order_of_next()  # the request may save it, and may change it
+        # The request may save the order and may change it, so the order is determined before and after it.
+        self._order = self._order_of_next()
         self._on_request(self, True)
         self._order = self._order_of_next()
         yield from self._counted(self._fresh())
 
     def _rest(self, position: Mapping[str, Any]) -> Iterator[Any]:
-        """The rest of the interrupted epoch."""
+        """Iterate over the rest of the interrupted epoch."""
         skip = int(position["batches"])
         same_order = position["parts"] == self._parts
         self._set_order(position if same_order else {"epoch": position.get("epoch")})
@@ -207,7 +216,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
             self._resumed()
             self._on_request(self, True)
             yield from self._counted(self._fresh())
-        elif isinstance(self.dataset, IterableDataset):  # only iteration can skip its batches
+        elif isinstance(self.dataset, IterableDataset):
+            # Batches of an IterableDataset can only be skipped by iterating over them.
             batches = self._fresh()
             for _ in range(skip):
                 next(batches, None)
@@ -232,7 +242,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
                 self._on_request(self, False)
                 return
             self._batches += 1
-            if torch.is_grad_enabled():  # evaluation batches do not count as throughput
+            if torch.is_grad_enabled():  # Evaluation batches do not count as throughput.
                 self._progress.batch(samples(batch))
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
@@ -241,7 +251,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _order_of_next(self) -> dict[str, Any]:
-        """The source of the order of the epoch that starts now."""
+        """Return the source of the order of the epoch that starts now."""
         if isinstance(self.sampler, DistributedSampler):
             return {"epoch": int(self.sampler.epoch)}
         if self.generator is not None:
@@ -260,7 +270,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
 
 
 class OutlivesStop:
-    """A worker_init_fn with which a loader's worker ignores SIGTERM, unless its own rank sends it.
+    """A worker_init_fn that makes a loader's worker ignore SIGTERM, unless the worker's own rank sends it.
 
     The keeper sends SIGTERM to the whole process group. A worker that ends would make the rank fail before it reaches
     the step boundary at which it saves.
@@ -302,8 +312,13 @@ def make_loader(
 ) -> ShareLoader:
     """Create the loader of one share of the data.
 
-    `dataset` may be a DataLoader, whose dataset and options are used. `batch_size` is per worker; it, `shuffle` and
-    `options` are those of DataLoader, with its defaults. Raises UsageProblem for data that cannot be divided.
+    Args:
+        dataset: A dataset, or a DataLoader whose dataset and options are used.
+        batch_size: The batch size per worker.
+        shuffle, options: As for DataLoader, with its defaults.
+
+    Raises:
+        UsageProblem: The data cannot be divided.
     """
     if isinstance(dataset, DataLoader):
         given = [
@@ -354,7 +369,7 @@ def make_loader(
 def _taken_over(
     loader: DataLoader[Any], share: DataShare, seed: int | None, *, evaluates: bool
 ) -> tuple[Dataset[Any], dict[str, Any]]:
-    """The dataset and the options of a DataLoader, including batch_size and shuffle."""
+    """Return the dataset and the options of a DataLoader, including batch_size and shuffle."""
     kind = type(loader)
     if isinstance(loader, ShareLoader):
         raise UsageProblem("loader() got a loader that it has made itself.", "Give it each DataLoader once.")
@@ -370,7 +385,7 @@ def _taken_over(
     if loader.num_workers:
         options["prefetch_factor"] = loader.prefetch_factor
         options["multiprocessing_context"] = loader.multiprocessing_context
-        if hasattr(loader, "in_order"):  # torch 2.6
+        if hasattr(loader, "in_order"):  # Only torch 2.6 and later have this option.
             options["in_order"] = loader.in_order
     sampler = loader.sampler
     is_random = type(sampler) is RandomSampler and not sampler.replacement
@@ -381,7 +396,7 @@ def _taken_over(
     if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
         if loader.batch_sampler is None:
             return loader.dataset, {**options, "batch_size": None, "shuffle": is_random}
-        del options["drop_last"]  # which is the batch sampler's own
+        del options["drop_last"]  # The batch sampler has its own setting of this option.
         return loader.dataset, {**options, "batch_sampler": loader.batch_sampler, "batch_size": None, "shuffle": False}
     options["batch_size"] = loader.batch_size
     if not is_plain:
@@ -394,7 +409,7 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """The number of samples in a batch: the length of its first tensor, 0 without one."""
+    """Return the number of samples in a batch, which is the length of its first tensor, or 0 without one."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1
     if isinstance(batch, Mapping):

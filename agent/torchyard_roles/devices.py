@@ -1,4 +1,4 @@
-"""The device of a rank, and moving batches and optimizers to it."""
+"""The device of a rank, and functions that move batches and optimizers to it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from torchyard_roles.errors import EnvironmentProblem
 
 
 def choose(environment: Environment) -> torch.device:
-    """`cuda:N` for process N of its replica if there is a GPU for each of them, else the CPU.
+    """Return the device `cuda:N` for process N of its replica if each process has a GPU, else the CPU.
 
-    Raises EnvironmentProblem for GPUs of the plan that torch does not see: a rank on the CPU would hang its peers on
-    GPUs.
+    Raises EnvironmentProblem if torch does not see GPUs of the plan: a rank on the CPU would block its peers on GPUs.
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen >= environment.local_world_size:
-        torch.cuda.set_device(environment.local_rank)  # the default of "cuda" in the script
+        torch.cuda.set_device(environment.local_rank)  # This sets the GPU that "cuda" means in the script.
         return torch.device("cuda", environment.local_rank)
     if environment.is_torchyard and environment.visible_gpus:
         raise EnvironmentProblem(
@@ -31,7 +30,7 @@ def choose(environment: Environment) -> torch.device:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with all its tensors on `device`, including those in nested containers."""
+    """Return the batch with all its tensors on `device`, including those in nested containers."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

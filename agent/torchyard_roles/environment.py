@@ -1,7 +1,7 @@
 """The identity of a process in its run, read from environment variables.
 
 A process is started by Torchyard (`TORCHYARD_REPLICA` is set), by plain torchrun (only `RANK` is set), or by hand
-(neither is set): then it is a run of one process.
+(neither is set), in which case the run has one process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_NUMBER = 18
 
 @dataclass(frozen=True)
 class Environment:
-    """The identity of a process. `rank` and `world_size` count trainers only."""
+    """The identity of a process in its run. `rank` and `world_size` count trainers only."""
 
     role: str = "worker"
     replica: str = ""
@@ -77,7 +77,7 @@ class Environment:
 
     @property
     def gang(self) -> str:
-        """The name of the gang, as in the keeper's journal."""
+        """The name of the process's gang, as in the keeper's journal."""
         if not self.trains:
             return self.replica or self.role
         return f"group-{self.group}" if self.strategy in ASYNCHRONOUS else "trainers"
@@ -133,10 +133,10 @@ def read(environ: Mapping[str, str]) -> Environment:
 
 
 def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
-    """(rank, size) in the worker group, by default of all trainers.
+    """Return (rank, size) in the worker group, which by default contains all trainers.
 
-    If the replica's command starts torchrun, there are more processes than Torchyard counts, and the group is the world
-    of torchrun.
+    If the replica's command starts torchrun, there are more processes than Torchyard counts, and the group contains the
+    processes that torchrun counts.
     """
     if rank is None:
         return 0, 1
@@ -151,7 +151,7 @@ def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: in
 
 
 def _place_in_replica(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(number, count) of the process in its replica."""
+    """Return the number of the process in its replica, and the number of processes in the replica."""
     number = _number(environ, "TORCHYARD_PROCESS")
     if number is None or _has_own_launcher(environ):
         return _number(environ, "LOCAL_RANK") or 0, _number(environ, "LOCAL_WORLD_SIZE") or 1
@@ -164,14 +164,15 @@ def _key(environ: Mapping[str, str]) -> bytes:
     except ValueError:
         key = b"?"
     if key and len(key) != KEY_BYTES:
-        raise EnvironmentProblem(f"TORCHYARD_KEY must have {2 * KEY_BYTES} hex digits.")  # never with the key
+        # The message does not contain the key, which is secret.
+        raise EnvironmentProblem(f"TORCHYARD_KEY must have {2 * KEY_BYTES} hex digits.")
     return key
 
 
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
-    """(rank, world size). Torchyard's variables take precedence over those of torchrun.
+    """Return (rank, world size). Torchyard's variables take precedence over those of torchrun.
 
-    In asynchronous strategies each worker group is a torch world, so RANK is not the rank in the run.
+    In asynchronous strategies RANK counts the ranks of one worker group, and is therefore not the rank in the run.
     """
     pairs = [("TORCHYARD_RANK", "TORCHYARD_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
     if _has_own_launcher(environ):
@@ -198,7 +199,7 @@ def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[
 
 
 def _has_own_launcher(environ: Mapping[str, str]) -> bool:
-    """Whether the replica's command started torchrun (`launcher: command`), so that RANK is in its world."""
+    """Return whether the replica's command has started torchrun (`launcher: command`), which then sets RANK."""
     launched_for = environ.get("TORCHELASTIC_RUN_ID")
     return launched_for is not None and launched_for != environ.get("TORCHYARD_RUN_ID")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class RolesError(RuntimeError):
-    """An error with a message, and a hint with the next step."""
+    """The base class of errors, with a message and a hint about the next step."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message} {hint}".strip())
@@ -24,32 +24,32 @@ class RolesError(RuntimeError):
 
 
 class EnvironmentProblem(RolesError):
-    """Raised by join()."""
+    """The environment is invalid or inconsistent. Raised by join()."""
 
 
 class UsageProblem(RolesError):
-    """Raised by the wrong call, so that the traceback shows its line."""
+    """A call is wrong. Raised by that call, so that the traceback shows its line."""
 
 
 class NotInThisVersion(RolesError):
-    """Raised by join()."""
+    """The strategy is not available in this version. Raised by join()."""
 
 
 class StoreLost(RolesError):
-    """Raised by every call on a join store that was unreachable for 10 s."""
+    """The join store was unreachable for 10 s. Raised by every call on it."""
 
 
 class StoreTimeout(RolesError):
-    """Raised by JoinStore.get() and JoinStore.wait(), distribute(), and the collective calls."""
+    """Another process did not act in time. Raised by get() and wait() of JoinStore, distribute() and collectives."""
 
 
 class PeerLost(RolesError):
-    """Raised by calls that wait for the peer, such as a step or connect().
+    """A process of the run has ended. Raised by calls that wait for it, such as a step or connect().
 
     Attributes:
-        name: of the peer, such as `reducer-1`.
-        host: its address.
-        why: the reason, as a clause.
+        name: The name of the peer, such as `reducer-1`.
+        host: The address of the peer.
+        why: The reason, as a clause.
     """
 
     def __init__(self, name: str, host: str, why: str) -> None:
@@ -60,11 +60,11 @@ class PeerLost(RolesError):
 
 
 class ProtocolError(RolesError):
-    """Raised before the payload of an invalid message is received. The connection is unusable afterwards."""
+    """A message is invalid. Raised before its payload is received. The connection is unusable afterwards."""
 
 
 class NotFinite(RolesError):
-    """Raised by the optimizer's step() before the gradients are used or sent.
+    """Gradients are NaN or infinite. Raised by the optimizer's step() before the gradients are used or sent.
 
-    On a GPU the check is asynchronous: the next step raises it, or the end of training.
+    On a GPU the check is asynchronous, and the error is raised by the next step or at the end of training.
     """

@@ -18,7 +18,10 @@ LAST_WAIT_S = 0.2
 
 
 class Reporter:
-    """Sends reports. Never raises, and by default never waits, so that training does not depend on the keeper."""
+    """The sender of reports to the keeper.
+
+    It raises no errors, and by default does not wait, so that training does not depend on the keeper.
+    """
 
     def __init__(self, environment: Environment) -> None:
         self._replica = environment.replica
@@ -32,11 +35,11 @@ class Reporter:
 
     @property
     def is_open(self) -> bool:
-        """False without a keeper, and in a forked child such as a worker of a data loader."""
+        """Whether reports can be sent. False without a keeper, and in forked children such as a loader's workers."""
         return self._socket is not None and os.getpid() == self._process
 
     def send(self, metrics: dict[str, float], wait_s: float = 0.0) -> bool:
-        """Send a report, waiting at most `wait_s` for room in the keeper's queue. Returns whether it was sent."""
+        """Send a report, waiting at most `wait_s` for space in the keeper's queue. Return whether it was sent."""
         if self._socket is None or not self.is_open:
             return False
         datagram = metrics_report.encode(self._replica, self._local_rank, metrics)
@@ -46,7 +49,7 @@ class Reporter:
         try:
             self._socket.settimeout(wait_s)
             self._socket.sendto(datagram, self._address)
-        except OSError:  # the queue is full or the keeper is gone; reports may be lost
+        except OSError:  # The queue is full or the keeper has ended. Reports may be lost.
             return False
         return True
 
@@ -60,8 +63,8 @@ class ServingReports:
     """Periodic reports of a server or reducer, sent by a background thread.
 
     Args:
-        figures: returns metrics by the names of `metrics_report.METRICS`. Called by the thread.
-        traffic: returns the bytes sent and received so far, for the rate. Called by the thread.
+        figures: Returns metrics by the names of `metrics_report.METRICS`. Called by the thread.
+        traffic: Returns the number of bytes sent and received so far, for the rate. Called by the thread.
     """
 
     def __init__(

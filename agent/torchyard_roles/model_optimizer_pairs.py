@@ -1,4 +1,4 @@
-"""Pairs of models and optimizers: the arguments of distribute(), treated as one for saving and comparing."""
+"""Pairs of models and optimizers: the arguments of distribute(), combined into one object for saving and comparing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pairs:
     """The models and optimizers of one call of distribute()."""
 
     def __init__(self, model: Any, optimizer: Any) -> None:
-        """Raises UsageProblem for arguments that are neither modules and optimizers nor sequences of them."""
+        """Check the arguments. Raises UsageProblem unless they are modules and optimizers, or sequences of them."""
         import torch
 
         self._given = model, optimizer
@@ -54,7 +54,7 @@ class Pairs:
         )
         self.updates_by_hand = optimizer is None
         if self.updates_by_hand:
-            # Holds the parameters for code that expects an optimizer; never steps.
+            # This optimizer contains the parameters for code that expects an optimizer; it never steps.
             parameters = [each for each in self.model.parameters() if each.requires_grad]
             self.optimizers = [torch.optim.SGD(parameters or [torch.nn.Parameter(torch.zeros(1))], lr=0.0)]
 
@@ -70,24 +70,24 @@ class Pairs:
         return self.optimizers[0] if len(self.optimizers) == 1 else OptimizerList(self.optimizers)
 
     def model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
-        """The model that this optimizer trains, or `model` if it trains several."""
+        """Return the model that this optimizer trains, or `model` if the optimizer trains several models."""
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = [each for each in self.models if any(id(parameter) in held for parameter in each.parameters())]
         return trained[0] if len(trained) == 1 else self.model
 
     def given(self) -> Any:
-        """The arguments as they were given, to be returned by distribute()."""
+        """Return the arguments in their original form, as the result of distribute()."""
         model, optimizer = self._given
         return model if self.updates_by_hand else (model, optimizer)
 
 
 def groups_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parameter groups in the state of an optimizer, or of an OptimizerList."""
+    """Return the parameter groups in the state of an optimizer or of an OptimizerList."""
     return [group for each in state.get("optimizers", [state]) for group in each["param_groups"]]
 
 
 def names_of(optimizer: Any) -> str:
-    """The classes of an optimizer, or of all in a list."""
+    """Return the class name of an optimizer, or the class names of all optimizers in a list."""
     optimizers = optimizer.optimizers if isinstance(optimizer, OptimizerList) else [optimizer]
     return ", ".join(type(each).__name__ for each in optimizers)
 
@@ -105,7 +105,7 @@ def _listed(value: Any, kind: type, word: str) -> list[Any]:
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The module inside the wrappers DistributedDataParallel, DataParallel and torch.compile(), in any order."""
+    """Remove the wrappers DistributedDataParallel, DataParallel and torch.compile(), in any order, from a module."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     inner: Any = model
@@ -113,6 +113,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
         if isinstance(inner, (DataParallel, DistributedDataParallel)):
             inner = inner.module
         elif type(inner).__name__ == "OptimizedModule" and "_orig_mod" in inner._modules:
-            inner = inner._modules["_orig_mod"]  # compared by name: importing torch._dynamo takes a second
+            # The class is compared by name because importing torch._dynamo takes a second.
+            inner = inner._modules["_orig_mod"]
         else:
             return inner

@@ -18,7 +18,7 @@ from torchyard_roles.model_optimizer_pairs import unwrap
 
 
 class ModuleHook:
-    """A module hook that does nothing inside compiled code, so that it does not break the graph."""
+    """A module hook that does nothing inside compiled code, so that it causes no graph break."""
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call
@@ -28,11 +28,11 @@ class ModuleHook:
             self._call(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments, returns None
+        return getattr, (contextlib.nullcontext(), "__exit__")  # This function accepts any arguments and returns None.
 
 
 class NoSync:
-    """`model.no_sync()`, as DistributedDataParallel has it."""
+    """The method `model.no_sync()`, as in DistributedDataParallel."""
 
     def __init__(self, accumulating: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._accumulating = accumulating
@@ -45,10 +45,10 @@ class NoSync:
 
 
 def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
-    """Call `call` before each forward of the model that records gradients.
+    """Call `call` before each forward pass of the model that records gradients.
 
     A script may call only parts of the model (`model.encoder(x)`, or a method). Therefore the children have hooks too,
-    which are removed at the first forward of the whole model to save their cost.
+    which are removed at the first forward pass of the whole model to save their cost.
     """
     parts: list[Any] = []
 
@@ -70,7 +70,7 @@ def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
 
 
 def _reduced(module: torch.nn.Module) -> Any:
-    """The reduction of the module for copies and pickles, without the hooks."""
+    """Return the reduction of the module for copies and pickles, without the hooks."""
     reduced = module.__reduce_ex__(2)
     state = reduced[2] if len(reduced) > 2 else None
     if not isinstance(state, dict):

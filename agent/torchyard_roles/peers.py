@@ -19,7 +19,7 @@ class PeerAddress(NamedTuple):
 
 
 class TrainerAddress(NamedTuple):
-    """The address of a trainer replica; its local rank 0 may listen on the port."""
+    """The address of a trainer replica, whose local rank 0 may listen on the port."""
 
     name: str
     address: str
@@ -32,14 +32,17 @@ class TrainerAddress(NamedTuple):
 
 @dataclass(frozen=True)
 class Peers:
-    """The current peers, each kind in the order of the plan; trainers in rank order."""
+    """The current peers, each kind in the order of the plan, and trainers in rank order."""
 
     ps: tuple[PeerAddress, ...] = ()
     reducer: tuple[PeerAddress, ...] = ()
     trainers: tuple[TrainerAddress, ...] = ()
 
     def trainer_process(self, rank: int, group: int | None = None) -> tuple[str, str] | None:
-        """(name, address) of the process of a rank, in the run or in one worker group. None if it is not listed."""
+        """Return the name and address of the process of a rank, in the run or in one worker group.
+
+        Returns None if the process is not listed.
+        """
         for trainer in self.trainers:
             if group in (None, trainer.group):
                 if rank < trainer.ranks:
@@ -49,7 +52,7 @@ class Peers:
 
 
 def read_peers(text: str) -> Peers:
-    """Parse TORCHYARD_PEERS; empty text gives no peers. Raises EnvironmentProblem."""
+    """Parse TORCHYARD_PEERS; an empty text gives no peers. Raises EnvironmentProblem."""
     if not text:
         return Peers()
     try:

@@ -1,4 +1,4 @@
-"""join(): the entry of a process into the run, as a trainer, an evaluator or a server."""
+"""The function join(), by which a process enters the run as a trainer, an evaluator or a server."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _joined: Cluster | None = None
 def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
     """Join the run, and wait for the other trainers.
 
-    Without the environment of Torchyard or torchrun the run has one process. A second call returns the same cluster.
-    In parameter servers and reducers the call serves until training ends and then exits the process.
+    Without the environment of Torchyard or torchrun the run has one process. A second call returns the same cluster. In
+    parameter servers and reducers the call serves until training ends and then exits the process.
 
     Args:
-        strategy: creates a custom strategy in place of all_reduce, if several processes train.
+        strategy: Creates a custom strategy, which replaces all_reduce if several processes train.
 
     Raises:
-        RolesError: the environment is invalid, or a peer cannot be reached.
+        RolesError: The environment is invalid, or a peer cannot be reached.
     """
     global _joined
     if _joined is None or _joined.has_left:
@@ -67,7 +67,8 @@ def _at_exit(leave: Callable[[], None]) -> None:
     """Call `leave` at the end of the script, while threads can still be started.
 
     leave() needs threads to contact all servers at once. In `atexit` callbacks executors accept no work (Python 3.9)
-    and no thread starts (3.12), so it is registered where executors end their threads, which is earlier.
+    and no thread starts (3.12), so the callback is registered with those that end the threads of executors, which run
+    earlier.
     """
     register = getattr(threading, "_register_atexit", atexit.register)
     register(leave)

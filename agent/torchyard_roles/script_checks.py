@@ -15,7 +15,7 @@ OLDEST_TORCH = (2, 4)
 
 
 def check_torch() -> None:
-    """Raises EnvironmentProblem if torch is missing or too old."""
+    """Check that torch is installed and recent enough. Raises EnvironmentProblem."""
     try:
         import torch
     except ImportError as error:
@@ -33,7 +33,7 @@ def check_torch() -> None:
 
 
 def check_plain(model: torch.nn.Module) -> None:
-    """Raises UsageProblem for a model that another library already distributes."""
+    """Check that no other library distributes the model already. Raises UsageProblem."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     if isinstance(model, (DataParallel, DistributedDataParallel)):
@@ -51,7 +51,7 @@ def check_plain(model: torch.nn.Module) -> None:
 
 
 def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises UsageProblem for models without trainable parameters, or optimizers without parameters of a model."""
+    """Check that each model has trainable parameters and each optimizer parameters of a model. Raises UsageProblem."""
     names = ", ".join(type(each).__name__ for each in models)
     trainable = {id(parameter) for model in models for parameter in model.parameters() if parameter.requires_grad}
     if not trainable:
@@ -72,7 +72,7 @@ def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torc
 
 
 def check_stateful(name: str, each: Any) -> None:
-    """Raises UsageProblem for what cluster.checkpoint() cannot save."""
+    """Check that cluster.checkpoint() can save the object. Raises UsageProblem."""
     if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
         raise UsageProblem(
             f"checkpoint({name}=…) got a {type(each).__name__}, which has no state_dict().",
@@ -81,7 +81,7 @@ def check_stateful(name: str, each: Any) -> None:
 
 
 def check_clipping(max_norm: float | None, value: float | None) -> None:
-    """Raises UsageProblem unless exactly one limit of clip_gradients() is given, above 0."""
+    """Check that exactly one limit of clip_gradients() is given and that it is above 0. Raises UsageProblem."""
     if (max_norm is None) == (value is None):
         raise UsageProblem(
             "clip_gradients() takes either a norm or a value.",

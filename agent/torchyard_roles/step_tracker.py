@@ -1,8 +1,8 @@
-"""Where the steps of a run begin and end, found by hooks on the script's optimizers, models and loaders.
+"""The beginning and end of a run's steps, detected by hooks on the script's optimizers, models and loaders.
 
-With one optimizer a step of the run ends with its step(). With several, it lasts until the next batch of the cluster's
-loader, or in a script without one, until each optimizer has stepped. A script without an optimizer ends a step at its
-next forward or batch after a backward pass.
+With one optimizer, a step of the run ends with the optimizer's step(). With several, it lasts until the next batch of
+the cluster's loader, or in a script without such a loader, until each optimizer has stepped. In a script without an
+optimizer, a step ends at the next forward pass or batch after a backward pass.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ class StepTracker:
     """The steps of one process.
 
     Args:
-        progress: counts the steps.
-        before_step: called before the boundary at which a model or an optimizer begins a step.
-        at_boundary: called between two steps with the number of finished steps, whether this is the first call after
-            that step, and whether a step begins now. Returns False after the end of training.
-        after_step: called when a step has ended.
+        progress: Counts the steps.
+        before_step: Called before the boundary at which a model or an optimizer begins a step.
+        at_boundary: Called between two steps with the number of finished steps, whether this is the first call after
+            that
+            step, and whether a step begins now. Returns False after the end of training.
+        after_step: Called when a step has ended.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class StepTracker:
                 model.no_sync = NoSync(self._strategy.accumulating)
 
     def at_loader_request(self, more: bool) -> None:
-        """The script requests a batch of the cluster's loader. `more`: there is one."""
+        """Handle the script's request for a batch of the cluster's loader. `more` is false if no batch is left."""
         self._has_loader = True
         self.end_pending()
         self._boundary(begins=more)
 
     def evaluate(self, begins: bool) -> None:
-        """An evaluation loader starts or ends; forwards in between belong to no step."""
+        """Handle the start or end of an evaluation loader. Forward passes in between belong to no step."""
         self._evaluations += 1 if begins else -1
 
     def end_pending(self) -> None:

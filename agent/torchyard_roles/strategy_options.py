@@ -13,8 +13,8 @@ from torchyard_roles.errors import EnvironmentProblem
 class Options:
     """The fields of `strategy:` with the topology's defaults, and two fields of `program:`.
 
-    Their meaning is documented in the topology's schema (`torchyard_core.topology.model.Strategy`); a test compares
-    the two.
+    Their meaning is documented in the topology's schema (`torchyard_core.topology.model.Strategy`). A test compares the
+    fields with the schema.
     """
 
     kind: str = "all_reduce"
@@ -38,10 +38,10 @@ class Options:
 
 
 def read_options(text: str, kind: str) -> Options:
-    """Parse TORCHYARD_OPTIONS; empty text gives the defaults of strategy `kind`.
+    """Parse TORCHYARD_OPTIONS. An empty text gives the defaults of the strategy `kind`.
 
-    Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem for text that
-    is not a JSON object, and for values of the wrong type.
+    Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem for a text
+    that is not a JSON object, and for values of the wrong type.
     """
     if not text:
         return Options(kind=kind)
@@ -60,7 +60,7 @@ def read_options(text: str, kind: str) -> Options:
 
 
 def _fits(default: object, value: object) -> bool:
-    """Whether a value has the type of its default: text, an integer, or (for seconds) any number; not negative."""
+    """Return whether a value is not negative and has the type of its default; a number of seconds may be any number."""
     if isinstance(default, str):
         return isinstance(value, str)
     if default is None and value is None:

@@ -1,6 +1,7 @@
-"""Metrics of a rank and the times of its reports: steps, throughput and the script's own values.
+"""The metrics of a rank and the times of its reports: steps, throughput and the script's own values.
 
-No I/O. A value may be a tensor on a GPU: it is read, which waits for the GPU, only when a report is due.
+This module does no I/O. A value may be a tensor on a GPU. Reading the tensor waits for the GPU, so the tensor is read
+only when a report is due.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ the step and has the loss, so it is preferred."""
 
 
 class Progress:
-    """Steps and samples of a rank, and the metrics that the script reported last."""
+    """The steps and samples of a rank, and the metrics that the script reported last."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps = 0
-        self._samples = 0  # in batches that no step has used yet
+        self._samples = 0  # The number of samples in batches that no step has used yet.
         self._samples_stepped = 0
         self._stepped_at: float | None = None
         self._step_s: float | None = None
@@ -43,11 +44,11 @@ class Progress:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps so far, including those before the resumed checkpoint."""
+        """The number of optimizer steps so far, including those before the resumed checkpoint."""
         return self._steps
 
     def resume(self, step: int) -> None:
-        """Continue counting from a checkpoint's step."""
+        """Set the number of steps to that of a checkpoint."""
         self._steps = step
 
     def batch(self, samples: int) -> None:
@@ -67,7 +68,7 @@ class Progress:
         self._fresh = True
 
     def note(self, metrics: dict[str, Any]) -> None:
-        """Store metrics of the script: numbers, or tensors with one element. Raises UsageProblem."""
+        """Store metrics of the script, which are numbers or tensors with one element. Raises UsageProblem."""
         noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
         own = sorted(noted.keys() - set(METRICS))
         if len(own) > MAX_CUSTOM_METRICS:
@@ -80,7 +81,7 @@ class Progress:
         self._fresh = True
 
     def due(self, *, at_step: bool = False) -> bool:
-        """Whether a report is due: immediately for names that were never sent, else at most 5 times a second."""
+        """Return whether a report is due: immediately for names that were never sent, else at most 5 times a second."""
         if not self._fresh:
             return False
         if self._taken_at is None or not self._names_sent.issuperset(self._noted):
@@ -95,14 +96,15 @@ class Progress:
 
     @property
     def was_taken(self) -> bool:
-        """Whether take() was ever called."""
+        """Whether take() has been called."""
         return self._taken_at is not None
 
     def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
-        """The current report, which counts as sent. The script's own values override measured ones.
+        """Return the current report, and record it as sent. The script's own values override measured ones.
 
         Args:
-            statistics: from the strategy. The part of a step that is neither exchange nor waiting is reported as
+            statistics: The metrics of the strategy. The part of a step that is neither exchange nor waiting is reported
+                as
                 compute_s.
         """
         self._taken_at = self._clock()
@@ -145,7 +147,7 @@ def _checked(name: str) -> str:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """The value for a later float(); a tensor is detached and not read yet."""
+    """Return the value for a later float(). A tensor is detached and not read yet."""
     if hasattr(value, "detach"):
         if value.numel() != 1:
             raise UsageProblem(

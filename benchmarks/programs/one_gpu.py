@@ -1,6 +1,6 @@
-"""Trains the same models on one GPU, alone in a world of NCCL, in turns: wrapped by hand in DDP, and by `AllReduce`.
+"""Trains the same models on one GPU, in a world of size 1 with NCCL, alternately with plain DDP and with `AllReduce`.
 
-Prints the milliseconds a step of each turn, by model and how it trained, as JSON.
+Prints JSON with the milliseconds per step of each turn, by model and arm.
 """
 
 import json
@@ -21,7 +21,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 def convolutions() -> tuple[nn.Module, torch.Tensor]:
-    """Few large layers, in float32."""
+    """Returns a model with a few large layers in float32, and its inputs."""
     layers: list[nn.Module] = [nn.Conv2d(3, 128, 3, padding=1), nn.ReLU()]
     for _ in range(3):
         layers += [nn.Conv2d(128, 128, 3, padding=1), nn.ReLU()]
@@ -31,7 +31,7 @@ def convolutions() -> tuple[nn.Module, torch.Tensor]:
 
 
 def transformer() -> tuple[nn.Module, torch.Tensor]:
-    """Some 150 parameters, 340 MB of them, in bfloat16."""
+    """Returns a model with about 150 parameter tensors of 340 MB in total, and inputs for bfloat16."""
     layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
     return nn.Sequential(nn.TransformerEncoder(layer, 12), nn.Flatten(), nn.LazyLinear(10)), torch.randn(64, 256, 1024)
 
@@ -74,7 +74,7 @@ def main() -> None:
                 for _ in range(STEPS):
                     step()
                 torch.cuda.synchronize()
-                if number >= 2:  # the first rounds warm up
+                if number >= 2:  # The first rounds are discarded as a warm-up.
                     took = 1000 * (time.perf_counter() - began) / STEPS
                     found.setdefault(f"{make.__name__}: {name}", []).append(took)
     dist.destroy_process_group()

@@ -1,8 +1,7 @@
-"""Computes like training, with and without an exchange in the background; figures-<replica>.json has the seconds of
-both.
+"""Measures computing with and without an exchange in the background. The seconds go to figures-<replica>.json.
 
-Many small torch operations, whose Python holds the interpreter's lock that the exchange's threads need as well. Only
-the first worker computes, so that it has a core to itself; the others sleep for as long.
+The work consists of many small torch operations, whose Python code holds the interpreter lock, which the threads of the
+exchange need too. Only the first worker computes, so that it has a core to itself; the others sleep for the same time.
 """
 
 import argparse
@@ -25,7 +24,7 @@ def compute(kernels: int) -> None:
 
 
 def kernels_of(seconds: float) -> int:
-    """Number of small operations that take this time here, by the fastest of several tries."""
+    """Returns the number of small operations that take this time on this machine, in the fastest of several tries."""
     fastest = min(_timed(1000) for _ in range(20))
     return int(1000 * seconds / fastest)
 
@@ -68,7 +67,7 @@ def main() -> None:
     found: dict[str, list[float]] = {name: [] for name in names}
     for number in range(args.rounds + args.warm_up):
         work()
-        step()  # whose exchange is in progress from here on
+        step()  # The exchange of this step is in progress from here on.
         began = time.perf_counter()
         work()
         computed = time.perf_counter() - began

@@ -1,7 +1,7 @@
-"""Trains the same model in turns: wrapped by hand in DDP, through `distribute`, and each process for itself.
+"""Trains the same model in turns: with plain DDP, with `distribute`, and with each process independently.
 
-All turns of one launch follow each other, so that noise of the machine affects all of them. Every rank writes the
-samples a second of its turns, by how they trained, to figures-<replica>.json in the run's folder.
+All turns follow each other in one launch, so that noise of the machine affects all of them. Every rank writes the
+samples per second of its turns, by arm, to figures-<replica>.json in the folder of the run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ BATCH = {"compute": 128, "communication": 32}
 
 
 def compute_bound() -> nn.Module:
-    """Much arithmetic, 0.3 MB of parameters."""
+    """Returns a model with much arithmetic and 0.3 MB of parameters."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1),
         nn.ReLU(),
@@ -36,7 +36,7 @@ def compute_bound() -> nn.Module:
 
 
 def communication_bound() -> nn.Module:
-    """Little arithmetic, 8 MB of parameters."""
+    """Returns a model with little arithmetic and 8 MB of parameters."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 1800), nn.ReLU(), nn.Linear(1800, 920))
 
 
@@ -87,7 +87,7 @@ def main() -> None:
                 step()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            if number:  # the first round warms up
+            if number:  # The first round is discarded as a warm-up.
                 found[name].append(batch * args.steps / (time.perf_counter() - began))
     folder = Path(os.environ["TORCHYARD_RUN_DIR"])
     (folder / f"figures-{os.environ['TORCHYARD_REPLICA']}.json").write_text(json.dumps(found))

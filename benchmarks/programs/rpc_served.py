@@ -1,6 +1,7 @@
-"""The same with torch.distributed.rpc as PyTorch's tutorial has it: the model lives on rank 0, trainers call it there.
+"""Trains the MNIST network with torch.distributed.rpc, as in PyTorch's tutorial: trainers call the model on rank 0.
 
-Forward and backward of all trainers run on the server, gradients by dist_autograd, steps by DistributedOptimizer.
+The server runs the forward and backward passes of all trainers. Gradients are computed by dist_autograd, steps by
+DistributedOptimizer.
 """
 
 import argparse
@@ -47,7 +48,7 @@ _server: Server | None = None
 
 
 def the_server() -> Server:
-    """One for all trainers; created by the first request."""
+    """Returns the server shared by all trainers. The first request creates it."""
     global _server
     if _server is None:
         _server = Server()
@@ -59,7 +60,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    # TensorPipe too finds its address by the host's name, which need not resolve.
+    # TensorPipe also determines its address by the host's name, which may be unresolvable.
     os.environ.setdefault("TP_SOCKET_IFNAME", os.environ.get("GLOO_SOCKET_IFNAME", ""))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     options = rpc.TensorPipeRpcBackendOptions(

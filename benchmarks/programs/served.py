@@ -1,4 +1,4 @@
-"""Steps of the MNIST network on parameter servers; how many a second to figures-<replica>.json."""
+"""Trains the MNIST network on parameter servers. The steps per second are written to figures-<replica>.json."""
 
 import argparse
 import json

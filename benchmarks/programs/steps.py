@@ -1,8 +1,7 @@
-"""Takes steps of a model of the given size in megabytes; figures-<replica>.json has the seconds of each one's backward
-pass,
-and of all of it.
+"""Makes steps of a model with the given number of megabytes. The durations are written to figures-<replica>.json.
 
-Gradients are ready at once (`--compute 0`), so that a step is its exchange, or after a sleep that simulates an
+For each step, the file has the seconds of its backward pass and of the whole step. With `--compute 0`, gradients are
+ready at once, so that a step consists of its exchange. Otherwise they are ready after a sleep that simulates an
 accelerator.
 """
 
@@ -21,7 +20,7 @@ PARTS = 15
 
 
 class Flat(nn.Module):
-    """Only parameters: the gradients cost almost no time."""
+    """Model that consists of parameters only, so that its gradients take almost no time."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
@@ -33,7 +32,7 @@ class Flat(nn.Module):
 
 
 def settle(device: torch.device) -> None:
-    """Wait for operations on a GPU."""
+    """Waits for pending operations on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -1,4 +1,4 @@
-"""The QApplication of all benchmarks of the window, with its theme."""
+"""The QApplication for all benchmarks of the window, with the theme."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication
 from torchyard_gui.theme.theme import theme
 
 
-@cache  # keeps a reference: Qt destroys an unreferenced application
+@cache  # Qt destroys an application to which no reference exists.
 def themed_application() -> QApplication:
     there = QApplication.instance()
     application = there if isinstance(there, QApplication) else QApplication([])

@@ -1,10 +1,10 @@
-"""Cost of drawing the calendar: a week of 256 lanes on 32 hosts, at the density of 100,000 bookings a year, with usage.
+"""Benchmark of drawing the calendar: a week of 256 lanes on 32 hosts with usage, as dense as 100,000 bookings a year.
 
-Promised: a week of 256 lanes drawn in at most 100 ms, of which 1440 × 900 pixels have a part in sight (all lanes in one
-picture are reported too, without a promise); and a drag without a visible stall: its longest step, from the mouse's
-move to the last pixel, with the refusal looked up, within two frames of a screen. Drawing happens on one thread and
-waits for nothing, so what is measured is that thread's time: on a machine that does other things besides, the clock on
-the wall would measure those.
+Promises: a week of 256 lanes is drawn in at most 100 ms in a window of 1440 × 900 pixels, which shows only a part of
+the lanes; and no step of a drag takes longer than two frames of a screen, from the mouse event to the last pixel,
+including the check for a refusal. The time to draw all lanes in one picture is reported without a promise. Drawing
+happens on one thread and waits for nothing. The CPU time of that thread is measured, because the elapsed time would
+include other work of the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PEOPLE = ("kim", "vision", "speech", "robots", "intern", "nlp", "audio")
 
 
 def full_week() -> CalendarState:
-    """Groups of one to eight GPUs, back to back over seven days, used up to now."""
+    """Returns a week in which groups of one to four GPUs are booked without gaps and used until now."""
     slots = tuple(
         Slot(f"GPU-{host:02}-{number}", f"n{host:02}", number, "NVIDIA H100 80GB HBM3", 81559)
         for host in range(HOSTS)
@@ -137,14 +137,14 @@ def main() -> list[Promise]:
 
 
 def of_thread(work: Callable[[], object]) -> float:
-    """CPU time of the thread in milliseconds."""
+    """Returns the CPU time of a call on this thread in milliseconds."""
     start = time.thread_time()
     work()
     return (time.thread_time() - start) * 1000
 
 
 def drag(page: BookingsPage) -> list[float]:
-    """Each step of dragging a booking over the calendar: event, refusal, and repaint."""
+    """Drags a booking over the calendar. Returns the duration of each step: mouse event, refusal and repaint."""
     viewport = page.surface.viewport()
     block = next(
         one for one in page.surface.picture.blocks if one.start > NOW.timestamp() and one.booking.owner == "kim"

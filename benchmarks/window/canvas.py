@@ -1,7 +1,7 @@
-"""What the canvas costs: a frame of dragging a chip against a bare scene, the live canvas at 1 Hz, opening 128 hosts.
+"""Benchmark of the canvas: dragging a chip, live updates, opening 128 hosts, and panning.
 
-Promised: dragging among 200 replicas on 32 hosts takes at most 2 times the frame of a bare scene with as many
-rectangles; live updates of those at 1 Hz take at most 10% of a core; 1,000 replicas on 128 hosts open in 1 s.
+Promises: a frame of a drag among 200 replicas on 32 hosts takes at most 2 times a frame of a bare scene with as many
+rectangles; live updates of these replicas at 1 Hz take at most 10% of a core; 1,000 replicas on 128 hosts open in 1 s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIVE_S = 12
 
 
 def spread_plan() -> tuple[Plan, list[HostFacts]]:
-    """200 replicas over 32 hosts: 6 or 7 on each of 8 GPUs."""
+    """Returns a plan with 200 replicas spread over 32 hosts with 8 GPUs each, 6 or 7 on each host."""
     return samples.many(HOSTS, REPLICAS, spread=True)
 
 
@@ -53,7 +53,7 @@ def canvas() -> tuple[TopologyScene, CanvasView]:
 
 
 def bare(like: TopologyScene, zoom: float) -> tuple[QGraphicsView, QGraphicsRectItem]:
-    """A plain scene with a filled rectangle for each rack and chip in its place, one of which can be dragged."""
+    """Returns a plain scene with a filled rectangle in place of each rack and chip. One rectangle can be dragged."""
     scene = QGraphicsScene()
     rects = [like.rect_of_rack(host) for host in like.hosts] + [like.rect_of(name) for name in like.names]
     items = [scene.addRect(rect, theme().pen("line"), theme().brush("s2")) for rect in rects]
@@ -80,7 +80,10 @@ def send(view: QGraphicsView, kind: QEvent.Type, at: QPointF, held: bool) -> Non
 
 
 def drag(view: QGraphicsView, start: QPoint) -> float:
-    """Median seconds from a mouse move to the end of its painting, on a path over many racks."""
+    """Drags along a path over many racks. Returns the median duration of a frame in milliseconds.
+
+    A frame lasts from the mouse event to the end of its painting.
+    """
     frames = []
     send(view, QEvent.Type.MouseButtonPress, QPointF(start), True)
     width, height = SIZE
@@ -130,7 +133,7 @@ def drag_arms(zoom: float) -> tuple[dict[str, Callable[[], float]], list[QGraphi
 
 
 def live_share() -> float:
-    """Percent of a core that updates of all replicas at 1 Hz take, painting included."""
+    """Returns the percentage of a core that updates of all replicas at 1 Hz take, including painting."""
     scene, view = canvas()
     view.fit()
     updates = [samples.many_states(scene.names, seed) for seed in range(LIVE_S + 1)]
@@ -147,7 +150,7 @@ def live_share() -> float:
 
 
 def opening() -> float:
-    """Seconds from a plan of 1,000 replicas on 128 hosts to its first picture."""
+    """Returns the seconds from a plan of 1,000 replicas on 128 hosts to the first painting."""
     plan, hosts = samples.many(128, 1000)
 
     def open_it() -> None:
@@ -163,7 +166,7 @@ def opening() -> float:
 
 
 def panning() -> list[float]:
-    """Milliseconds a frame while 1,000 replicas are panned at full size."""
+    """Returns the milliseconds of each frame while 1,000 replicas are panned at full size."""
     plan, hosts = samples.many(128, 1000)
     scene = TopologyScene()
     view = CanvasView(scene)

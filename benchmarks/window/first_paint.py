@@ -1,8 +1,8 @@
-"""From the start of `torchyard-gui FILE` to its first paint: against a bare PySide6 window with pyqtgraph imported.
+"""Benchmark of the start of `torchyard-gui FILE` until its first paint, compared with a bare PySide6 window.
 
-Each is a new process, measured from its start. The first paint is over when the event loop turns next after
-the window's first paintEvent (our window's signal `painted`): by then all of its children are painted too. Promised:
-at most 1.5 times the bare one.
+Each arm is a new process, measured from its start; the bare window's process also imports pyqtgraph. The first paint
+ends with the next turn of the event loop after the window's first paintEvent (signal `painted` of the main window),
+because all children of the window are painted by then. Promise: at most 1.5 times the bare window.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ app.main(sys.argv[2:])
 
 
 def first_paint(program: str, folder: Path, *arguments: str) -> float:
-    """Seconds from the start of a new Python to the end of its window's first paint."""
+    """Returns the seconds from the start of a new Python process to the end of the first paint of its window."""
     noted = folder / "painted"
     noted.unlink(missing_ok=True)
-    # Installed programs have bytecode: that of both is kept here, written in the uncounted round.
+    # Installed programs have bytecode. The bytecode of both arms is kept in this folder; the discarded round writes it.
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     begin = time.monotonic()
@@ -72,7 +72,7 @@ def first_paint(program: str, folder: Path, *arguments: str) -> float:
 
 
 def write_fleet(folder: Path) -> tuple[str, ...]:
-    """The options of a window on three hosts, none of which is asked before the first paint."""
+    """Writes a fleet of three hosts and returns the options for it. No host is contacted before the first paint."""
     fleet = folder / "fleet.yaml"
     lines = [f"  - {{name: {name}, address: {name}.invalid}}\n" for name in ("gpu-a", "gpu-b", "gpu-c")]
     fleet.write_text("version: 1\nhosts:\n" + "".join(lines))
@@ -80,7 +80,7 @@ def write_fleet(folder: Path) -> tuple[str, ...]:
 
 
 def main() -> list[Promise]:
-    """Measures both windows, alternating."""
+    """Measures both windows in alternation."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         options = write_fleet(folder)

@@ -1,7 +1,7 @@
-"""What the Runs page costs while a run of 200 replicas on 32 hosts is followed: each of its views, fed at 1 Hz.
+"""Benchmark of the Runs page while it follows a run of 200 replicas on 32 hosts, in each of its views, at 1 Hz.
 
-Promised: the live page takes at most 10% of a core, whichever view is shown; plots have 16 curves of an hour. Measured
-from a host's sample on its link to the last pixel, everything that the page does in between included.
+Promise: the live page takes at most 10% of a core in every view. The plots show 16 curves of an hour. The measurement
+includes all work of the page from the arrival of a host's sample on its link to the last pixel.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def run_of_many() -> Acting:
 
 
 def spin(seconds: float) -> None:
-    """Run the event loop for some seconds; idle time costs no CPU."""
+    """Runs the event loop for some seconds. Idle time takes no CPU."""
     loop = QEventLoop()
     QTimer.singleShot(round(seconds * 1000), loop.quit)
     loop.exec()
 
 
 def fill(page: RunsPage) -> None:
-    """Fill the plots with an hour of samples, the maximum."""
+    """Fills the plots with samples of an hour, which is the maximum."""
     assert page.feed is not None
     chance = np.random.default_rng(1)
     for track in page.feed.picture.tracks.values():
@@ -63,9 +63,9 @@ def fill(page: RunsPage) -> None:
 
 
 def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
-    """Percent of a core that the page needs with this view."""
+    """Returns the percentage of a core that the page takes with a view."""
     page.bar.views.set_value(view)
-    # Created before: a host's work for its sample does not count for the page.
+    # Samples are created in advance, because the work of the hosts must not be measured.
     samples = [
         [(name, run.sample(name, float(first + second), loss=1.0)) for name in run.plan.hosts]
         for second in range(LIVE_S)

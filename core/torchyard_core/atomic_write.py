@@ -17,7 +17,7 @@ _STALE_S = 3600.0
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
-    """As `replace_content`. Raises FileProblem."""
+    """Writes a file as `replace_content` does, but raises FileProblem instead of OSError."""
     try:
         replace_content(path, text, mode)
     except OSError as error:
@@ -28,10 +28,10 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "strict") -> None:
-    """Replaces the file's content in one step, following a link to it. Raises OSError.
+    """Replaces a file's content in one step; a symbolic link is followed. Raises OSError.
 
-    An existing file keeps its mode; a new one gets `mode`, less the umask. Concurrent readers see the old text or the
-    new. Unfinished copies of killed writers are removed.
+    An existing file keeps its mode; a new file gets `mode`, reduced by the umask. Concurrent readers see either the old
+    or the new text. Temporary files of writers that were killed are removed.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,13 +46,13 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
         if target.exists():
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)
-    except BaseException:  # also KeyboardInterrupt, so that no partial file remains
+    except BaseException:  # BaseException includes KeyboardInterrupt, so that no partial file remains.
         temporary.unlink(missing_ok=True)
         raise
 
 
 def _sweep(target: Path) -> None:
-    """Removes unfinished copies beside the file that are too old to be in use."""
+    """Removes temporary files beside the target that are too old to be in use."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:

@@ -1,4 +1,4 @@
-"""Daemon threads, which do not delay the end of the program."""
+"""Execution of functions on daemon threads, which do not delay the end of the program."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Result = TypeVar("Result")
 def in_background(
     work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Future[Result]:
-    """Runs `work` on a daemon thread and returns a future of its result or error.
+    """Runs `work` on a daemon thread and returns a future of its result or exception.
 
-    Unlike those of a ThreadPoolExecutor, the thread is not joined at exit, so that Ctrl-C ends the program while a host
-    does not answer.
+    In contrast to a ThreadPoolExecutor, the interpreter does not join the thread at exit, so Ctrl-C ends the program
+    even if a host does not answer.
     """
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
             result = work(*args, **kwargs)
-        except BaseException as error:  # every error is raised by Future.result()
+        except BaseException as error:  # Future.result() raises the error in the caller's thread.
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -9,7 +9,7 @@ from torchyard_core.errors import UsageError
 
 
 def require_display() -> None:
-    """Raises UsageError where no window can be shown: on X11 and Wayland, where no variable names a display."""
+    """Raises UsageError if no window can be shown: on X11 and Wayland, if no environment variable names a display."""
     if sys.platform in ("win32", "darwin"):
         return
     if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")):

@@ -1,19 +1,19 @@
-"""The exceptions of Torchyard, as one tree. Each has a code, a message for the user, and advice: the next steps.
+"""The exceptions of Torchyard. Each has a code, a message for the user, and advice that consists of next steps.
 
 TorchyardError
-├── UsageError          wrong usage, an unreadable or unparsable file (exit code 2)
-│   └── FileProblem     a file that is missing, not readable, not YAML
+├── UsageError          wrong usage, or a file that cannot be read or parsed (exit code 2)
+│   └── FileProblem     a file that is missing, unreadable or invalid YAML
 ├── HostError           a host could not be reached or used (exit code 3)
-│   ├── Unreachable     no answer, name not found, connection refused
-│   ├── KeyUnknown      the host's key was never seen
-│   ├── KeyChanged      the host's key is not the one we know
+│   ├── Unreachable     no answer, unknown host name, or connection refused
+│   ├── KeyUnknown      the host's key is not recorded
+│   ├── KeyChanged      the host's key differs from the recorded key
 │   ├── LoginRefused    wrong user, key or password
 │   ├── NoPython        no Python ≥ 3.9 on the host
-│   └── AgentFailed     the agent could not be installed, started or spoken to
-│       └── AgentMissing  no agent is installed, and none was to be installed
+│   └── AgentFailed     the agent could not be installed, started or contacted
+│       └── AgentMissing  no agent is installed, and the caller did not request an installation
 ├── AgentRefused        an agent answered a request with an error (exit code 1)
 │   └── AgentTooOld     the agent does not know the method
-└── RunFailed           the run, or a check before it, failed (exit code 1)
+└── RunFailed           the run, or a check before the run, failed (exit code 1)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torchyard_core.next_steps import (
 
 
 class TorchyardError(Exception):
-    """Base of all errors with an explanation: `message` says what and where, `advice` what to do."""
+    """Base class of Torchyard's errors. `message` describes the problem and its location, `advice` the remedy."""
 
     exit_code = 1
 
@@ -46,7 +46,7 @@ class TorchyardError(Exception):
 
     @property
     def next(self) -> tuple[NextStep, ...]:
-        """The steps of the advice."""
+        """The next steps contained in the advice."""
         return steps_of(self.advice)
 
     @property
@@ -55,28 +55,30 @@ class TorchyardError(Exception):
         return advice_text(self.advice)
 
     def sentence(self) -> str:
-        """Message and hint as one paragraph."""
+        """Returns the message and the hint as one paragraph."""
         message = self.message if self.message.endswith((".", "!", "?", ":", "\n")) else f"{self.message}."
         return f"{message} {self.hint}".strip()
 
     def to_json(self) -> dict[str, str]:
-        """Code, message and hint, for machine-readable output."""
+        """Returns the code, the message and the hint for machine-readable output."""
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
 class UsageError(TorchyardError):
-    """Raised for wrong usage of a command."""
+    """Raised when a command is used incorrectly."""
 
     exit_code = 2
 
 
 class FileProblem(UsageError):
-    """Raised when a document cannot be read at all, or its YAML does not parse."""
+    """Raised when a document cannot be read, or its YAML is invalid."""
 
 
 class HostError(TorchyardError):
-    """Raised when a host cannot be reached or used. `host` is its name in the fleet, `state` the one that `hosts check`
-    shows."""
+    """Raised when a host cannot be reached or used.
+
+    `host` is the host's name in the fleet; `state` is the state that `hosts check` shows for the host.
+    """
 
     exit_code = 3
     state = "unreachable"
@@ -91,7 +93,7 @@ class Unreachable(HostError):
 
 
 class KeyUnknown(HostError):
-    """Raised when the host's key is not on record: strict checking refuses until the user trusts it."""
+    """Raised when the host's key is not recorded. Strict checking refuses the host until the user trusts the key."""
 
     state = "key unknown"
 
@@ -101,7 +103,7 @@ class KeyUnknown(HostError):
 
 
 class KeyChanged(HostError):
-    """Raised when the host shows another key than the one on record."""
+    """Raised when the host presents a key other than the recorded one."""
 
     state = "key changed"
 
@@ -112,7 +114,7 @@ class KeyChanged(HostError):
 
 
 class LoginRefused(HostError):
-    """Raised when the host accepts none of the user's keys, or not this user."""
+    """Raised when the host rejects the user name or all keys of the user."""
 
     state = "login refused"
 
@@ -124,17 +126,17 @@ class NoPython(HostError):
 
 
 class AgentFailed(HostError):
-    """Raised when the agent cannot be installed, started or spoken to."""
+    """Raised when the agent cannot be installed, started or contacted."""
 
     state = "agent missing"
 
 
 class AgentMissing(AgentFailed):
-    """Raised when a host has no agent, and none was to be installed."""
+    """Raised when a host has no agent and the caller did not request an installation."""
 
 
 class AgentRefused(TorchyardError):
-    """Raised when the agent of `host` answers a request with an error; the message is the agent's."""
+    """Raised when the agent of `host` answers a request with an error. The message is the agent's."""
 
     def __init__(self, host: str, message: str, *, code: str, hint: Advice = ""):
         super().__init__(f"{host}: {message}", code=code, hint=hint)
@@ -142,7 +144,7 @@ class AgentRefused(TorchyardError):
 
 
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
-    """The advice for an agent's error or problem: its text, and the steps that belong to its code."""
+    """Returns the advice for an error of an agent: its text, and the next steps for its code."""
     elsewhere = SetHostField(host, "agent_dir")
     steps: dict[str, tuple[NextStep, ...]] = {
         "run_alive": (StopRun(run_id) if run_id else ListRuns(),),
@@ -154,7 +156,7 @@ def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
 
 
 def agent_problem(host: str, problem: Mapping[str, str]) -> TorchyardError:
-    """A problem of `host.facts`."""
+    """Converts a problem reported by `host.facts` to an error."""
     code = problem.get("code", "")
     return TorchyardError(problem["message"], code=code, hint=agent_advice(host, code, problem.get("hint", "")))
 

@@ -1,6 +1,6 @@
-"""Amounts, durations and times as text, the same in the window and on the command line.
+"""Formatting of amounts, durations and times for the window and the command line.
 
-Texts that the window translates are in its `labels` modules.
+Translatable texts are in the `labels` modules of the window.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from zoneinfo import ZoneInfo
 DAY_S, HOUR_S, MINUTE_S = 86400, 3600, 60
 DATE_AND_TIME = "%Y-%m-%d %H:%M"
 
-# Amounts
+# Formatting of amounts
 
 
 def count(value: float) -> str:
-    """`1,204`; a mean of whole numbers, such as staleness, with one digit where it is not whole: `2.5`."""
+    """Formats a number as `1,204`. A fraction, such as the mean of several counts, gets one digit: `2.5`."""
     return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 worker`, `2 workers`."""
+    """Formats a number with its noun in the singular or plural: `1 worker`, `2 workers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
-    """`0-3,6`."""
+    """Formats numbers as ranges: `0-3,6`."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -37,12 +37,12 @@ def number_ranges(numbers: Iterable[int]) -> str:
 
 
 def percent(value: float) -> str:
-    """`42 %`."""
+    """Formats a percentage: `42 %`."""
     return f"{value:.0f} %"
 
 
 def size(value: float) -> str:
-    """Bytes: `640 B`, `12.3 MB`, `100 MB`."""
+    """Formats a number of bytes: `640 B`, `12.3 MB`, `100 MB`."""
     for unit in ("B", "kB", "MB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" or value == int(value) else f"{value:.1f} {unit}"
@@ -51,7 +51,7 @@ def size(value: float) -> str:
 
 
 def memory(mebibytes: float) -> str:
-    """`80 GB`, `1.5 GB`; `4 MB` below a tenth of a gigabyte. Memory counts in powers of 1024."""
+    """Formats memory in powers of 1024: `80 GB`, `1.5 GB`; values below a tenth of a gigabyte as `4 MB`."""
     value = mebibytes / 1024
     if value < 0.1:
         return f"{mebibytes:.0f} MB"
@@ -59,7 +59,7 @@ def memory(mebibytes: float) -> str:
 
 
 def format_byte_rate(value: float) -> str:
-    """Bytes per second: `640 B/s`, `12.3 MB/s`, `118 MB/s`."""
+    """Formats bytes per second: `640 B/s`, `12.3 MB/s`, `118 MB/s`."""
     for unit in ("B/s", "kB/s", "MB/s"):
         if value < 999.5:
             return f"{value:.1f} {unit}" if value < 99.95 and unit != "B/s" else f"{value:.0f} {unit}"
@@ -68,16 +68,16 @@ def format_byte_rate(value: float) -> str:
 
 
 def bandwidth(bytes_s: float) -> str:
-    """Bits per second of a network, from bytes per second: `8.8 Gbit/s`, `940 Mbit/s`."""
+    """Formats bytes per second as the bandwidth of a network in bits per second: `8.8 Gbit/s`, `940 Mbit/s`."""
     gbits = bytes_s * 8 / 1e9
     return f"{gbits:.1f} Gbit/s" if gbits >= 1 else f"{gbits * 1000:.0f} Mbit/s"
 
 
-# Durations
+# Formatting of durations
 
 
 def seconds(value: float) -> str:
-    """`1.25 s`, `312 ms`, `4.1 ms`, `0 s`: three digits at most."""
+    """Formats a duration with at most three digits: `1.25 s`, `312 ms`, `4.1 ms`, `0 s`."""
     if value >= 0.9995:
         return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s" if value < 99.95 else f"{value:.0f} s"
     milliseconds = value * 1000
@@ -87,7 +87,7 @@ def seconds(value: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """`12 s`, `5 min`, `3 h`, `2 days`."""
+    """Formats an age: `12 s`, `5 min`, `3 h`, `2 days`."""
     if seconds < MINUTE_S:
         return f"{max(seconds, 0):.0f} s"
     if seconds < HOUR_S:
@@ -96,7 +96,7 @@ def age(seconds: float) -> str:
 
 
 def since(time: str) -> str:
-    """`5 min ago` for an RFC 3339 time; the text itself where it is none."""
+    """Formats the age of an RFC 3339 time as `5 min ago`. Returns an invalid time unchanged."""
     try:
         then = datetime.fromisoformat(time)
     except ValueError:
@@ -105,7 +105,7 @@ def since(time: str) -> str:
 
 
 def format_hours(length: timedelta) -> str:
-    """`8 h`, `90 min`, `2 days`."""
+    """Formats the length of a booking: `8 h`, `90 min`, `2 days`."""
     minutes = round(length.total_seconds() / 60)
     if minutes % 60:
         return f"{minutes} min" if minutes < 600 else f"{minutes / 60:.1f} h"
@@ -114,46 +114,55 @@ def format_hours(length: timedelta) -> str:
 
 
 def command_length(length: timedelta) -> str:
-    """A duration as commands accept it: `8h`, `90m`."""
+    """Formats a duration in the syntax of command arguments: `8h`, `90m`."""
     minutes = max(1, round(length.total_seconds() / 60))
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
 
 
-# Times. `zone` is an IANA name.
+# Formatting of times. `zone` is an IANA time zone.
 
 
 def clock(seconds: float, *, exact: bool = False) -> str:
-    """Local time of day of a time since the epoch: `14:21`, or `14:21:07`."""
+    """Formats the local time of day of a POSIX timestamp: `14:21`, or `14:21:07` if `exact`."""
     return datetime.fromtimestamp(seconds).strftime("%H:%M:%S" if exact else "%H:%M")
 
 
 def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
-    """Local time in a zone; with the offset from UTC (`02:30+02:00`) in the hour that an autumn night repeats."""
+    """Formats a moment as local time in a zone.
+
+    The offset from UTC is added (`02:30+02:00`) in the hour that occurs twice when clocks are set back.
+    """
     local = moment.astimezone(ZoneInfo(zone))
     is_repeated = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
     return f"{local:{pattern}}{local.isoformat(timespec='minutes')[16:] if is_repeated else ''}"
 
 
 def until(start: datetime, end: datetime, zone: str) -> str:
-    """`18:30`, or `Mon 23 Nov 18:30` on another day than `start`."""
+    """Formats an end: `18:30`, or `Mon 23 Nov 18:30` on another day than `start`."""
     begin, finish = start.astimezone(ZoneInfo(zone)), end.astimezone(ZoneInfo(zone))
     day = "" if begin.date() == finish.date() else f"{_day(finish)} "
     return f"{day}{wall_clock(end, zone)}"
 
 
 def span(start: datetime, end: datetime, zone: str) -> str:
-    """`from Mon 23 Nov 09:00 to 17:00`; with the day of the end where it is another."""
+    """Formats an interval: `from Mon 23 Nov 09:00 to 17:00`, with the day of the end if it differs."""
     return f"from {_day(start.astimezone(ZoneInfo(zone)))} {wall_clock(start, zone)} to {until(start, end, zone)}"
 
 
 def full_span(start: datetime, end: datetime, zone: str) -> str:
-    """`from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`: complete, for confirmation."""
+    """Formats an interval completely, for confirmation.
+
+    The format is `from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`.
+    """
     begin, finish = (wall_clock(one, zone, f"%a {DATE_AND_TIME}") for one in (start, end))
     return f"from {begin} to {finish} ({zone}, {format_hours(end - start)})"
 
 
 def command_time(moment: datetime, zone: str) -> str:
-    """A time as commands accept it, `2026-11-23 09:00`, rounded up to the minute so as not to precede `moment`."""
+    """Formats a time in the syntax of command arguments: `2026-11-23 09:00`.
+
+    The time is rounded up to a full minute, so that it is never before `moment`.
+    """
     local = moment.astimezone(ZoneInfo(zone))
     if local.second or local.microsecond:
         local += timedelta(seconds=60 - local.second)
@@ -161,12 +170,12 @@ def command_time(moment: datetime, zone: str) -> str:
 
 
 def utc_now() -> str:
-    """The current time as RFC 3339 in UTC, to the millisecond."""
+    """Returns the current time in UTC as RFC 3339 with milliseconds."""
     return utc_timestamp(datetime.now(UTC).timestamp())
 
 
 def utc_timestamp(seconds: float) -> str:
-    """A time since the epoch as RFC 3339 in UTC, to the millisecond."""
+    """Returns a POSIX timestamp in UTC as RFC 3339 with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""Patterns in the syntax of .gitignore. Invalid ones are ignored, as git does."""
+"""Patterns in the syntax of .gitignore. Invalid patterns are ignored, as in git."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathspec import GitIgnoreSpec
 
 
 def gitignore_spec(patterns: Iterable[str]) -> GitIgnoreSpec:
-    """A matcher for the files that the patterns exclude together."""
+    """Returns a matcher for the files that any of the patterns excludes."""
     return GitIgnoreSpec.from_lines([pattern for pattern in patterns if is_valid_pattern(pattern)])
 
 
 def is_valid_pattern(pattern: str) -> bool:
-    """Whether the pattern can match anything; `!` alone, `[z-a]` and a single backslash at the end cannot."""
+    """Returns whether the pattern can match a file. `!` alone, `[z-a]` and a single trailing backslash cannot."""
     try:
         GitIgnoreSpec.from_lines([pattern])
     except (ValueError, re.error):

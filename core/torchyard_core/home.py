@@ -1,4 +1,4 @@
-"""Folder of the user's own files: `TORCHYARD_HOME`, else the platform's folder for application data."""
+"""Folder of Torchyard's files of one user: `TORCHYARD_HOME`, by default the platform's folder for application data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from torchyard_core.errors import UsageError
 
 
 def expand_user(path: Path | str) -> Path:
-    """Replaces a leading `~` or `~name`; leaves the path as it is, like a shell, where that home is unknown."""
+    """Replaces a leading `~` or `~name` by the home folder.
+
+    Leaves the path unchanged if that folder is unknown, as a shell does.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -21,19 +24,22 @@ def expand_user(path: Path | str) -> Path:
 
 @dataclass(frozen=True)
 class Home:
-    """Paths of the user's own files. Folders are created when the first file in them is written."""
+    """Paths of Torchyard's files of one user. Folders are created when the first file in them is written."""
 
     path: Path
 
     @staticmethod
     def default() -> Home:
-        """The folder named by the environment, else the platform's. Raises UsageError."""
+        """Returns the folder in TORCHYARD_HOME, by default the platform's folder. Raises UsageError."""
         named = os.environ.get("TORCHYARD_HOME")
         return Home.at(Path(named)) if named else Home(user_data_path("torchyard", appauthor=False))
 
     @staticmethod
     def at(path: Path) -> Home:
-        """The folder at a path that the user named. Raises UsageError for a `~name` whose home is unknown."""
+        """Returns the folder at a path entered by the user.
+
+        Raises UsageError for a `~name` without a known home folder.
+        """
         try:
             return Home(path.expanduser())
         except RuntimeError as error:
@@ -46,7 +52,7 @@ class Home:
 
     @property
     def settings_file(self) -> Path:
-        """The user's settings; see `torchyard_core.user_settings`."""
+        """The file of user settings; see `torchyard_core.user_settings`."""
         return self.path / "settings.yaml"
 
     @property
@@ -55,7 +61,7 @@ class Home:
 
     @property
     def history(self) -> Path:
-        """Folder with a file for each run that this desktop launched."""
+        """The folder with one file for each run that this desktop has launched."""
         return self.path / "history"
 
     @property
@@ -65,15 +71,15 @@ class Home:
 
     @property
     def caches(self) -> Path:
-        """Values that can be measured again: hashes of uploaded files, bandwidths."""
+        """The folder of values that can be computed again: hashes of uploaded files, measured bandwidths."""
         return self.path / "caches"
 
     @property
     def bookings_file(self) -> Path:
-        """The private calendar, where no team's database is set."""
+        """The file of the private calendar, which is used if the settings name no database of a team."""
         return self.path / "bookings.sqlite3"
 
     @property
     def bookings_seen(self) -> Path:
-        """The last copy of a team's calendar, read while its database cannot be reached."""
+        """The last copy of a team's calendar, which is used while the database is unavailable."""
         return self.caches / "bookings.sqlite3"

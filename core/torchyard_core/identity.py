@@ -1,4 +1,4 @@
-"""The user of this desktop, by the name that the operating system gives. It is a claim, not a proof."""
+"""The user of this desktop by the login name of the operating system. The name is not authenticated."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import socket
 
 
 def login_name() -> str:
-    """The name of the logged-in user."""
+    """Returns the name of the logged-in user."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container whose user has no name
+    except (OSError, KeyError, ImportError):  # In a container the user ID may have no name.
         return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "me"
 
 
 def desktop_identity() -> str:
-    """`kim@laptop`: the user and the computer, as runs and hosts record it."""
+    """Returns the user and the computer as runs and hosts record them: `kim@laptop`."""
     return f"{login_name()}@{socket.gethostname()}"

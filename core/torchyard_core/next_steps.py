@@ -1,4 +1,7 @@
-"""What the user may do next, as values: the command prints a command line for each, the window shows a button."""
+"""Next steps: actions that the user can take after an error, as values.
+
+The command line prints a step as a command, and the window shows a button.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True)
 class NextStep:
-    """A step of the user. `template` is its command line with the fields in braces."""
+    """An action of the user. `template` is its command line with field names in braces."""
 
     template: ClassVar[str]
     words: ClassVar[str] = "Run {command}."
     """The sentence of the command line."""
 
     def command_line(self) -> str:
-        """The command, quoted for a shell; words in capitals and `…` are for the user to replace."""
+        """Returns the command with shell quoting. The user replaces words in capitals and `…`."""
         values = {one.name: _quoted(getattr(self, one.name)) for one in fields(self)}
         return " ".join(f"torchyard {self.template.format(**values)}".split())
 
     def sentence(self) -> str:
-        """The step as a sentence with its command line."""
+        """Returns a sentence that contains the command line."""
         return self.words.format(command=f"`{self.command_line()}`", **asdict(self))
 
 
@@ -34,17 +37,17 @@ def steps_of(advice: Advice) -> tuple[NextStep, ...]:
 
 
 def advice_text(advice: Advice) -> str:
-    """The advice as text for the command line."""
+    """Returns the advice as text for the command line."""
     return " ".join(part if isinstance(part, str) else part.sentence() for part in parts_of(advice))
 
 
 def joined(*advice: Advice) -> Advice:
-    """One advice of several."""
+    """Joins several pieces of advice."""
     return tuple(part for one in advice for part in parts_of(one))
 
 
 def parts_of(advice: Advice) -> tuple[str | NextStep, ...]:
-    """The sentences and steps of an advice, without empty ones."""
+    """Returns the sentences and steps of an advice without empty ones."""
     return tuple(part for part in (advice if isinstance(advice, tuple) else (advice,)) if part)
 
 
@@ -52,7 +55,7 @@ def _quoted(value: str | tuple[str, ...]) -> str:
     return shlex.quote(value) if isinstance(value, str) else shlex.join(value)
 
 
-# Hosts
+# Steps that concern hosts
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class DeployAgent(NextStep):
 
 @dataclass(frozen=True)
 class TrustKey(NextStep):
-    """Shows the host's key, and records it once the user agrees."""
+    """Shows the host's key, and records it after confirmation by the user."""
 
     host: str
     template = "hosts trust {host}"
@@ -71,7 +74,7 @@ class TrustKey(NextStep):
 
 @dataclass(frozen=True)
 class CheckHosts(NextStep):
-    """Checks these hosts, by default all."""
+    """Checks the named hosts, by default all hosts."""
 
     hosts: tuple[str, ...] = ()
     template = "hosts check {hosts}"
@@ -94,7 +97,7 @@ class RemoveHost(NextStep):
 
 @dataclass(frozen=True)
 class SetHostField(NextStep):
-    """Sets a field of a host in the fleet file, an edit of the user's."""
+    """Sets a field of a host in the fleet file. The user edits the file by hand."""
 
     host: str
     field: str
@@ -108,7 +111,7 @@ class ShowHosts(NextStep):
     words = "See {command}."
 
 
-# Topologies
+# Steps that concern topologies
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class LaunchTopology(NextStep):
 
 @dataclass(frozen=True)
 class LaunchAt(NextStep):
-    """Books a later time with the launch. `arguments` name the topology."""
+    """Launches the topology later, with a booking for that time. `arguments` identify the topology."""
 
     arguments: tuple[str, ...]
     start: str
@@ -138,7 +141,7 @@ class LaunchWithBooking(NextStep):
 
 @dataclass(frozen=True)
 class AnswerYes(NextStep):
-    """Answers the questions of the command that was run."""
+    """Repeats the command with `--yes`, which answers its questions."""
 
     template = "run FILE -y"
     words = "Add -y to answer yes."
@@ -161,14 +164,14 @@ class ImportDocument(NextStep):
 
 @dataclass(frozen=True)
 class SetField(NextStep):
-    """Sets a field of the topology; `path` is written as in `run --set`."""
+    """Sets a field of the topology. `path` has the syntax of `run --set`."""
 
     path: str
     template = "run FILE --set {path}=…"
     words = "The field is `{path}`; {command} sets it for one run."
 
 
-# Runs
+# Steps that concern runs
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,7 @@ class ShowLogs(NextStep):
 
 @dataclass(frozen=True)
 class SendSecrets(NextStep):
-    """Restarts a run that another computer launched. `options` name the secrets that are sent."""
+    """Restarts a run that another computer launched. `options` name the secrets to send."""
 
     run_id: str
     options: tuple[str, ...]
@@ -202,7 +205,7 @@ class SendSecrets(NextStep):
     words = "Name what to send: {command}."
 
 
-# Calendar
+# Steps that concern the calendar
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,7 @@ class JoinWaitlist(NextStep):
 
 @dataclass(frozen=True)
 class SetUpTeam(NextStep):
-    """Creates or upgrades the team's calendar in a database, or adds a member; an admin's step."""
+    """Creates or upgrades the calendar of a team in a database, or adds a member. Requires an admin."""
 
     options: tuple[str, ...] = ()
     template = "bookings setup-team URL {options}"

@@ -1,4 +1,4 @@
-"""Problems of a document, shared by `validate`, `plan`, the editor and the fleet file."""
+"""Problems of a document, as reported by `validate`, `plan`, the editor and the reader of the fleet file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LineOf = Callable[[Place], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A message about one place of a document. `path` is written as in `run --set`: `pools.workers.replicas`."""
+    """A message about a location in a document. `path` has the syntax of `run --set`: `pools.workers.replicas`."""
 
     severity: Severity
     code: str
@@ -29,11 +29,11 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """The message with the next step, for the command line."""
+        """The message with the next step for the command line."""
         return f"{self.message}; {self.next_step.sentence().rstrip('.')}" if self.next_step else self.message
 
     def printed(self, source: str) -> str:
-        """The line that `validate` prints: `file:line: severity code message`."""
+        """Returns the line that `validate` prints: `file:line: severity code message`."""
         return f"{source}:{self.line or 1}: {self.severity} {self.code} {self.text}"
 
     def to_json(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ MAX_PROBLEMS = 500
 
 
 def no_lines(place: Place) -> int | None:
-    """LineOf of a document that was not read from a file."""
+    """Returns None for each place. Implements LineOf for a document that was not read from a file."""
     return None
 
 
@@ -55,27 +55,27 @@ def has_errors(problems: Iterable[Problem]) -> bool:
 
 
 def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | None:
-    """The known word closest to `word`, or None. Case and the difference between `-` and `_` are ignored."""
+    """Returns the known word closest to `word`, or None. Ignores case and the difference between `-` and `_`."""
     by_folded = {name.lower().replace("-", "_"): name for name in known}
     close = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=cutoff)
     return by_folded[close[0]] if close else None
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """`; did you mean `x`?`, or an empty string."""
+    """Returns `; did you mean `x`?` with the closest known word, or an empty string."""
     close = near_miss(word, known, cutoff)
     return f"; did you mean `{close}`?" if close is not None else ""
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """`Did you mean `x`?` as a sentence of its own, or an empty string."""
+    """Returns the sentence `Did you mean `x`?` with the closest known word, or an empty string."""
     close = near_miss(word, known, cutoff)
     return f"Did you mean `{close}`?" if close is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem whose line is not known yet."""
+    """A problem whose line is not yet known."""
 
     severity: Severity
     code: str

@@ -1,7 +1,7 @@
 """Metrics of replicas: the newest sample of each host, values per replica, and time series for plots.
 
-A time series is a sliding window rather than a ring buffer: its values are always contiguous and in order, and old
-samples are moved once in a few hundred appends.
+A time series is a sliding window in contiguous arrays, not a ring buffer. Old samples are moved only once in several
+hundred calls of `append`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ INITIAL_CAPACITY = 64
 
 
 def capacity_for(replicas: int) -> int:
-    """Number of samples that each of so many replicas may keep."""
+    """Returns the number of samples to keep for each replica of a run with `replicas` replicas."""
     return max(300, min(CAPACITY, BUDGET // max(1, replicas)))
 
 
 class TimeSeries:
-    """Samples in order of time. A value that is unknown, or not finite, is NaN, which a plot shows as a gap.
+    """Samples in order of time. NaN stands for a value that is unknown or not finite; a plot shows it as a gap.
 
-    Fields that the script names are added when they first occur, at most 32.
+    Fields with names chosen by the training script are added at their first occurrence, up to 32 of them.
     """
 
     def __init__(self, capacity: int = CAPACITY, fields: Sequence[str] = FIELDS):
@@ -58,10 +58,10 @@ class TimeSeries:
         return self._end - self._begin
 
     def append(self, time: float, values: Mapping[str, float | None]) -> bool:
-        """Appends the values measured at `time` (seconds since 1970).
+        """Appends values measured at `time` (seconds since 1970).
 
-        Returns False, without effect, for a sample that is not newer than the last one: a journal is replayed after a
-        lost connection.
+        Returns False and ignores a sample that is not newer than the last one, since a journal is replayed after a lost
+        connection.
         """
         if len(self) and time <= self._times[self._end - 1]:
             return False
@@ -81,26 +81,26 @@ class TimeSeries:
         return True
 
     def times(self) -> NDArray[np.float64]:
-        """Seconds since 1970, as a view that is valid until the next `append`."""
+        """Returns the times in seconds since 1970, as a view that is valid until the next `append`."""
         return self._times[self._begin : self._end]
 
     def values(self, field: str) -> NDArray[np.float32]:
-        """Values of one field, as a view parallel to `times`; all NaN for a field that has not occurred."""
+        """Returns the values of a field as a view parallel to `times`. All values of an unknown field are NaN."""
         if field.startswith(OWN) and field not in self._row:
             return np.full(len(self), math.nan, np.float32)
         return self._values[self._row[field], self._begin : self._end]
 
     def tail(self, field: str, count: int) -> NDArray[np.float32]:
-        """The newest values, at most `count`."""
+        """Returns the newest values of a field, at most `count`."""
         return self._values[self._row[field], max(self._begin, self._end - count) : self._end]
 
     @property
     def own(self) -> list[str]:
-        """Names of fields that the script itself reports, in the order of their first samples."""
+        """Names of fields reported by the training script, in the order of their first samples."""
         return [field[len(OWN) :] for field in self._row if field.startswith(OWN)]
 
     def last(self, field: str) -> float | None:
-        """The newest known value, of any age; NaN where it was not finite."""
+        """Returns the newest known value of a field, regardless of its age. NaN means that the value was not finite."""
         return self._last.get(field)
 
     @property
@@ -114,7 +114,7 @@ class TimeSeries:
         self._values = np.vstack([self._values, np.full((1, self._values.shape[1]), math.nan, np.float32)])
 
     def _make_room(self) -> None:
-        """Doubles the arrays up to the capacity; then drops the oldest quarter."""
+        """Doubles the arrays up to the capacity; at the capacity, drops the oldest quarter."""
         kept = len(self)
         room = min(max(2 * kept, INITIAL_CAPACITY), self._capacity + max(1, self._capacity // 4))
         if room > len(self._times):
@@ -139,31 +139,35 @@ MIN_TRAINERS = 3
 
 
 class LatestSamples:
-    """The newest sample of each host for one producer and one consumer thread. A slow consumer skips samples."""
+    """The newest sample of each host, for one producer and one consumer thread. A slow consumer skips samples."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_host: dict[str, Sample] = {}
 
     def put(self, host: str, sample: Sample) -> bool:
-        """Stores a sample and returns whether none was waiting."""
+        """Stores a sample, and returns whether no other sample was waiting."""
         with self._lock:
             first = not self._by_host
             self._by_host[host] = sample
             return first
 
     def take(self) -> dict[str, Sample]:
-        """Removes and returns the samples, by host."""
+        """Returns the waiting samples by host, and removes them."""
         with self._lock:
             taken, self._by_host = self._by_host, {}
             return taken
 
 
 def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]]) -> dict[str, Values]:
-    """The values of each replica of a run in a host's sample, by the names in `FIELDS`.
+    """Returns the values of each replica of a run from a host's sample, by the names in `FIELDS`.
 
-    `gpus`: UUIDs of each replica's GPUs. A replica with several has their mean use and temperature, and the sum of
-    their memory and power.
+    Use and temperature of a replica with several GPUs are means; memory and power are sums.
+
+    Args:
+        sample: The host's telemetry sample.
+        run_id: The run.
+        gpus: The UUIDs of each replica's GPUs.
     """
     measured = {gpu.get("uuid"): gpu for gpu in sample.get("gpus", [])}
     processes, reports = sample.get("replicas", {}), sample.get("reports", {})
@@ -186,7 +190,12 @@ def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]
 
 
 def reported_values(metrics: Mapping[str, Any], custom: object) -> Values:
-    """The values that a replica reports (`custom`: by its own names): None where unknown, NaN where not finite."""
+    """Returns the metrics reported by a replica. None stands for an unknown value, NaN for one that is not finite.
+
+    Args:
+        metrics: Metrics with the names in `FIELDS`.
+        custom: Metrics with names chosen by the training script.
+    """
     values: Values = {name: _number(metrics[name]) if name in metrics else None for name in METRICS}
     return values | {OWN + name: _number(value) for name, value in custom_metrics(custom).items()}
 
@@ -196,7 +205,7 @@ def _number(value: float | None) -> float:
 
 
 def slow_replicas(compute_s: Mapping[str, float | None]) -> dict[str, float]:
-    """Trainers that delay the others, with their computing time as a multiple of the median."""
+    """Returns trainers that delay the others, with their computing time as a multiple of the median."""
     reported = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
     if len(reported) < MIN_TRAINERS:
         return {}

@@ -1,7 +1,7 @@
 """Sanitizing of untrusted text for terminals and the window.
 
-Control characters can move a terminal's cursor, change its title and write its clipboard; direction marks reorder
-text. Both are replaced by escapes; nothing else is changed.
+Control characters can move a terminal's cursor, change its title and write to the clipboard, and direction marks
+reorder text. Both are replaced by escapes.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ _CONTROL_OR_BREAK = re.compile(f"[{_HIDDEN}\t\n]")
 
 
 def printable(text: str) -> str:
-    """The text with escapes such as `\\x1b` for control characters, except tabs and newlines."""
+    r"""Replaces control characters except tabs and newlines by escapes such as `\x1b`."""
     return _CONTROL.sub(_escaped, text)
 
 
 def one_line(text: str) -> str:
-    """Like `printable`, with escapes for tabs and newlines too; for names, which must stay on one line."""
+    """Replaces control characters including tabs and newlines by escapes, for names, which must stay on one line."""
     return _CONTROL_OR_BREAK.sub(_escaped, text)
 
 
 def log_line(text: str) -> str:
-    """A log line as a terminal would show it: without colours and without overwritten text of a progress bar."""
+    """Returns a log line as a terminal shows it, without colours and text overwritten by a progress bar."""
     parts = _COLOUR.sub("", text).split("\r")
     return printable(next((part for part in reversed(parts) if part), ""))
 
 
 def printable_json(text: str) -> str:
-    """JSON by `json.dumps`, with \\u escapes for the control characters that it leaves unescaped."""
+    r"""Returns the output of `json.dumps` with \u escapes for the remaining control characters."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def printable_values(value: Any) -> Any:
-    """Plain data with `printable` applied to all text, including keys."""
+    """Applies `printable` to all strings of plain data, including the keys of dictionaries."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

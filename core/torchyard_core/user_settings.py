@@ -1,4 +1,4 @@
-"""The user's settings: `settings.yaml` in `TORCHYARD_HOME`. Every key is optional; an unknown one is an error."""
+"""The user's settings in `settings.yaml` in `TORCHYARD_HOME`. All keys are optional, and an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _length(text: str) -> str:
 
 
 class UserSettings(FrozenModel):
-    """The settings file."""
+    """The content of the settings file."""
 
     bookings_url: str | None = None
     """The team's calendar, postgresql+psycopg://ROLE@HOST/DB; without it, a private file in the same folder."""
@@ -39,7 +39,7 @@ class UserSettings(FrozenModel):
 
     @property
     def keeps_after_failure(self) -> timedelta | None:
-        """The time, or None for until the booking ends."""
+        """How long a failed run keeps its GPUs, or None for until the end of the booking."""
         match = _LENGTH.fullmatch(self.keep_after_failure)
         if match is None:
             return None
@@ -47,12 +47,17 @@ class UserSettings(FrozenModel):
 
 
 def read_user_settings(path: Path) -> UserSettings:
-    """The settings in a file, or the defaults if there is none. Raises FileProblem, UsageError with all problems."""
+    """Reads the settings file, or returns the defaults if it does not exist.
+
+    Raises:
+        FileProblem: The file cannot be read.
+        UsageError: The file has errors, all of which are listed.
+    """
     if not path_exists(path):
         return UserSettings()
     text = read_text(path)
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
-        return UserSettings()  # only comments
+        return UserSettings()  # The file contains only comments.
     document = parse_document(text, str(path))
     settings, found = validate(UserSettings, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)

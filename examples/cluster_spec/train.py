@@ -1,4 +1,4 @@
-"""Learns to read handwritten digits with DDP, like a script for Vertex AI: it finds its peers only by CLUSTER_SPEC."""
+"""Train a classifier of handwritten digits with DDP, finding the peers only by CLUSTER_SPEC, as on Vertex AI."""
 
 import json
 import os
@@ -15,7 +15,7 @@ BATCH = 32
 
 
 def place(text: str) -> tuple[str, int, int]:
-    """(address of the first trainer, rank of this one, number of trainers) from the text of a CLUSTER_SPEC.
+    """Return the address of the first trainer, this trainer's rank and the number of trainers from a CLUSTER_SPEC.
 
     The chief is pool 0, the other trainers are pool 1; their addresses are in the order of ranks.
     """
@@ -29,7 +29,7 @@ def place(text: str) -> tuple[str, int, int]:
 
 
 def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pixels and digits of the training and the test data; the same split everywhere."""
+    """Return pixels and digits of the training and the test data, with the same split on every host."""
     pixels, digits = load_digits(return_X_y=True)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
     images, labels = torch.tensor(pixels / 16, dtype=torch.float32)[order], torch.tensor(digits)[order]
@@ -42,7 +42,7 @@ def train(rank: int, size: int) -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(EPOCHS):
-        # Shuffled alike everywhere, so that each rank takes its own part of every batch of all.
+        # All ranks shuffle in the same order, so that each takes its own part of every common batch.
         batches = torch.randperm(len(labels)).split(BATCH * size)[:-1]
         total = 0.0
         for batch in batches:
@@ -63,8 +63,9 @@ def main() -> None:
     first, rank, size = place(os.environ["CLUSTER_SPEC"])
     dist.init_process_group("gloo", init_method=f"tcp://{first}", rank=rank, world_size=size)
     print(f"rank {rank} of {size}, which meet at {first}", flush=True)
-    # Its model is freed before the process group. A DDP model that outlives its group ends gloo's threads itself, and
-    # holds the GIL while it waits for them: for ever if one still frees the last gradients (torch 2.13).
+    # The model is freed before the process group. A DDP model that outlives its group ends gloo's threads itself, and
+    # holds the GIL while it waits for them. With torch 2.13, this wait never ends if a thread still frees the last
+    # gradients.
     train(rank, size)
     dist.barrier()
     dist.destroy_process_group()

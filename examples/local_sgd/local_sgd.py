@@ -1,4 +1,4 @@
-"""Local SGD: every worker trains independently, and every few steps all average their parameters."""
+"""Local SGD: every worker trains independently, and every few steps all workers average their parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY = 8
 
 
 class LocalSgd(AllReduce):
-    """The trainers are one torch world, as under all_reduce, so start(), share() and leave() are inherited."""
+    """Averages the parameters of all workers every EVERY steps; start(), share() and leave() are inherited."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -25,26 +25,26 @@ class LocalSgd(AllReduce):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Returns both unchanged; all start from the parameters of the chief, which is rank 0."""
-        self.watch_gradients(model, optimizer)  # strategy.on_nan
+        """Return both unchanged; all workers start from the parameters of the chief, which is rank 0."""
+        self.watch_gradients(model, optimizer)  # Applies the setting strategy.on_nan.
         self._parameters = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), src=0)
         return model, optimizer
 
     def restore(self, folder: Path, step: int) -> None:
-        """A checkpoint holds the chief's model after the averaging of its step: do not average twice."""
+        """Do not average again: a checkpoint holds the chief's model after the averaging of its step."""
         super().restore(folder, step)
         self._averaged_at = step
 
     def at_boundary(self, step: int) -> None:
-        """Called between two steps, on all workers, before they save or stop there."""
+        """Average if due; called between two steps on all workers, before they save or stop."""
         self._exchange_s = 0.0
         if step % EVERY == 0 and step != self._averaged_at:
             self._average(step)
 
     def finish(self) -> bool:
-        """Called at the end, before the chief's last save, because the averaging changes the model."""
+        """Average at the end, before the chief's last save, because the averaging changes the model."""
         super().finish()
         self._average(self._averaged_at)
         return True

@@ -1,4 +1,4 @@
-"""The digits of ../digits, trained with a custom strategy: only join() differs."""
+"""Train the digits of ../digits with a custom strategy; only the call of join() differs."""
 
 import torch
 import torchyard_roles as ty
@@ -25,7 +25,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             cluster.report(loss=loss)
-    cluster.leave()  # then all have the last mean
+    cluster.leave()  # After leave(), all workers have the last mean.
     with torch.no_grad():
         right = (model(images[1500:].to(cluster.device)).argmax(dim=1).cpu() == digits[1500:]).float().mean()
     print(f"test accuracy {right.item():.4f}", flush=True)

@@ -1,7 +1,7 @@
-"""MultiWorkerMirroredStrategy: each worker has a copy of the model, and gradients are averaged in every step.
+"""Train with MultiWorkerMirroredStrategy, which averages the gradients of all workers in every step.
 
-A process finds the cluster in TF_CONFIG, which TensorFlow reads by itself. (The training loop is custom, because `fit`
-of Keras 3.15 fails with this strategy.)
+A process finds the cluster in TF_CONFIG, which TensorFlow reads by itself. The training loop is custom, because `fit`
+of Keras 3.15 fails with this strategy.
 """
 
 import tensorflow as tf
@@ -14,18 +14,19 @@ RATE = 0.1
 
 
 def share(worker: tf.distribute.InputContext) -> tf.data.Dataset:
-    """A worker's own part of the data, in its own batches."""
+    """Return a worker's own part of the data, in batches."""
     dataset = tf.data.Dataset.from_tensor_slices(samples(6144, seed=1))
     return dataset.shard(worker.num_input_pipelines, worker.input_pipeline_id).batch(BATCH)
 
 
 def main() -> None:
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # first of all: it waits for the others
+    # The strategy must be created first, because its creation waits for the other workers.
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
     task = strategy.cluster_resolver
     print(f"{task.task_type} {task.task_id}: {strategy.num_replicas_in_sync} train together", flush=True)
 
     with strategy.scope():
-        # What each worker subtracts is averaged over all of them first.
+        # The updates of all workers are averaged before they are subtracted.
         weights = tf.Variable(tf.zeros((POINTS, CLASSES)), aggregation=tf.VariableAggregation.MEAN)
         bias = tf.Variable(tf.zeros(CLASSES), aggregation=tf.VariableAggregation.MEAN)
 

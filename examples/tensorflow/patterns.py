@@ -8,8 +8,10 @@ NOISE = 2.0
 
 
 def samples(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points as float32 of shape (number, 64), and which pattern each row is (0 to 9). The patterns are always the
-    same ten; `seed` is that of the noise."""
+    """Return points as float32 of shape (number, 64), and the number of each row's pattern (0 to 9).
+
+    The ten patterns are always the same; `seed` is the seed of the noise.
+    """
     patterns = np.random.default_rng(0).normal(size=(CLASSES, POINTS))
     chance = np.random.default_rng(seed)
     labels = chance.integers(CLASSES, size=number)

@@ -1,4 +1,7 @@
-"""`torchyard-gui [FILE]`: opens the window. Slow imports follow the first paint; torch is never imported."""
+"""Entry point `torchyard-gui [FILE]`, which opens the window.
+
+Slow imports follow the first paint; torch is never imported.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Opens the window; returns the exit status once it was closed."""
+    """Opens the window. Returns the exit status after the window was closed."""
     options = _options().parse_args(argv)
-    gc.disable()  # Objects made before the first paint stay: collecting garbage there only costs time.
+    # Objects created before the first paint are permanent, so that garbage collection would only cost time.
+    gc.disable()
 
     from torchyard_core.display import require_display
     from torchyard_core.errors import UsageError
@@ -41,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     application.setApplicationName("torchyard")
     application.setApplicationDisplayName("Torchyard")
     application.setDesktopFileName("torchyard")
-    # Ctrl-C in the terminal ends the program at once; drawings have autosaved snapshots.
+    # Ctrl-C in the terminal ends the program at once; unsaved topologies have recovery snapshots.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     window = make_window(home, options.fleet.expanduser() if options.fleet else home.fleet_file, options.file)
     window.show()

@@ -1,4 +1,4 @@
-"""The authenticated transport as a state machine, without sockets."""
+"""Tests of the authenticated transport as a state machine, without sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 
 
 def shake_hands(caller: CallerHandshake, listener: ListenerHandshake) -> tuple[FrameCodec, FrameCodec]:
-    """The codecs of the caller and the listener."""
+    """Completes a handshake; returns the codecs of the caller and the listener."""
     answer = caller.receive(caller.to_send + listener.to_send)
     assert caller.receive(listener.receive(answer)) == b""
     assert caller.expects == listener.expects == 0

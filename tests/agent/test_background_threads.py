@@ -1,4 +1,4 @@
-"""Blocking calls on threads whose caller may be cancelled."""
+"""Tests of blocking calls in threads whose caller may be cancelled."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
         go_on = threading.Event()
         before = set(threading.enumerate())
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: errors.append(context))  # a keeper ends its run there
+        # A keeper ends its run in this exception handler.
+        loop.set_exception_handler(lambda _, context: errors.append(context))
         waiting = asyncio.create_task(in_a_thread(work, go_on))
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # The task has begun after one iteration of the event loop.
         working = set(threading.enumerate()) - before
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -33,7 +34,7 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
         go_on.set()
         for thread in working:
             thread.join(10)
-        await asyncio.sleep(0.01)  # its callbacks have run
+        await asyncio.sleep(0.01)  # Let the event loop run the thread's callbacks.
         return errors
 
     assert asyncio.run(cancelled()) == []

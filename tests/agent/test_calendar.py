@@ -1,4 +1,4 @@
-"""The snapshot of the calendar as agents read it."""
+"""Tests of the snapshot of the calendar that agents read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: reading it as it grows, and continuing after the last event of a client."""
+"""Tests of the journal: reading it while it grows, and continuing after the last event of a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Own addresses and held ports, with real sockets, real interfaces and the real TCPStore."""
+"""Tests of own addresses and held ports, with real sockets, interfaces and torch's TCPStore."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AGENT = Path(__file__).resolve().parents[2] / "agent"
 
 
 def free_range(size: int) -> tuple[int, int]:
-    """A range of unused ports."""
+    """Returns a range of unused ports."""
     for first in range(20000, 30000, 100):
         with contextlib.suppress(NoPortFree):
             hold_ports(size, (first, first + size - 1)).release()
@@ -30,7 +30,7 @@ def free_range(size: int) -> tuple[int, int]:
 
 
 def own_addresses() -> list[tuple[str, str]]:
-    """(interface, address) of this host, from `ip`."""
+    """Returns pairs of interface and address of this host, as listed by `ip`."""
     try:
         output = subprocess.run(["ip", "-j", "address"], capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def test_ports_come_from_the_range_until_it_is_used_up() -> None:
         hold_ports(2, (first, last))
     assert str(refused.value) == f"2 are needed of the ports {first}-{last}, but only 1 is free"
     assert refused.value.code == "no_port"
-    rest = hold_ports(1, (first, last))  # the refused one holds nothing
+    rest = hold_ports(1, (first, last))  # The refused reservation holds no port.
     with pytest.raises(NoPortFree, match=r"1 is needed .* but none is free"):
         hold_ports(1, (first, last))
     some.release()
@@ -173,7 +173,7 @@ def test_a_port_with_connections_in_time_wait_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", first)) as server:
         caller = socket.create_connection(("127.0.0.1", first))
         accepted, _ = server.accept()
-        accepted.close()  # who closes first has the port in TIME_WAIT
+        accepted.close()  # The end that closes first keeps the port in TIME_WAIT.
         assert caller.recv(1) == b""
         caller.close()
     held = hold_ports(1, (first, last))
@@ -200,7 +200,7 @@ def test_a_process_with_reuseaddr_listens_over_a_held_port(where: str) -> None:
     held = hold_ports(1, address=where)
     (port,) = held.ports
     try:
-        for _ in range(2):  # and again, for the next generation
+        for _ in range(2):  # The second iteration represents the next generation.
             with (
                 socket.create_server(("127.0.0.1", port)) as server,
                 socket.create_connection(("127.0.0.1", port)) as caller,

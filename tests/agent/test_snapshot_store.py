@@ -1,4 +1,4 @@
-"""Working folders in a host's store."""
+"""Tests of working folders in a host's store."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attacks that succeeded once, repeated on real hosts and sockets: each must fail."""
+"""Attacks that were once successful, repeated on real hosts and sockets: each must fail."""

@@ -1,7 +1,7 @@
-"""Fuzzing of every parser: a hypothesis strategy for each, of mutated samples and values of wrong types.
+"""Fuzzing of every parser, with a hypothesis strategy for each that mutates samples and mixes types.
 
-Property: an input leads to a value or to the parser's declared errors, within LONGEST_S of CPU time and MOST_MB of
-memory; writing and reading a value gives it back.
+The tested property: an input leads to a value or to the parser's declared errors, within LONGEST_S of CPU time and
+MOST_MB of memory, and a value that is written and read again is unchanged.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 
 @dataclass(frozen=True)
 class Parser:
-    """`read` parses an input. `again` writes the value and parses it: the result must be the same."""
+    """A parser under test: `read` parses an input; `again` writes the value and parses it, with an equal result."""
 
     name: str
     inputs: st.SearchStrategy[Any]
@@ -89,11 +89,11 @@ class Parser:
 
 
 class Hung(BaseException):
-    """An input takes longer than HUNG_S."""
+    """Raised when an input takes longer than HUNG_S."""
 
 
 def violation(parser: Parser, given: Any) -> str:
-    """The property that an input violates; empty if it violates none."""
+    """Returns the property that an input violates, or an empty string if it violates none."""
     peak, began = _forget_peak(), time.process_time()
     try:
         with _alarm():
@@ -120,7 +120,7 @@ def _violation_text(parser: Parser, given: Any, what: str) -> str:
 
 
 def _forget_peak() -> float:
-    """Reset the process's peak memory to its current memory, in MB."""
+    """Resets the peak memory of the process to its current memory, and returns that in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak_mb()
 
@@ -144,7 +144,7 @@ def _alarm() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-# Inputs
+# Hypothesis strategies for the inputs of any parser
 
 NUMBERS = st.sampled_from(
     [0, 1, -1, 2, 7, 255, 65536, 2**31, 2**63, 2**64, 10**30, -(2**63), 0.5, 1e300, float("inf"), float("nan"), -0.0]
@@ -181,7 +181,7 @@ DEEP = st.integers(900, 40_000).flatmap(lambda many: st.sampled_from(["[" * many
 
 @st.composite
 def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
-    """A sample with up to five edits: a part removed, repeated or moved, a word inserted."""
+    """Returns a sample with up to five edits: a part removed, repeated or moved, or a word inserted."""
     text = draw(st.sampled_from(list(samples)))
     for _ in range(draw(st.integers(0, 5))):
         start = draw(st.integers(0, len(text)))
@@ -205,13 +205,13 @@ def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
 
 
 def texts(samples: Sequence[str], words: Sequence[str]) -> st.SearchStrategy[str]:
-    """Mostly edited samples, also words in any order, and any text."""
+    """Generates mostly edited samples, sometimes words in any order or arbitrary text."""
     mixed = st.lists(st.sampled_from([*words, " ", "\n"]) | WORDS, max_size=12).map("".join)
     return st.one_of(torn(samples, words), torn(samples, words), mixed, st.text(max_size=30))
 
 
 def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
-    """Text as bytes, sometimes not validly encoded."""
+    """Generates text as bytes, sometimes with invalid encoding."""
     encoded = text.map(lambda one: one.encode("utf-8", "surrogatepass"))
     return st.one_of(
         encoded, encoded, encoded, text.map(lambda one: one.encode("utf-16", "surrogatepass")), st.binary()
@@ -220,7 +220,7 @@ def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def altered(draw: st.DrawFn, samples: Sequence[Any]) -> Any:
-    """A sample of plain data with up to three values replaced, keys removed or inserted."""
+    """Returns a sample of plain data with up to three values replaced, or keys removed or inserted."""
     data = copy.deepcopy(draw(st.sampled_from(list(samples))))
     for _ in range(draw(st.integers(0, 3))):
         places = list(_places(data))
@@ -251,20 +251,20 @@ def plain(samples: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 def in_json(samples: Sequence[Any]) -> st.SearchStrategy[str]:
-    """The same as text, also edited, and nested too deeply."""
+    """Generates the same data as JSON text, sometimes edited or nested too deeply."""
     written = [json.dumps(one) for one in samples]
     return st.one_of(
         plain(samples).map(json.dumps), plain(samples).map(json.dumps), torn(written, list('{}[]",:')), DEEP
     )
 
 
-# Files
+# Parsers of files
 
 _folder: str | None = None
 
 
 def scratch(name: str) -> Path:
-    """A file that only this process uses."""
+    """Returns a file that only this process uses."""
     global _folder
     if _folder is None:
         _folder = tempfile.mkdtemp(prefix="torchyard-parsers-")
@@ -273,7 +273,7 @@ def scratch(name: str) -> Path:
 
 
 def of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
-    """`read` of a file with that content."""
+    """Returns a parser that applies `read` to a file with the given content."""
 
     def reads(content: bytes) -> Any:
         file = scratch(name)
@@ -324,7 +324,7 @@ def _fleet(path: Path) -> Any:
 
 
 def _fleet_again(hosts: Any) -> Any:
-    """Adds and removes a host: the user's text of the other hosts must not change."""
+    """Adds and removes a host; the user's text of the other hosts must not change."""
     path = scratch("fleet.yaml")
     if any(host.name == "one-more" for host in hosts):
         return hosts
@@ -372,7 +372,7 @@ def _facts(path: Path) -> Any:
 
 
 def kept_calendar(content: bytes) -> Any:
-    """A booking in a desktop's local copy of a calendar."""
+    """Returns a booking in a desktop's local copy of a calendar."""
     path = scratch("calendar.sqlite3")
     path.unlink(missing_ok=True)
     copy = LocalCopy(path, "sqlite:///none")
@@ -391,7 +391,7 @@ def _record(path: Path) -> Any:
     return History(path.parent).load(path.stem)
 
 
-# Times and bookings
+# Parsers of times and bookings
 
 TIMES = [
     *(
@@ -521,7 +521,7 @@ def _calendar_file(given: tuple[bytes, str]) -> Any:
 
 
 def _calendar_again(drafts: Any) -> Any:
-    """Exports and imports again; only GPUs that the test added may differ."""
+    """Exports and imports the events again; only GPUs that the test added may differ."""
     booked = [
         Booking(
             *(
@@ -565,7 +565,7 @@ BOOKED = Booking(
     "b1", "kim", "t", "", ("GPU-a0",), NOW, NOW + timedelta(hours=1), "UTC", State.BOOKED, NOW, NOW
 ).to_json()
 
-# Protocol and hosts
+# Parsers of the protocol and of data from hosts
 
 SNAPSHOT = {
     "version": 1,
@@ -620,11 +620,12 @@ def _message(line: bytes) -> Any:
 
 
 def _message_again(message: Any) -> Any:
-    return json.loads(json.dumps(message)) if message == message else message  # a NaN equals no other
+    # A message that contains NaN never equals another message.
+    return json.loads(json.dumps(message)) if message == message else message
 
 
 class _Said:
-    """A channel that delivers lines, then nothing."""
+    """A channel that delivers lines, then no further data."""
 
     def __init__(self, lines: bytes) -> None:
         self._left = lines
@@ -646,7 +647,7 @@ class _Said:
 
 
 def answer_of_link(messages: Sequence[Any], method: str) -> Any:
-    """A link's answer to `method` if the host sends these messages. Raises HostError, AgentRefused."""
+    """Returns a link's answer to `method` if the host sends these messages. Raises HostError, AgentRefused."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in messages]
     link = DaemonClient("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
     try:
@@ -684,7 +685,7 @@ JOURNAL = {
 
 
 def follow_journal(data: Any) -> Any:
-    """The result of following a run with these journal messages of a host."""
+    """Returns the result of following a run whose host sends these journal messages."""
     if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
     host: Any = SimpleNamespace(host="gpu-a")
@@ -718,7 +719,7 @@ def _codec(*, is_caller: bool) -> authenticated_transport.FrameCodec:
 
 
 def _frame(given: tuple[bytes, int, bytes]) -> Any:
-    """A frame with a part replaced."""
+    """Returns a frame with one part replaced."""
     payload, at, junk = given
     sealed = _codec(is_caller=True).seal(payload)
     at %= len(sealed)
@@ -732,7 +733,7 @@ def _frame(given: tuple[bytes, int, bytes]) -> Any:
 
 
 def _link(payload: bytes) -> Any:
-    """The result of a header that a peer with the key sends on a connection of the exchange."""
+    """Returns the result of a header that a peer with the key sends on a connection of the exchange."""
     from torchyard_roles.exchange.tensor_connection import Connection
 
     near, far = socket.socketpair()
@@ -816,7 +817,7 @@ class _Writer:
 
 
 def _questions(said: Sequence[str]) -> Any:
-    """The answers of a keeper's join store to the frames of a rank."""
+    """Returns the answers of a keeper's join store to the frames of a rank."""
     wrong: list[Any] = []
     logging.getLogger("torchyard_agent.keeper.link.join_store").setLevel(logging.ERROR)
 
@@ -895,7 +896,7 @@ def environments(draw: st.DrawFn) -> dict[str, str]:
     return chosen
 
 
-# Commands
+# Parsers of commands
 
 SET = [
     *("pools.workers.replicas=2", "program.args=[--epochs, 2]", "program.env.A=b", "pins.worker-0=gpu-b:2", "name=x"),
@@ -927,7 +928,7 @@ def _gpus_again(slots: Any) -> Any:
 
 
 def _small(text: str) -> None:
-    """Ports and pins, each with its own answer."""
+    """Reads a text as ports and as pins; a refusal by either parser is no violation."""
     for read in (parse_ports, parse_pin):
         try:
             read(text)
@@ -946,7 +947,7 @@ def _foreign(text: str) -> Any:
 
 
 def _copied_again(copied: Any) -> Any:
-    """The pools in the form that a desktop copies."""
+    """Returns the pools in the form that a desktop copies."""
     if sum(one.pool.replicas for one in copied) > 200:
         return copied
     for one in copied:

@@ -39,7 +39,7 @@ Told = list[tuple[str, str]]
 
 
 class Place:
-    """A calendar: the URL for clients, and access to its tables. `server` None: a SQLite file."""
+    """A calendar under test: the URL for clients and access to its tables. Without `server`, it is an SQLite file."""
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
         self._file, self._server, self._database = file, server, database
@@ -51,7 +51,7 @@ class Place:
         return open_store(url, person)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """Rows of a statement, without the calendar's code and permissions."""
+        """Returns the rows of a statement, without the calendar's code and permissions."""
         if self._server is None:
             with closing(sqlite3.connect(str(self._file), timeout=60, isolation_level=None)) as connection:
                 return connection.execute(statement).fetchall()
@@ -64,7 +64,7 @@ class Place:
         return self._server is None
 
     def seconds(self, column: str) -> str:
-        """SQL of a time column as seconds since 1970."""
+        """Returns SQL that converts a time column to seconds since 1970."""
         return column if self.is_file else f"extract(epoch FROM {column})::bigint"
 
 
@@ -78,25 +78,25 @@ class Raced:
 
 
 class Race:
-    """A kind of race. `prepare` is called before each round, `act` in each client, `judge` after each round."""
+    """A kind of race: `prepare` runs before each round, `act` in each client, and `judge` after each round."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         """Sets rules, and installs triggers that record the order of events."""
 
     def prepare(self, place: Place, admin: BookingStore, turn: int) -> Any:
-        """The arguments of the clients in this round."""
+        """Returns the arguments of the clients in this round."""
 
     def act(self, store: BookingStore, number: int, chance: random.Random, given: Any) -> Iterator[tuple[str, Any]]:
-        """(name, call) of each attempt of a client, in order."""
+        """Yields name and call of each attempt of a client, in order."""
         raise NotImplementedError
 
     def judge(self, place: Place, given: Any) -> list[str]:
-        """The violations that the tables show."""
+        """Returns the violations that the tables show."""
         raise NotImplementedError
 
 
 def run(place: Place, race: Race, clients: int, rounds: int, seed: int) -> Raced:
-    """Runs rounds with all clients at once in each."""
+    """Runs rounds in which all clients act at once."""
     raced = Raced()
     barrier = _FORK.Barrier(clients)
     ends = [_FORK.Pipe() for _ in range(clients)]
@@ -157,7 +157,7 @@ def _end_of(call: Callable[[], object]) -> str:
         return "refused"
     except StoreUnavailable as away:
         return "busy" if "too busy" in away.message else f"failed: {away.message}"
-    except Exception as error:  # reported to the judge
+    except Exception as error:  # The exception is reported to the judge.
         return f"failed: {error!r}"
 
 
@@ -195,7 +195,7 @@ def _now() -> datetime:
 
 
 class Clashes(Race):
-    """Overlapping groups of GPUs at overlapping times: booked, moved, released."""
+    """Clients book, move and release overlapping groups of GPUs at overlapping times."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None))
@@ -231,7 +231,7 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each person, each with a request below the remaining quota."""
+    """Several clients of each user request less than the remaining quota at the same time."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None, quota_gpu_hours=QUOTA_H))
@@ -244,7 +244,7 @@ class Quotas(Race):
         mine: list[tuple[str, datetime]] = []
 
         def book() -> None:
-            start = given + HOUR * chance.randrange(-2, 160)  # some touch the week before, or the next
+            start = given + HOUR * chance.randrange(-2, 160)  # Some bookings overlap the previous or the next week.
             gpus = tuple(chance.sample(GPUS, chance.randint(1, 3)))
             end = start + HOUR * chance.randint(1, 4)
             mine.append((store.book(Draft(f"of {number}", gpus, start, end, "UTC")).id, end))
@@ -262,7 +262,7 @@ class Quotas(Race):
         begin, end = place.seconds("b.starts"), place.seconds("b.ends")
         hours: dict[tuple[str, int], float] = defaultdict(float)
         week_s = 7 * 86400
-        first = int(given.timestamp())  # weeks of UTC begin alike
+        first = int(given.timestamp())  # All weeks begin at the same offset in UTC.
         for owner, starts, ends in place.sql(
             f"SELECT b.owner, {begin}, {end} FROM bookings b JOIN booking_gpus g ON g.booking_id = b.id "
             f"WHERE b.state IN {LIVE}"
@@ -279,8 +279,9 @@ class Quotas(Race):
 
 
 class IdleRelease(Race):
-    """Some clients release idle bookings, others report use of them or begin a run. Triggers record the order in which
-    the rows of a booking and of its evidence were written.
+    """Some clients release idle bookings; others report use of the bookings or begin a run.
+
+    Triggers record the order in which the rows of a booking and of its evidence were written.
     """
 
     def begin(self, place: Place, admin: BookingStore) -> None:

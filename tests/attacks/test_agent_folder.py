@@ -1,4 +1,4 @@
-"""Code planted in the agent's folder by other users of a host is never run."""
+"""Tests that code planted in the agent's folder by other users of a host is never run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 
 def accessible_to_others(folder: Path) -> list[str]:
-    """Files in the folder that users other than its owner may read or write; links have no permissions."""
+    """Returns files in the folder that users other than its owner may read or write; links have no permissions."""
     found = [folder, *folder.rglob("*")]
     return [
         f"{path} {stat.filemode(path.lstat().st_mode)}"
@@ -68,7 +68,7 @@ def test_planted_sources_of_the_right_size_do_not_run(desktop: Desktop, lab3: La
     victim = place / "torchyard_agent" / "__init__.py"
     source = victim.read_text()
     planted = "raise SystemExit(9) # "
-    victim.unlink()  # shared with other tests
+    victim.unlink()  # Remove the file instead of changing it, because other tests share its content.
     victim.write_text(planted + source[len(planted) :])
     (place / "zlib.so").write_text("")
 

@@ -1,4 +1,4 @@
-"""Use of another member's booking, hidden from enforcement; each case was once undetected."""
+"""Tests of using another member's booking hidden from enforcement; each case was once undetected."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path
 
 @pytest.fixture
 def root(site: Site) -> Team:
-    """An admin's desktop: the agent runs as root. Lee has booked the GPU."""
+    """An admin's desktop whose agent runs as root; Lee has booked the GPU."""
     site.booked_by("lee")
     return site.team("root")
 
 
 def shell(site: Site, user: str, script: str, *under: str) -> int:
-    """PID of the program that a shell of the user executes."""
+    """Returns the PID of the program that a shell of the user executes."""
     process = site.host.start([*under, "sh", "-c", script], user)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -57,7 +57,7 @@ def shell(site: Site, user: str, script: str, *under: str) -> int:
 
 
 def reported(team: Team, pid: int) -> dict[str, Any]:
-    """The audit's entry of a process, once it was reported."""
+    """Returns the audit's entry of a process, once it was reported."""
 
     def found() -> list[dict[str, Any]]:
         acts = team.call("gpu-a", "audit.read")
@@ -72,7 +72,7 @@ def wait_for_checks(root: Team) -> None:
     """Wait until the agent has checked the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
-        time.sleep(0.2)  # nothing must happen meanwhile
+        time.sleep(0.2)  # No action may follow during this time.
 
 
 def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> None:
@@ -102,7 +102,7 @@ def test_a_job_that_restarts_all_the_time_gets_one_grace(site: Site, root: Team)
     while time.monotonic() - began < 60 and ended is None:
         process, pid = site.run("ann")
         site.on_gpu(pid)
-        time.sleep(0.7)  # shorter than the grace
+        time.sleep(0.7)  # Each process lives shorter than the grace.
         ended = process.poll()
         process.kill()
 
@@ -114,7 +114,7 @@ def test_a_container_of_a_user_is_that_users_whatever_uids_it_maps(site: Site, r
     remapped = f"print(os.getpid(), flush=True); input(); os.setgid(999); os.setuid(999); {SLEEPER.partition('; ')[2]}"
     process, pid = site.run("ann", f"import os, signal, sys, time; {remapped}", "unshare", "--user", "--keep-caps")
     own = site.uid("ann")
-    for name in ("uid_map", "gid_map"):  # like newuidmap(1) with /etc/subuid
+    for name in ("uid_map", "gid_map"):  # newuidmap(1) writes the same mapping from /etc/subuid.
         mapped = f"printf '0 {own} 1\\n1 100000 65535\\n' >/proc/{pid}/{name}"
         site.host.exec(["sh", "-c", mapped], check=True)
     assert process.stdin is not None
@@ -133,8 +133,10 @@ def test_a_container_of_a_user_is_that_users_whatever_uids_it_maps(site: Site, r
 
 @contextmanager
 def container(site: Site, user_inside: str) -> Iterator[int]:
-    """PID of a process in a container of root's daemon: with separate mounts, in the container's control group. Its
-    parent, of the same user, is in the container too.
+    """Returns the PID of a process in a container of root's daemon.
+
+    The process has separate mounts and is in the container's control group. Its parent, of the same user, is in the
+    container, too.
     """
     under = ["unshare", "--mount", "setpriv", f"--reuid={user_inside}", "--clear-groups"]
     pid = shell(site, "root", "sleep 4711 & echo $!; wait", *under)
@@ -194,7 +196,8 @@ def test_a_process_under_sudo_is_reported_with_its_caller(site: Site, root: Team
 
 
 def test_a_process_outside_its_session_is_reported_with_its_login(site: Site, root: Team) -> None:
-    login = f"echo {site.uid('ann')} >/proc/self/loginuid; {SAYS_IT_SLEEPS} sleep 600"  # like pam_loginuid
+    # pam_loginuid sets the login user in the same way.
+    login = f"echo {site.uid('ann')} >/proc/self/loginuid; {SAYS_IT_SLEEPS} sleep 600"
     pid = shell(site, "root", login, "setsid", "--wait")
     site.on_gpu(pid)
 
@@ -239,7 +242,7 @@ def test_an_hour_without_a_desktop_is_no_licence(site: Site, root: Team) -> None
     wait_until(lambda: site.acts(root, pid) == ["observed", "warned"])
     old = {**site.store.snapshot(), "fresh_s": 0}
     root.fleet.link("gpu-a").call("bookings.snapshot", {"snapshot": old, "host": "gpu-a", "by": "kim@laptop"})
-    time.sleep(1.5)  # longer than the grace
+    time.sleep(1.5)  # Wait longer than the grace.
     _, another = site.run("ann")
     site.on_gpu(pid, another)
     wait_until(lambda: site.acts(root, another) == ["observed"])

@@ -1,4 +1,4 @@
-"""Topology files of other users export no folder and no credentials without confirmation."""
+"""Tests that topology files of other users export no folder and no credentials without confirmation."""
 
 from __future__ import annotations
 

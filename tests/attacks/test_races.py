@@ -1,4 +1,4 @@
-"""Concurrent clients violate no invariant of the calendar, in SQLite and PostgreSQL: a sample of `make bench`."""
+"""Tests that concurrent clients violate no invariant of the calendar in either database: a sample of `make bench`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         return
     server: Cluster = request.getfixturevalue("postgres")
     yield Place(server=server, database=server.empty())
-    with server.connect("owner", "team") as connection:  # added to the database by IdleRelease
+    with server.connect("owner", "team") as connection:  # IdleRelease has created these objects.
         connection.execute("DROP TABLE IF EXISTS race_notes")
         connection.execute("DROP FUNCTION IF EXISTS race_evidence, race_state CASCADE")
 
@@ -36,13 +36,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_concurrent_clients_violate_no_invariant(place: Place, race: type[Race]) -> None:
     raced = run(place, race(), CLIENTS, ROUNDS, SEED)
     assert raced.violations == []
-    # The clients competed: some attempts succeeded, others were refused.
+    # The clients have competed: some attempts succeeded, and others were refused.
     assert {end.partition(" ")[2] for end in raced.ends} >= ({"done"} if race is IdleRelease else {"done", "refused"})
     assert sum(raced.ends.values()) >= CLIENTS * ROUNDS
 
 
 def test_the_judges_see_violations(tmp_path: Path) -> None:
-    """Otherwise a race without a check would pass too."""
+    """Without this test, a race without a check would pass, too."""
     place = Place(tmp_path / "bookings.sqlite3")
     quotas, idle = Quotas(), IdleRelease()
     with closing(place.open("kim")) as store:

@@ -1,4 +1,4 @@
-"""torch's store, which has no authentication, is not reachable on networks other than the run's."""
+"""Tests that torch's store, which has no authentication, is reachable only on the run's network."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ def archive(tmp_path: Path) -> Path:
 
 
 def trained(archive: Path, address: str) -> list[str]:
-    """Addresses on which the store of a single rank with this MASTER_ADDR listens. The script creates a second group
-    afterwards. With several ranks, such a script can reach the store of the first group on the same port, as without
-    Torchyard.
+    """Returns the addresses on which the store of a single rank with this MASTER_ADDR listens.
+
+    The script creates a second process group afterwards. With several ranks, such a script can reach the store of the
+    first group on the same port, as without Torchyard.
     """
     contract = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     environment = {**os.environ, **contract, "PYTHONPATH": str(archive), "TORCHYARD_REPLICA": "worker-0"}
@@ -83,7 +84,8 @@ def test_a_name_as_address_leaves_the_choice_to_torch(archive: Path) -> None:
 
 
 def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
-    assert tcp_store_binding.listener_at("192.0.2.7", free_port()) is None  # behind NAT
+    # Behind NAT, the address belongs to no interface of this host.
+    assert tcp_store_binding.listener_at("192.0.2.7", free_port()) is None
 
 
 @pytest.mark.lab
@@ -91,8 +93,8 @@ def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
 def test_the_store_of_an_unmodified_script_is_on_the_data_address_alone(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
-    """Also after a restart, when the port was used before."""
-    desktop.use(lab3, python=sys.executable)  # imports torch itself
+    """The test includes a restart, after which the port was used before."""
+    desktop.use(lab3, python=sys.executable)  # The script imports torch itself.
     file = topology(
         tmp_path / "program",
         """\

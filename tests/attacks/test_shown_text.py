@@ -1,4 +1,4 @@
-"""Terminal escapes and markup in text from hosts and other users are displayed without effect."""
+"""Tests that terminal escapes and markup in text from hosts and other users are displayed without effect."""
 
 from __future__ import annotations
 
@@ -55,4 +55,5 @@ def test_text_of_a_program_is_shown_without_effect(desktop: Desktop, lab3: Lab, 
         assert screen.read_to_the_end() == 0
     assert SHOWN in screen.everything
     assert not [sign for sign in HARMFUL if sign in screen.everything]
-    assert ATTACK in desktop.torchyard("runs", "logs", done.run_id).stdout  # not a terminal: unchanged
+    # The output is not a terminal, so the text is unchanged.
+    assert ATTACK in desktop.torchyard("runs", "logs", done.run_id).stdout

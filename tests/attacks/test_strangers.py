@@ -1,4 +1,4 @@
-"""Strangers on the data network: silent connections that exhaust descriptors, and floods that fill a log."""
+"""Tests of unauthenticated clients on the data network: connections that exhaust descriptors, and log floods."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_silent_strangers_end_no_server_and_keep_no_caller_out(
         wait_until(lambda: sum(map(was_ended, silent)) >= 40)
         assert sum(map(was_ended, silent)) == 40
 
-        # Without free descriptors accept() fails. Descriptors that the server frees late, of connections that it has
-        # closed, are taken before each attempt.
+        # Without free descriptors, accept() fails. Before each attempt, the test takes descriptors that the server has
+        # freed late from closed connections.
         more = [stack.enter_context(socket.socket()) for _ in range(20)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(one.fileno() for one in more) + 1, hard))

@@ -1,4 +1,4 @@
-"""Inputs that once raised unexpected exceptions: deep nesting, infinite numbers, text in place of numbers."""
+"""Tests of inputs that once raised unexpected exceptions: deep nesting, infinite numbers, text in place of numbers."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_questions_at_the_join_store() -> None:
     get = {"id": 4, "done": 1, "op": "get", "key": "a", "wait_s": 0}
     _questions([json.dumps({"id": 1, "done": 0, "op": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
     _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
-    _questions([json.dumps(get)] * 2)  # regression: the timer of the first failed at the second
+    _questions([json.dumps(get)] * 2)  # Regression: the timer of the first request failed at the second request.
     _questions(["{"])
 
 
@@ -149,7 +149,7 @@ def test_a_time_before_all_years_is_no_time() -> None:
 
 @pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
 def test_malformed_evidence_is_an_error_of_its_host(answer: Any) -> None:
-    """Regression: it ended the thread in which a desktop exchanges the calendar with all hosts."""
+    """Regression: the error ended the thread in which a desktop exchanges the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
         answer_of_link([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
 

@@ -1,4 +1,4 @@
-"""Topologies and hosts that several tests plan with."""
+"""Topologies and hosts that several planning tests use."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ program:
   host_wait_s: 600
 layout: {nodes: {chief-0: [10, 20.5]}, notes: ["1e3", yes]}
 """
-"""Word for word what files-and-cli.md shows, with a layout."""
+"""A topology file with every key, and a layout."""
 
 
 def topology(
     *pools: str, strategy: str = "{kind: all_reduce}", program: str = "{script: train.py}", pins: str = "{}"
 ) -> Topology:
-    """A topology of these pools, each written in YAML's flow style."""
+    """Returns a topology with the given pools, each written in YAML's flow style."""
     lines = "".join(f"  - {pool}\n" for pool in pools)
     text = f"version: 1\nname: example\nstrategy: {strategy}\npools:\n{lines}pins: {pins}\nprogram: {program}\n"
     read = topology_from_text(text)
@@ -79,7 +79,7 @@ def host(
     labels: Mapping[str, str] | None = None,
     address: str | None = None,
 ) -> HostFacts:
-    """A host that was checked. GPU i of host h has the UUID `GPU-h-i`."""
+    """Returns a checked host. GPU i of host h has the UUID `GPU-h-i`."""
     return HostFacts(
         name=name,
         address=address or f"{name}.example",

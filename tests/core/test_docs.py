@@ -1,4 +1,4 @@
-"""The docs name all that there is: commands and options, keys with their defaults, methods; and lead nowhere wrong."""
+"""Tests that the docs cover commands and options, keys with their defaults, and methods, and have no broken links."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def text_of(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """From the heading that begins so, to the next one of its level or above."""
+    """Returns the text from the heading that begins with `heading` to the next heading of its level or above."""
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}\b.*?(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"there is no section {heading}"
@@ -59,7 +59,7 @@ def blocks(text: str, language: str) -> list[str]:
     return [block for kind, block in _FENCED.findall(text) if kind == language]
 
 
-# The command
+# Tests of the command
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -75,7 +75,7 @@ COMMANDS = dict(commands(GROUP))
 
 
 def options(command: Any) -> set[str]:
-    """The spellings of a command's options, but for those that every command has."""
+    """Returns the spellings of a command's options except for options that every command has."""
     spellings = {spelling for parameter in command.params for spelling in parameter.opts if spelling[0] == "-"}
     return spellings - {"--json", "-h", "--help"}
 
@@ -98,11 +98,11 @@ def test_the_options_before_the_command_are_described() -> None:
     assert not {spelling for spelling in wanted if f"`{spelling}" not in before}
 
 
-# Files
+# Tests of files
 
 
 def rows(text: str) -> dict[str, str]:
-    """The default that a table of keys gives, by key."""
+    """Returns the defaults in a table of keys, by key."""
     return dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", text, re.MULTILINE))
 
 
@@ -120,7 +120,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("page", "heading", "model"), BLOCKS)
 def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading: str, model: type[BaseModel]) -> None:
     described = rows(section(text_of(page), heading))
-    # A setting of one strategy may be left to the page of that strategy.
+    # A setting of one strategy may be described on the page of that strategy instead.
     own = {setting.key for spec in all_specs() for setting in spec.own_settings} if model is Strategy else set()
     assert set(described) <= set(model.model_fields) <= {*described, *own}
     for key in described:
@@ -132,7 +132,7 @@ def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading:
 
 
 def default_shown(value: Any) -> str | None:
-    """As the tables write a default; None where the words are free."""
+    """Returns a default as the tables write it, or None if its wording is free."""
     assert value is not PydanticUndefined
     if value is None or isinstance(value, BaseModel) or value in ((), {}):
         return None
@@ -171,7 +171,7 @@ def test_the_example_fleet_is_right(tmp_path: Path) -> None:
     assert [host.name for host in read.hosts] == ["this-computer", "gpu-a", "gpu-b", "gpu-c"]
 
 
-# The protocol, and the script's calls
+# Tests of the protocol, and the script's calls
 
 
 def test_each_method_of_the_daemon_is_in_the_table_and_no_other() -> None:
@@ -207,7 +207,7 @@ def test_python_examples_compile(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
-# The strategies
+# Tests of the strategies
 
 
 SPECS = [spec for spec in all_specs() if spec.kind is not StrategyKind.NONE]
@@ -257,7 +257,7 @@ def test_the_times_of_plans_are_those_of_the_arithmetic() -> None:
         assert {name: cell.strip("*") for name, cell in shown.items() if cell} == times
 
 
-# Links
+# Tests of links
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
@@ -275,7 +275,7 @@ def test_relative_links_lead_to_what_is_there(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as links name them."""
+    """Returns the headings of a page in the form that links use."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""Amounts, durations and times as text."""
+"""Tests of formatting amounts, durations and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The latest sample of each host wins, and says what each replica there does."""
+"""Tests of the latest sample of each host, and of the values of replicas in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_replica_of_several_gpus_has_their_mean_use_and_their_memory_in_all() 
         "reports": {"r1/worker-0": {"step": 7, "loss": 0.5}},
     }
     found = replica_values(sample, "r1", {"worker-0": ["A", "B"], "worker-1": ["C"]})
-    assert list(found) == ["worker-0"]  # the other one is not on this host
+    assert list(found) == ["worker-0"]  # worker-1 is not on this host.
     values = found["worker-0"]
     assert values["gpu"] == 90
     assert values["gpu_memory_mb"] == 2000
@@ -49,7 +49,7 @@ def test_what_a_script_reports_by_a_name_of_its_own_never_stands_for_what_is_mea
     values = replica_values(sample, "r1", {"worker-0": ["A"]})["worker-0"]
     assert (values["gpu"], values["cpu"], values["loss"]) == (80, 50.0, 0.5)
     own = {name: value for name, value in values.items() if name.startswith("own.")}
-    assert math.isnan(own.pop("own.cpu") or 0.0)  # it is not finite, which JSON has as null
+    assert math.isnan(own.pop("own.cpu") or 0.0)  # JSON represents a value that is not finite as null.
     assert own == {"own.gpu": -1.0, "own.accuracy": 0.9}
 
 
@@ -65,5 +65,6 @@ def test_who_computes_far_longer_than_the_median_is_slow() -> None:
     steps = {f"worker-{index}": 0.5 for index in range(8)}
     assert slow_replicas(steps) == {}
     assert slow_replicas({**steps, "worker-3": 0.9}) == {"worker-3": 1.8}
-    assert slow_replicas({"worker-0": 0.1, "worker-1": 1.0}) == {}  # of two it is unknown which is the slow one
+    # With two replicas there is no majority that defines the normal duration.
+    assert slow_replicas({"worker-0": 0.1, "worker-1": 1.0}) == {}
     assert slow_replicas({**steps, "worker-9": None}) == {}

@@ -1,4 +1,4 @@
-"""`requirements.lock`: every dependency with its version and hashes, and none that is out of date."""
+"""Tests that `requirements.lock` has every dependency with its version and hashes, and nothing outdated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENTRY = re.compile(
 
 
 def locked() -> dict[str, str]:
-    """Versions by name."""
+    """Returns the locked versions by name."""
     text = (REPOSITORY / "requirements.lock").read_text()
     entries = _ENTRY.findall(text)
     assert len(entries) == len(re.findall(r"(?m)^[a-z]", text)), "an entry without hashes"

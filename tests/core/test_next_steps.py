@@ -1,4 +1,4 @@
-"""Next steps as values: each renders to a command line that the command parses, and no hint names a command as text."""
+"""Tests that each next step renders to a command line that the command parses, and no hint names a command as text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torchyard_core.errors import TorchyardError, agent_advice, agent_problem
 from torchyard_core.next_steps import NextStep
 
 KINDS = NextStep.__subclasses__()
-"""Every step; a test of the window walks them too."""
+"""All kinds of next steps, which a test of the window uses, too."""
 
 
 def example(kind: type[NextStep]) -> NextStep:
-    """A step with a value for each field."""
+    """Returns a step with a value for each field."""
     values: dict[str, Any] = {one.name: ("x",) if "tuple" in str(one.type) else "x" for one in fields(kind)}
     given: dict[type[NextStep], dict[str, Any]] = {
         steps.SendSecrets: {"options": ("--secret", "x")},
@@ -79,7 +79,7 @@ def test_an_agents_error_gets_its_step_by_its_code() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """The texts of a module except docstrings."""
+    """Returns the string literals of a module except docstrings."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
@@ -87,7 +87,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def hints(tree: ast.AST) -> Iterator[str]:
-    """The texts of hints."""
+    """Returns the texts of hints."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "hint":
             yield from texts(node.value)

@@ -1,4 +1,4 @@
-"""`settings.yaml`."""
+"""Tests of reading and writing `settings.yaml`."""
 
 from __future__ import annotations
 

@@ -39,33 +39,33 @@ class Outcome:
 
     @property
     def ended(self) -> Event:
-        """The last event."""
+        """Returns the last event."""
         assert self.events[-1]["event"] == "run_ended", (self.events[-1], self.stderr)
         return self.events[-1]
 
     @property
     def error(self) -> dict[str, str]:
-        """The error that a failed command printed."""
+        """Returns the error that a failed command printed."""
         found: dict[str, str] = self.events[-1]["error"]
         return found
 
 
 def run(desktop: Desktop, file: Path, *options: str, env: dict[str, str] | None = None) -> Outcome:
-    """Launches `file` and follows it to its end."""
+    """Launches `file` and follows the run to its end."""
     done = desktop.torchyard("run", file, "--json", *options, timeout=170, env=env)
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
 
 
 def log_of(desktop: Desktop, run_id: str, replica: str) -> str:
-    """The complete log of a replica."""
+    """Returns the complete log of a replica."""
     done = desktop.torchyard("runs", "logs", run_id, "--replica", replica)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
-    """The complete logs, by replica."""
+    """Returns the complete logs, by replica."""
     done = desktop.torchyard("runs", "logs", run_id, "--json")
     assert done.returncode == 0, done.stderr
     logs: dict[str, str] = defaultdict(str)
@@ -75,7 +75,7 @@ def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
 
 
 def topology(folder: Path, text: str, **scripts: str) -> Path:
-    """Writes a topology file into `folder`, with the given scripts (names with `_` for `.`) beside it."""
+    """Writes a topology file into `folder`, with the given scripts beside it; `_` in their names stands for `.`."""
     folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
         (folder / name.replace("_", ".")).write_text(textwrap.dedent(script))
@@ -85,12 +85,12 @@ def topology(folder: Path, text: str, **scripts: str) -> Path:
 
 
 def nothing_but(*variables: str) -> str:
-    """A setup line that removes all other environment variables of the program."""
+    """Returns a setup line that removes all other environment variables of the program."""
     return f"unset $(compgen -e | grep -vxE '{'|'.join(variables)}')"
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
-    """The first event of this kind and with these values of a running `run --json`."""
+    """Returns the first event of this kind and with these values of a running `run --json`."""
     for event in events_of(process):
         if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
             return event
@@ -104,7 +104,7 @@ def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
 
 
 def only(look: Callable[[], Sequence[Found]]) -> Found:
-    """The only item of `look()`, once there is exactly one.
+    """Returns the only item of `look()`, once there is exactly one.
 
     A forked process has its parent's command line until it executes its program, so that both match for a moment.
     """
@@ -119,7 +119,7 @@ def only(look: Callable[[], Sequence[Found]]) -> Found:
 
 
 def programs_on(lab: Lab) -> list[str]:
-    """Command lines of processes on the lab's hosts, without sshd and Torchyard's daemon."""
+    """Returns command lines of processes on the lab's hosts, without sshd and Torchyard's daemon."""
     found = []
     for host in lab.hosts:
         for _, argv in host.processes():

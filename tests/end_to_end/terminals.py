@@ -32,7 +32,7 @@ class Terminal:
 
     @property
     def everything(self) -> str:
-        """The output, escape sequences included."""
+        """The output, including escape sequences."""
         return self._text
 
     @property
@@ -61,12 +61,12 @@ class Terminal:
         return self.process.returncode
 
     def _read(self, timeout_s: float) -> bool:
-        """Reads available output; whether there was any."""
+        """Reads available output; returns whether there was any."""
         if not select.select([self._master], [], [], timeout_s)[0]:
             return False
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # the other end is closed
+        except OSError:  # The other end is closed.
             return False
         self._text += self._decoder.decode(data)
         return True

@@ -1,4 +1,4 @@
-"""Killed desktops and keepers, Ctrl-C at any moment, and garbage on sockets."""
+"""Tests of killed desktops and keepers, Ctrl-C at any moment, and invalid data on sockets."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
-    """Runs a script on a host with a path of a socket; returns its output, parsed as JSON."""
+    """Runs a script on a host with the path of a socket; returns its output, parsed as JSON."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -141,7 +141,7 @@ def test_a_killed_keeper_ends_all_of_its_host(desktop: Desktop, lab3: Lab, tmp_p
     started(following, state="running")
     wait_until(lambda: all("up" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
 
-    # At once: otherwise the primary could miss its member before it is killed.
+    # The kills are concurrent, because otherwise the primary could detect the loss of its member before it is killed.
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(kill_keepers, [lab3["gpu-b"], lab3["gpu-a"]]))
     output, errors = following.communicate(timeout=60)
@@ -238,7 +238,7 @@ def test_a_closed_pipe_ends_the_command_and_not_the_run(desktop: Desktop, lab3: 
     assert following.stderr is not None
     assert following.stdout.readline() == "worker-0 | 0\n"
 
-    following.stdout.close()  # like `| head -1`
+    following.stdout.close()  # A command such as `| head -1` closes the pipe in the same way.
 
     assert following.wait(30) == 1
     said = following.stderr.read()

@@ -1,4 +1,4 @@
-"""Errors of users and hosts: each message names what, where and the next step, and nothing is left half-done."""
+"""Tests of errors of users and hosts: each message has a cause and a next step, and nothing is left half-done."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refused(outcome: Outcome, code: int, *said: str) -> None:
         assert re.search(words, sentence), sentence
     assert outcome.error["hint"]
     for part in (outcome.error["message"], outcome.error["hint"]):
-        # Proposed commands can be copied from either: they contain the options of this one.
+        # Proposed commands in both texts can be copied, because they contain the options of this command.
         assert words_of(part) in words_of(outcome.stderr)
     assert not outcome.of("run_submitted")
 
@@ -190,7 +190,7 @@ def test_a_full_disk(lab3: Lab, desktop: Desktop, tmp_path: Path) -> None:
         refused(run(desktop, topology(tmp_path / "full", ON_ONE)), 3, "gpu-a", "No space left", "room")
     finally:
         for _, argv in host.processes():
-            assert argv  # no process of ours uses the mount
+            assert argv  # No process of Torchyard uses the mount.
         host.exec(["umount", "-l", "/root/.torchyard"], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Launches of two users on one fleet obey their shared calendar."""
+"""Tests that launches of two users on one fleet obey their shared calendar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kim_and_lee(gpu_lab: Lab, make_desktop: Callable[..., Desktop], calendar: st
         desktop = make_desktop(gpu_lab, python=None)
         (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: {person}\n")
         desktops.append(desktop)
-    torchyard(desktops[0], "hosts", "check", code=1)  # the tests need no torch
+    torchyard(desktops[0], "hosts", "check", code=1)  # These tests need no torch.
     return desktops[0], desktops[1]
 
 
@@ -46,7 +46,7 @@ def store(calendar: str) -> Iterator[BookingStore]:
 
 
 def topology(folder: Path, *, hosts: tuple[str, ...] = ("gpu-a",), gpus: int = 1, says: str = "print('done')") -> Path:
-    """Writes a topology with a worker on each host, which uses `gpus` GPUs and runs `says`."""
+    """Writes a topology with a worker on each host, which uses `gpus` GPUs and runs the program `says`."""
     folder.mkdir(exist_ok=True)
     (folder / "work.py").write_text(f"import os, time\n{says}\n")
     pools = "".join(
@@ -77,7 +77,8 @@ def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
     assert "--book" in refused
     # The proposal is this command at another time, properly quoted.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
-    assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent or started
+    # The launch has sent and started nothing.
+    assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []
     # The owner's run gets exactly the booked GPUs, and the booking stays.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
     assert done[-1]["state"] == "succeeded"
@@ -114,7 +115,7 @@ def test_gpus_of_several_hosts_need_a_booking_which_ends_with_the_run(
     assert booking.run_id is not None
     assert booking.until <= now
 
-    torchyard(kim, "run", file, "-y")  # a yes answers "Book them until …?"
+    torchyard(kim, "run", file, "-y")  # `-y` confirms the question "Book them until …?".
     assert store.count() == 2
 
 
@@ -148,7 +149,7 @@ def test_a_scheduled_run_starts_without_a_desktop(
 ) -> None:
     kim, lee = kim_and_lee
     file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(600)")
-    # In some seconds. A launch takes one; if it takes longer than this, the run begins right after it.
+    # The start is in a few seconds. If the launch takes longer, the run begins right after it.
     done = torchyard(kim, "run", file, "--at", "+0.07m", "--book", "1h", "--detach")
     run_id = done.stdout.strip()
     assert re.search(r"^It starts at (\w+ \d+ \w+ )?\d\d:\d\d by itself", done.stderr, re.MULTILINE)
@@ -187,7 +188,7 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy, because it has booked
+        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy of the calendar, because it has booked GPUs.
         server.stop()
 
         shown = torchyard(kim, "status")
@@ -198,13 +199,13 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # GPUs without a booking may be booked by now: the run starts with a warning.
+        # GPUs without a booking may be booked by now, so the run starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
         assert (line["ok"], line["warning"]) == (True, True)
         assert "others may have booked gpu-b:0 since" in line["message"]
-        # An own booking is valid as before; a run that needs a new booking does not start.
+        # One's own booking is still valid; a run that needs a new booking does not start.
         assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
         runs = {run["run_id"] for run in answer(kim, "runs", "list")}
         for wanted in (["run", alone, "--book", "1h"], ["run", both, "-y"]):

@@ -1,4 +1,4 @@
-"""Lost answers of a primary: to the start of a run, and during the run."""
+"""Tests of lost answers of a primary: to the start of a run, and during the run."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def store(calendar: str) -> Iterator[BookingStore]:
 
 
 def of_kim(desktop: Desktop, calendar: str) -> Desktop:
-    """One of Kim's computers."""
+    """Returns one of Kim's desktops."""
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: kim\n")
-    torchyard(desktop, "hosts", "check", code=1)  # the tests need no torch
+    torchyard(desktop, "hosts", "check", code=1)  # These tests need no torch.
     return desktop
 
 
@@ -68,7 +68,7 @@ def sleeping(folder: Path, *hosts: str) -> Path:
 
 
 def live(store: BookingStore) -> tuple[Booking, ...]:
-    """Bookings that hold GPUs within the next hours."""
+    """Returns bookings that hold GPUs within the next hours."""
     return store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=5), live=True)
 
 
@@ -87,8 +87,12 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 
 
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
-    """`Link.call` whose host disconnects when its keeper begins the run, just before the answer is read, or without
-    `asked` before the request. The host is reachable again only with `back`."""
+    """Returns a `Link.call` whose host disconnects when the run is to begin.
+
+    Args:
+        asked: Whether the request arrives and only its answer is lost.
+        back: Whether the host is reachable again afterwards.
+    """
     call = DaemonClient.call
 
     def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
@@ -158,7 +162,7 @@ def test_a_start_without_an_answer_keeps_its_booking_until_the_host_reports_its_
         assert live(store) == (booking,)
         assert answer(kim, "runs", "stop", run_id, "--force")["state"] == "stopped"
     else:
-        wait_until(lambda: not programs_on(gpu_lab))  # it was prepared over the connection that has ended
+        wait_until(lambda: not programs_on(gpu_lab))  # The run was prepared over the connection that has ended.
         shown = {run["run_id"]: run for run in answer(kim, "runs", "list")}[run_id]
         assert (shown["state"], shown["fresh"]) == ("stopped", True)
         assert "it did not begin" in shown["reason"]
@@ -231,7 +235,7 @@ def test_a_host_that_lost_its_part_of_a_live_run_does_not_end_the_booking(
     assert shown["fresh"]
     assert shown["state"] not in ("failed", "stopped", "succeeded")
     assert live(store) == booked
-    kill_keepers(gpu_lab["gpu-a"])  # that is its end
+    kill_keepers(gpu_lab["gpu-a"])  # Killing the keepers ends the run.
     (shown,) = [run for run in answer(elsewhere, "runs", "list") if run["run_id"] == run_id]
     assert (shown["state"], shown["fresh"]) == ("failed", True)
     (kept,) = live(store)

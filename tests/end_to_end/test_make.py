@@ -1,4 +1,4 @@
-"""`make run` as the README describes it, on a machine without a display."""
+"""Tests of `make run` as the README describes it, on a machine without a display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preflight checks on real hosts: each fault is found and named, with a hint."""
+"""Tests of preflight checks on real hosts: each fault is found and named, with a hint."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def checks(outcome: Outcome, name: str) -> list[Event]:
 
 
 def warned(outcome: Outcome, name: str) -> str:
-    """The only warning of this name."""
+    """Returns the only warning of this name."""
     [found] = [event for event in checks(outcome, name) if event.get("warning")]
     assert found["ok"]
     return str(found["message"])
@@ -93,7 +93,7 @@ def succeeded(outcome: Outcome) -> Outcome:
 
 @contextmanager
 def program(host: LabHost, *argv: str) -> Iterator[int]:
-    """A program on the host that prints its PID; it is ended afterwards."""
+    """Starts a program on the host that prints its PID; the program is ended afterwards."""
     process = host.start(argv)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -138,7 +138,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 
     assert outcome.code == 1
     red = [event for event in checks(outcome, "network") if not event["ok"]]
-    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}  # both directions are reported
+    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}  # Both directions are reported.
     assert f"gpu-a does not reach gpu-b at {b.address} port" in outcome.error["message"]
     assert "firewall of gpu-b" in outcome.error["hint"]
     assert "`data_address` of gpu-b" in outcome.error["hint"]
@@ -149,7 +149,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     for host in lab3.hosts:
         host.shape("200mbit")
-        # Agents started by a login measure at any time, however busy the machine is.
+        # Agents that a login starts run with its priority, so this lets them measure on a busy machine, too.
         host.exec(["sh", "-c", "renice -n -10 -p $(pgrep -x sshd)"], check=True)
     desktop.bandwidths.unlink()
     file = topology(tmp_path / "slow", ON_TWO)
@@ -160,7 +160,8 @@ def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Deskt
 
     [line] = checks(first, "bandwidth")
     figure = float(line["message"].removeprefix("gpu-a ↔ gpu-b ").removesuffix(" Mbit/s"))
-    assert 100 < figure < 280  # measured from its second tenth on, when TCP may have a tenth in its buffers
+    # The measurement skips the first tenth of a second, but TCP may hold another tenth in its buffers.
+    assert 100 < figure < 280
     assert checks(second, "bandwidth")[0]["message"] == line["message"]
     assert lab3["gpu-a"].bytes_received - before < 1_000_000
 
@@ -190,7 +191,7 @@ def test_leftovers_of_an_earlier_run_are_ended_and_reported(desktop: Desktop, la
     wait_until(lambda: sum("sleep(600)" in line for line in programs_on(lab3)) >= 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The daemon first, so that it cannot clean up after the keeper.
+    # The daemon is killed first, so that it cannot clean up after the keeper.
     for pattern in (["-x", "torchyard-agent"], ["-f", "torchyard_agent.keeper.main"]):
         pids = host.exec(["pgrep", *pattern], check=True).stdout.split()
         host.exec(["sh", "-c", f"kill -KILL {' '.join(pids)}"], check=True)

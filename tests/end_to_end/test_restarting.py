@@ -1,4 +1,4 @@
-"""Replication of checkpoints between three hosts, and runs that resume from them."""
+"""Tests of replicating checkpoints between three hosts, and of runs that resume from them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def checkpoints(host: LabHost, run_id: str) -> list[str]:
 
 
 def restarted(desktop: Desktop, run_id: str, *options: str) -> Outcome:
-    """`runs restart --json`, followed to its end."""
+    """Runs `runs restart --json` and follows the run to its end."""
     done = desktop.torchyard("runs", "restart", run_id, "--json", *options, timeout=100, env=TOKEN)
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
@@ -75,12 +75,12 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     started(following, "run_state", state="running")
     names = [f"step-{step:012d}" for step in (1, 2, 3)]
 
-    # It is still running.
+    # The run is still active.
     refused = desktop.torchyard("runs", "restart", run_id, env=TOKEN)
     assert refused.returncode == 1
     assert f"run {run_id} is still running on gpu-a" in refused.stderr
 
-    # Each is copied to the evaluator and the peer, which keep the newest two.
+    # Each checkpoint is copied to the evaluator and the peer, which keep the newest two.
     for step, name in enumerate(names, 1):
         (chief.home / f"save-{step}").touch()
         wait_until(lambda name=name: name in checkpoints(scorer, run_id) and name in checkpoints(peer, run_id))
@@ -91,13 +91,13 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     following.communicate(timeout=60)
     assert following.returncode == 0
 
-    # Each is downloaded exactly once, from the chief's host.
+    # Each checkpoint is downloaded exactly once, from the chief's host.
     fetched = desktop.torchyard("runs", "fetch", run_id, "*/checkpoints/*").stdout.split()
     assert sorted(fetched) == [
         f"{run_id}/gpu-a/outputs/checkpoints/{name}/{one}" for name in names for one in ("checkpoint.json", "model.pt")
     ]
 
-    # The file has changed since; the old topology is restarted.
+    # The restart uses the original topology, although the file has changed since.
     (file.parent / "train.py").write_text("raise SystemExit(9)")
     again = restarted(desktop, run_id)
     assert again.ended["state"] == "succeeded"
@@ -116,7 +116,7 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     assert log_of(desktop, afresh.run_id, "chief-0") == "begins at 0\n"
     assert json.loads(desktop.torchyard("runs", "show", afresh.run_id, "--json").stdout)["restarted_from"] == run_id
 
-    # The chief's host has lost its copies and the code: both are copied from the others before it starts.
+    # The chief's host has lost its copies and the code: both are copied from the others before the run starts.
     shutil.rmtree(folder_on(chief, again.run_id) / "outputs" / "checkpoints")
     shutil.rmtree(chief.home / ".torchyard" / "store" / "snapshots")
     third = restarted(desktop, again.run_id)

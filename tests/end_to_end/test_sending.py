@@ -1,4 +1,4 @@
-"""Upload of the working folder: only new content is sent, also after interruptions."""
+"""Tests of uploading the working folder: only new content is sent, even after interruptions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def received(hosts: list[LabHost]) -> int:
 
 
 def started_upload(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
-    """Starts a launch and waits until it has sent a part of the folder; returns both."""
+    """Starts a launch and waits until it has sent a part of the folder; returns its process and progress."""
     process = desktop.start("run", file, "--json")
     for event in events_of(process):
         if event.get("event") == "progress" and 0 < event["done"] < event["total"]:
@@ -97,7 +97,7 @@ def test_a_folder_that_has_not_changed_is_not_sent_again(desktop: Desktop, lab3:
     assert sent[0] > 3 * 6 * MB
     assert sent[1] == 0
     assert sent[2] == 3 * len("second\n")
-    assert unchanged < MB  # of 18 MB: the protocol's own messages
+    assert unchanged < MB  # Of 18 MB, only the messages of the protocol were sent.
 
 
 def test_each_run_keeps_the_code_that_it_ran(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_hosts_that_share_a_home_get_it_once(lab: LabFactory, make_desktop: Make
     assert desktop.torchyard("deploy").returncode == 0
     file = folder_with(tmp_path / "work", 3, 8 * MB)
     for host in hosts.hosts:
-        host.shape("100mbit")  # all three are asked before the first has finished
+        host.shape("100mbit")  # All three hosts are asked before the first one has finished.
     before = received(hosts.hosts)
 
     outcome = succeeded(run(desktop, file))
@@ -169,7 +169,7 @@ def test_a_broken_connection_is_restored_and_the_rest_is_sent(desktop: Desktop, 
 
     assert events[-1]["state"] == "succeeded", events[-1]
     again = [event for event in events if event.get("event") == "progress"]
-    assert again[-1]["total"] < begun["total"]  # received data were not sent twice
+    assert again[-1]["total"] < begun["total"]  # Received data were not sent twice.
     assert not parts(host)
 
 
@@ -209,7 +209,7 @@ def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tm
     wait_until(lambda: parts(host))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    host.unshape()  # data in the kernel's buffers are still sent
+    host.unshape()  # The kernel still sends the data in its buffers.
 
     wait_until(lambda: not parts(host) and not list((store(host) / "sending").iterdir()))
     succeeded(run(desktop, file))
@@ -229,7 +229,7 @@ def test_a_large_file_needs_a_confirmation(desktop: Desktop, lab3: Lab, tmp_path
     assert not refused.of("progress")
     assert not any(blobs(host) for host in lab3.hosts)
     succeeded(run(desktop, file, "-y"))
-    succeeded(run(desktop, file))  # it was sent unchanged before: no question
+    succeeded(run(desktop, file))  # The same file was sent before, so the command asks no question.
 
 
 def test_a_large_file_that_is_excluded_raises_no_question(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

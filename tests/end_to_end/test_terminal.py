@@ -1,4 +1,4 @@
-"""`torchyard run` on a terminal: its questions and the effect of the answers."""
+"""Tests of `torchyard run` on a terminal: its questions and the effect of the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs without a desktop: restarts of gangs, lost and returning hosts, and secrets."""
+"""Tests of runs without a desktop: restarts of gangs, lost and returning hosts, and secrets."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_secret_is_in_the_program_and_nowhere_else(desktop: Desktop, lab3: Lab
     try:
         started(process, state="running")
         command_lines = [" ".join(argv) for host in lab3.hosts for _, argv in host.processes()]
-        assert any("it is there" in line for line in command_lines)  # `running` is reported once that process exists
+        assert any("it is there" in line for line in command_lines)  # `running` is reported once the process exists.
         assert not any(SECRET in line for line in command_lines)
         assert desktop.torchyard("status", "--json").stdout.count(SECRET) == 0
         for host in lab3.hosts[:2]:
@@ -143,10 +143,10 @@ def test_the_daemon_that_systemd_starts_is_the_one_that_a_desktop_finds(
     archive = f"/root/.torchyard/store/{before['sha256']}"
     main = f"{archive}/torchyard_agent/__main__.py"
     wait_until(lambda: (host.home / main.removeprefix("/root/")).exists())
-    # The command of the unit; systemd itself does not run in the lab.
+    # The test runs the command of the systemd unit, because systemd does not run in the lab.
     command = [sys.executable, "-I", "-S", main, "daemon", "/root/.torchyard", str(before["sha256"])]
     second = host.exec(command)
-    assert (second.returncode, second.stderr) == (0, "")  # a daemon is already running
+    assert (second.returncode, second.stderr) == (0, "")  # A daemon is already running.
     host.exec(["kill", "-KILL", str(before["pid"])], check=True)
     wait_until(lambda: all(pid != before["pid"] for pid, _ in host.processes()))
     started_by_hand = host.start(command)

@@ -1,4 +1,4 @@
-"""The published package: its files, and a training run with it alone."""
+"""Tests of the published package: its files, and a training run with the package alone."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ def test_the_wheel_holds_every_file_of_every_package(wheel: Path) -> None:
 
 @pytest.fixture
 def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
-    """The installed command of a user with an empty home, its own agent folder and `--home`. Torch and the dependencies
-    come from this environment's folder; Torchyard does not, because it is installed there as a link to the repository.
+    """Returns the installed command of a user with an empty home, its own agent folder and `--home`.
+
+    Torch and the dependencies are imported from this environment's folder. Torchyard is not, because it is installed in
+    this environment as a link to the repository.
     """
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
@@ -114,4 +116,4 @@ def test_the_installed_wheel_trains_an_example(torchyard: Command, tmp_path: Pat
     assert "succeeded" in done.stdout
     assert (tmp_path / "agent").is_dir()
     assert (tmp_path / "home").is_dir()
-    assert list((tmp_path / "user").iterdir()) == []  # neither the agent nor the command wrote anywhere else
+    assert list((tmp_path / "user").iterdir()) == []  # Neither the agent nor the command has written anywhere else.

@@ -1,4 +1,4 @@
-"""Enforcement tests' host with one GPU, several Unix users and the team's calendar."""
+"""A lab host with one GPU, several Unix users and the team's calendar, for tests of enforcement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Site:
         self.store.set_logins([Login("gpu-*", "ann", "kim"), Login("gpu-*", "bob", "lee")])
 
     def team(self, user: str) -> Team:
-        """The desktop of a user; it logs in as `user`, and the agent runs as that user."""
+        """Returns the desktop of a user, who logs in as `user`; the agent runs as that user."""
         folder = self._folder / user
         folder.mkdir()
         made = Team(self._there, self._desktop(self._there, python=None, user=user), folder)
@@ -47,7 +47,7 @@ class Site:
         return made
 
     def run(self, user: str, program: str = SLEEPER, *under: str) -> tuple[subprocess.Popen[str], int]:
-        """Starts a program of a user there with the command `under`; returns it and the PID that it prints."""
+        """Starts a program of a user with the command `under`; returns the process and the PID that it prints."""
         process = self.host.start([*under, "python3", "-c", program], user)
         assert process.stdout is not None
         pid = int(process.stdout.readline())
@@ -55,7 +55,7 @@ class Site:
         return process, pid
 
     def watch(self, process: subprocess.Popen[str], pid: int) -> None:
-        """Ends this process of the host, given by its PID there, together with the site."""
+        """Ends this process of the host, given by its PID on the host, together with the site."""
         self._started[pid] = process
 
     def uid(self, user: str) -> int:
@@ -65,7 +65,7 @@ class Site:
         return int(self.host.exec(["stat", "-c", "%u", f"/proc/{pid}"], check=True).stdout)
 
     def on_gpu(self, *pids: int, drawing: tuple[int, ...] = ()) -> None:
-        """Lets these processes compute on the GPU, or draw with it."""
+        """Makes the fake NVML library list these processes as computing or drawing on the GPU."""
         compute, graphics = ([(pid, 1000) for pid in found] for found in (pids, drawing))
         gpu = FakeGpu(UUID, compute=compute, graphics=graphics, utilisation=0)
         write_gpus(self.host.tmp / "nvml" / "gpus", [gpu])
@@ -102,7 +102,7 @@ class Site:
 
 @contextmanager
 def booked_host(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Site]:
-    """The host, with its agent not started yet: the first `Site.team` does."""
+    """The host without a running agent; the first `Site.team` starts the agent."""
     inside = "/tmp/nvml"
     environment = {
         "LD_LIBRARY_PATH": inside,

@@ -1,4 +1,4 @@
-"""Samples every host each 100 ms from outside: the generations of a run's processes that are alive there."""
+"""Samples every host each 100 ms from outside: the generations of a run's processes that are alive on each host."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Sample:
 class GenerationWatch:
     """Samples in a thread until the context is left.
 
-    Two generations count as alive at once only if the older one is alive after the newer was seen, since a sample is
-    not instantaneous.
+    Two generations count as alive at once only if the older one is alive after the newer one was seen, because a sample
+    is not instantaneous.
     """
 
     def __init__(self, lab: Lab, run_id: str):
@@ -56,7 +56,7 @@ class GenerationWatch:
         return self.samples[-1] if self.samples else Sample(0.0)
 
     def seen(self, generation: int) -> set[str]:
-        """The hosts on which a generation was ever alive."""
+        """Returns the hosts on which a generation was alive at any time."""
         return {host for sample in list(self.samples) for host, alive in sample.alive.items() if generation in alive}
 
     def _watch(self) -> None:

@@ -32,7 +32,7 @@ GONE_WITHIN_S = 60.0
 BUSY_S = 4.0
 """Tolerance for promises in seconds on a machine that runs other tests; benchmarks test them exactly."""
 QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
-"""Short lease and heartbeat. Shorter ones would lose live hosts on a loaded machine."""
+"""Short lease and heartbeat; shorter times would lose live hosts on a loaded machine."""
 
 
 class LaunchedRun:
@@ -41,16 +41,16 @@ class LaunchedRun:
     def __init__(self, team: Team, run_id: str, places: Mapping[str, str], primary: str):
         self.run_id = run_id
         self.places = places
-        """Host by replica."""
+        """The host of each replica."""
         self.primary = primary
         self._team = team
 
     def folder(self, host: str) -> Path:
-        """The run's folder on a host, as a path of this machine."""
+        """Returns the run's folder on a host, as a path of this machine."""
         return self._team.agent_dir(self._team.lab[host]) / "hosts" / host / "runs" / self.run_id
 
     def journal(self, host: str | None = None) -> list[Event]:
-        """The complete lines of a host's journal, the primary's by default."""
+        """Returns the complete lines of a host's journal, by default of the primary's."""
         path = self.folder(host or self.primary) / "journal.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -59,18 +59,18 @@ class LaunchedRun:
         return [entry for entry in self.journal(host) if entry["event"] == event]
 
     def states(self, host: str | None = None) -> list[str]:
-        """The run's states so far."""
+        """Returns the run's states so far."""
         return [entry["state"] for entry in self.of("run_state", host)]
 
     def replica_states(self, name: str) -> list[str]:
         return [entry["state"] for entry in self.of("replica_state") if entry["replica"] == name]
 
     def wait_for(self, *states: str, within_s: float = 30.0, host: str | None = None) -> None:
-        """Wait until the run's last state is one of these."""
+        """Waits until the run's last state is one of the given states."""
         wait_until(lambda: (self.states(host) or [""])[-1] in states, within_s)
 
     def ended(self, within_s: float = 40.0, host: str | None = None) -> Event:
-        """`run_ended` of a host's journal, once it is written."""
+        """Waits for `run_ended` in a host's journal; returns it."""
         wait_until(lambda: self.of("run_ended", host), within_s)
         return self.of("run_ended", host)[-1]
 
@@ -79,17 +79,17 @@ class LaunchedRun:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def wait_for_output(self, text: str, within_s: float = 30.0) -> None:
-        """Wait until every replica has printed `text`."""
+        """Waits until every replica has printed `text`."""
         wait_until(lambda: all(text in self.log(name) for name in self.places), within_s)
 
     def stop(self, *, force: bool = True) -> Event:
-        """Stop the run through its primary's daemon; returns its `run_ended`."""
+        """Stops the run through its primary's daemon; returns its `run_ended`."""
         self._team.call(self.primary, "run.stop", run_id=self.run_id, reason="enough", force=force)
         return self.ended()
 
 
 class Team:
-    """The lab's hosts with their agents, and open links that launch runs there."""
+    """The lab's hosts with their agents, and open links that launch runs on the hosts."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Team:
         folder: Path,
         agent_dir: Callable[[LabHost], Path] = lambda host: host.home / ".torchyard",
     ):
-        """`agent_dir` returns the path of a host's agent folder on this machine."""
+        """Creates the team; `agent_dir` returns the path of a host's agent folder on this machine."""
         self.lab = lab
         self.desktop = desktop
         self.agent_dir = agent_dir
@@ -110,13 +110,13 @@ class Team:
         self.fleet: Fleet = self._settings.fleet(self._settings.inventory().hosts)
 
     def impatient(self, **seconds: float) -> None:
-        """Shortens the keepers' waits (`lease_s`, `heartbeat_s`, …) on all hosts, before anything runs there."""
+        """Shortens the keepers' timeouts (`lease_s`, `heartbeat_s`, …) on all hosts, before any process runs there."""
         variables = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in seconds.items()}
         for host in self.lab.hosts:
             host.set_ssh_environment({**host.spec.ssh_environment, **variables})
 
     def topology(self, script: str, program: str = "", pools: str = "", replicas: int = 3, **more: str) -> Path:
-        """A topology with one worker per host, all running the same script without torch."""
+        """Returns a topology with one worker per host, all running the same script without torch."""
         self._launched += 1
         workers = f"[{{name: workers, role: worker, replicas: {replicas}, placement: spread}}]"
         launched = "" if "launcher:" in program else "  script: script.py\n"
@@ -125,7 +125,7 @@ class Team:
         return topology(self._folder / f"program-{self._launched}", text + settings, script_py=script, **more)
 
     def launch(self, file: Path, on_event: Callable[[Event], None] = lambda event: None) -> LaunchedRun:
-        """Check, upload and start a topology, as `torchyard run` does."""
+        """Checks, uploads and starts a topology, as `torchyard run` does."""
         source = read_topology(file)
         assert source.topology is not None, source.problems
         launch = Launch(source, source.topology, "faults", self.fleet, {}, on_event, caches=self._caches)
@@ -137,7 +137,7 @@ class Team:
         return self.fleet.link(host).call(method, params)
 
     def nothing_is_left(self, within_s: float = GONE_WITHIN_S) -> None:
-        """Wait until no process of any run is left on live hosts."""
+        """Waits until no process of any run is left on live hosts."""
         wait_until(lambda: not programs_on(self.lab), within_s, what=lambda: f"left running: {programs_on(self.lab)}")
 
     def close(self) -> None:
@@ -145,12 +145,12 @@ class Team:
 
 
 def outside_pids(host: LabHost, word: str) -> list[int]:
-    """Processes of a host with this word in their command line, by this machine's PIDs."""
+    """Returns the processes of a host with this word in their command line, by this machine's PIDs."""
     return [pid for pid, argv in _argv_by_outside_pid(host).items() if word in " ".join(argv)]
 
 
 def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
-    """Signals processes with this word in their command line there; returns their PIDs on this machine."""
+    """Signals a host's processes with this word in their command line; returns their PIDs on this machine."""
     found = outside_pids(host, word)
     for pid in found:
         with suppress(ProcessLookupError):
@@ -159,17 +159,17 @@ def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
 
 
 def keeper_of(host: LabHost) -> int:
-    """The only keeper there."""
+    """Returns the PID of the only keeper on a host."""
     return only(lambda: outside_pids(host, "keeper.main"))
 
 
 def daemon_of(host: LabHost) -> int:
-    """The daemon there, found by its process title."""
+    """Returns the PID of the daemon on a host, found by its process title."""
     return only(lambda: [pid for pid in _argv_by_outside_pid(host) if _comm(pid) == "torchyard-agent"])
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; empty for a process that has ended or is ending."""
+    """Returns the environment that a process was started with; empty for a process that has ended or is ending."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -179,12 +179,12 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def pids_of(host: LabHost) -> list[int]:
-    """Every process of a host, by this machine's PIDs."""
+    """Returns the PIDs of all processes of a host on this machine."""
     return list(_argv_by_outside_pid(host))
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; a zombie does not."""
+    """Returns whether a process runs; a zombie does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -212,5 +212,5 @@ def _comm(pid: int) -> str:
 
 
 def run_folders(lab: Lab) -> list[Path]:
-    """Folders of runs on the hosts' disks."""
+    """Returns the folders of runs on the hosts' disks."""
     return [folder for host in lab.hosts for folder in (host.home / ".torchyard" / "hosts").glob("*/runs/*")]

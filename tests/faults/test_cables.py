@@ -1,4 +1,4 @@
-"""Network failures: a short one has no effect; after a long one the lost host is used again."""
+"""Tests of network failures: a short one has no effect; after a long one, the lost host is used again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     host = team.lab["gpu-c"]
 
     host.cut_cable()
-    time.sleep(5)  # the length of the cut under test
+    time.sleep(5)  # The cable stays cut for five seconds.
     before = len(run.log("worker-2").splitlines())
     host.mend_cable()
 
@@ -34,7 +34,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_cable_cut_for_thirty_seconds_never_lets_two_generations_live_at_once(team: Team) -> None:
-    """Slow: the cut takes the lease of ten seconds, with the defaults, and twenty more."""
+    """Slow: the cut lasts for the default lease of ten seconds and twenty more."""
     run = team.launch(team.topology(COUNTING, "max_restarts: 2\nfailure_grace_s: 0.5\nstop_grace_s: 1"))
     run.wait_for_output(" 1\n")
     host = team.lab["gpu-c"]

@@ -1,4 +1,4 @@
-"""SIGKILL of the desktop, in each state of a launch and of a run."""
+"""Tests of SIGKILL of the desktop, in each state of a launch and of a run."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, sta
 
 
 def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: it held its GPUs for four minutes."""
+    """Regression: the launch held its GPUs for four minutes."""
 
     def cut(*_: object) -> None:
         team.fleet.close()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", cut)
-    monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())  # as after a kill
+    # Without `take_back`, the desktop ends as after a SIGKILL.
+    monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
@@ -55,7 +56,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
 
 
 def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: only its primary was freed; the other hosts held GPUs for a run that was shown as stopped."""
+    """Regression: only the primary was freed; the other hosts held GPUs for a run that was shown as stopped."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
@@ -65,7 +66,8 @@ def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monk
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
 
-    assert team.desktop.torchyard("runs", "stop", "last").returncode == 0  # over another connection than the launch's
+    # `runs stop` uses a different connection from the launch.
+    assert team.desktop.torchyard("runs", "stop", "last").returncode == 0
     team.nothing_is_left()
 
 
@@ -84,7 +86,7 @@ def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_pat
     assert run_folders(team.lab) == []
     stores = [host.home / ".torchyard" / "store" for host in team.lab.hosts]
     wait_until(lambda: not any(part for store in stores for part in store.rglob("*.part")))
-    # Received files are kept: the next launch sends the rest.
+    # Received files are kept: the next launch sends only the rest.
     team.lab.hosts[0].unshape()
     assert team.launch(file).ended()["state"] == "succeeded"
 

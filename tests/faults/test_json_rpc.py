@@ -1,4 +1,4 @@
-"""Misbehaving local clients of daemon and keeper: malformed or partial messages, and clients that never read."""
+"""Tests of misbehaving local clients of daemon and keeper: malformed or partial messages, clients that never read."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
 
 
 def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
-    """Slow: the client has ten seconds."""
+    """Slow: the client has ten seconds before it is dropped."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     host = team.lab[run.primary]
@@ -131,7 +131,7 @@ def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
         assert how in ("BrokenPipeError", "ConnectionResetError"), (how, asked)
         assert peak_mb(pid) - before < MORE_MB
 
-    with ThreadPoolExecutor(2) as pool:  # in parallel: each takes its ten seconds
+    with ThreadPoolExecutor(2) as pool:  # The scripts run in parallel, because each takes ten seconds.
         both = (daemon_of(host), "run.list", ""), (keeper_of(host), "status", run.run_id)
         list(pool.map(lambda one: is_dropped(*one), both))
 

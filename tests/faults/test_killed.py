@@ -1,4 +1,4 @@
-"""SIGKILL of every kind of process of a run."""
+"""Tests of SIGKILL of every kind of process of a run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_killed_daemon_loses_neither_exit_status_nor_log_of_a_run(team: Team) 
 
     for host in team.lab.hosts:
         os.kill(daemon_of(host), signal.SIGKILL)
-    # These ranks write and end without a daemon. The failing one is last, since it ends the others.
+    # These ranks write and end without a daemon. The failing rank is last, because its failure ends the others.
     for name in ("worker-0", "worker-2", "worker-1"):
         (team.lab[run.places[name]].home / "enough").touch()
         wait_until(lambda name=name: "the last line" in run.log(name))
@@ -112,7 +112,7 @@ def test_a_killed_keeper_of_a_member_ends_its_ranks_and_the_gang_restarts(team: 
 
     os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
 
-    # The stray process had left its session, and its parent has ended: the daemon ends it.
+    # The orphan had left its session, and its parent has ended: the daemon ends it.
     wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"))
     wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
     assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")
@@ -150,7 +150,7 @@ def test_a_killed_rank_restarts_its_gang_and_the_last_failure_ends_the_run(team:
 
 
 def test_a_rank_that_ignores_sigterm_has_ended_five_seconds_after_a_failure(team: Team) -> None:
-    run = team.launch(team.topology(IGNORES_SIGTERM, "max_restarts: 1"))  # with the default grace periods
+    run = team.launch(team.topology(IGNORES_SIGTERM, "max_restarts: 1"))  # This run uses the default grace periods.
     run.wait_for_output("up 0")
     others = [pid for name in ("gpu-b", "gpu-c") for pid in outside_pids(team.lab[name], "script.py")]
 
@@ -165,7 +165,7 @@ def test_a_rank_that_ignores_sigterm_has_ended_five_seconds_after_a_failure(team
 
 @pytest.mark.train
 def test_the_workers_of_a_data_loader_do_not_outlive_their_killed_parent(team: Team) -> None:
-    """Slow: imports torch, twice."""
+    """Slow: the test imports torch twice."""
     run = team.launch(team.topology(LOADING, SOON, replicas=1))
     host = team.lab[run.places["worker-0"]]
     wait_until(lambda: "batch 0" in run.log("worker-0"), within_s=60)
@@ -199,7 +199,7 @@ def _parent(pid: int) -> int:
 
 
 def test_a_run_whose_keeper_is_stopped_is_shown_as_of_when_it_was_last_heard(team: Team) -> None:
-    """Regression: it was shown as running, and as fresh in `--json`."""
+    """Regression: the run was shown as running, and as fresh in `--json`."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     keeper = keeper_of(team.lab[run.primary])

@@ -1,4 +1,4 @@
-"""The launch lease: GPUs held for a launch whose desktop is silent are released."""
+"""Tests of the launch lease: GPUs held for a launch whose desktop is silent are released."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PROGRAM = "launcher: command\ncommand: [python3, script.py]"
 
 @pytest.fixture
 def gpus(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Team]:
-    """Two hosts with GPUs, whose keepers' leases are short."""
+    """Two hosts with GPUs, whose keepers have short leases."""
     team = Team(gpu_lab, make_desktop(gpu_lab, python=None), tmp_path)
     team.impatient(launch_lease_s=LEASE_S)
     yield team
@@ -60,7 +60,7 @@ def gpus(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> 
 
 
 def held(lab: Lab) -> list[str]:
-    """Locked GPUs."""
+    """Returns the locked GPUs."""
     gpus = [f"GPU-{host.name}-{number}" for host in lab.hosts for number in range(2)]
     sockets = "".join(host.exec(["cat", "/proc/net/unix"], check=True).stdout for host in lab.hosts)
     return [gpu for gpu in gpus if f"@{gpu_socket(gpu).lstrip(NUL)}\n" in sockets]
@@ -120,7 +120,7 @@ def test_a_host_that_is_slow_to_be_prepared_does_not_lose_the_others(
 
     def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         if method == "run.prepare" and link.host == late:
-            time.sleep(2 * LEASE_S)  # the length of the silence under test
+            time.sleep(2 * LEASE_S)  # The preparation takes longer than the lease.
         return call(link, method, params, timeout_s)
 
     monkeypatch.setattr(lease_renewal, "RENEW_EVERY_S", RENEW_EVERY_S)

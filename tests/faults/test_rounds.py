@@ -1,4 +1,4 @@
-"""A hundred runs in sequence, each stopped by force: no resource accumulates."""
+"""Tests of a hundred runs in sequence, each stopped by force: no resource accumulates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Rounds:
         journal = folder / "journal.jsonl"
         wait_until(lambda: '"run_ended"' in journal.read_text())
         assert json.loads(journal.read_text().splitlines()[-1])["state"] == "stopped"
-        self._link.call("run.remove", {"run_id": run_id})  # waits for the keeper of an ended run
+        self._link.call("run.remove", {"run_id": run_id})  # `run.remove` waits for the end of the run's keeper.
 
     def _start(self, run_id: str, prepared: dict[str, Any]) -> dict[str, Any]:
         member = {"host": self._host.name, "address": prepared["address"], "gang_port": prepared["gang_port"]}
@@ -85,7 +85,7 @@ class Rounds:
 
 
 def test_a_hundred_rounds_leave_no_process_and_a_daemon_that_is_as_it_was(team: Team) -> None:
-    """Slow: a hundred runs."""
+    """Slow: the test starts a hundred runs."""
     rounds = Rounds(team, "gpu-a")
     for number in range(WARM_UP):
         rounds.play(number)

@@ -1,4 +1,4 @@
-"""Stopped SSH servers: runs continue, followers reconnect, deploys can be repeated."""
+"""Tests of stopped SSH servers: runs continue, followers reconnect, and deploys can be repeated."""
 
 from __future__ import annotations
 

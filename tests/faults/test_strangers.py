@@ -1,4 +1,4 @@
-"""Unauthenticated clients at the gang port: silent, malformed, and a replay of recorded traffic."""
+"""Tests of unauthenticated clients at the gang port: silent, malformed, and a replay of recorded traffic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """The listening port besides SSH; reserved ports do not listen."""
+    """Returns the listening port besides SSH; reserved ports do not listen."""
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
     return port
@@ -65,7 +65,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
         strangers = [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]
         for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, bytes(64), b"x"):
             talking = stack.enter_context(socket.create_connection(address, 10))
-            with contextlib.suppress(OSError):  # the keeper may close the connection at any of these
+            with contextlib.suppress(OSError):  # The keeper may close the connection during any of these calls.
                 talking.sendall(nonsense)
                 talking.shutdown(socket.SHUT_WR)
                 while talking.recv(4096):
@@ -79,7 +79,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
         run.wait_for_output("up 1")
         run.wait_for("running")
         assert len(strangers) == 2 * SILENT
-        # Each has five seconds to authenticate.
+        # Each connection has five seconds to authenticate.
         wait_until(lambda: descriptors(primary) <= before)
 
     assert run.stop()["state"] == "stopped"
@@ -98,7 +98,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         primary = team.lab[run.primary]
         address = primary.address, gang_port(primary)
     finally:
-        heard, _ = ear.communicate(timeout=60)  # it listens until its stdin is closed
+        heard, _ = ear.communicate(timeout=60)  # The recorder listens until its stdin is closed.
     said = _data_sent_to(address[1], member.address, heard)
     assert len(said) > 96, "the proof, and frames after it"
 
@@ -110,7 +110,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := stranger.recv(4096):
                 answer += piece
-    # The client gets the keeper's hello and a refusal: no proof, and no frame.
+    # The client gets the keeper's hello and a refusal, but no proof and no frame.
     assert answer[48:] in (b"", bytes(32))
     log = run.folder(run.primary) / "keeper.log"
     wait_until(lambda: "the caller does not know the run's secret" in log.read_text())
@@ -120,7 +120,10 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
 
 
 def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
-    """The data of `speaker` in its longest connection to that port; the other connections only test reachability."""
+    """Returns the data of `speaker` in its longest connection to a port.
+
+    Other connections only test reachability.
+    """
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():
         source_address, source, target, number, payload = line.split()

@@ -1,6 +1,6 @@
-"""The failure policy after SIGKILL of each kind of replica in each strategy, and `runs stop`.
+"""Tests of the failure policy after SIGKILL of each kind of replica in each strategy, and of `runs stop`.
 
-One run per strategy has all failures in sequence, since each process takes seconds to import torch.
+One run per strategy has all failures in sequence, because each process takes seconds to import torch.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ KILLED = re.compile(r"was killed by SIGKILL")
 FOREVER = 100_000
 GRACE_S = 15
 SOON_S = 60.0
-"""For processes that import torch, on a loaded machine."""
+"""Timeout for processes that import torch, on a loaded machine."""
 
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """A team whose hosts have torch imported."""
+    """A team whose hosts have an interpreter with torch imported."""
     desktop.use(lab3, python=warm_python)
     return desktop
 
@@ -96,7 +96,7 @@ def launch(
 
 
 def steps_of(run: LaunchedRun, replica: str) -> list[tuple[int, str]]:
-    """(step, loss) in the order of execution, over all generations of the replica."""
+    """Returns step and loss in the order of execution, over all generations of the replica."""
     return [(int(step), loss) for step, loss in re.findall(r"^step (\d+) (\S+)$", run.log(replica), re.MULTILINE)]
 
 
@@ -132,24 +132,24 @@ def kill(team: Team, run: LaunchedRun, *replicas: str) -> None:
 
 
 def restarts(run: LaunchedRun, gang: str) -> list[str]:
-    """The causes of a gang's restarts so far."""
+    """Returns the causes of a gang's restarts so far."""
     return [str(event["cause"]) for event in run.of("gang_restart") if event["gang"] == gang]
 
 
 def checkpoint_steps(team: Team, run: LaunchedRun) -> list[int]:
-    """Steps of the complete checkpoints on the chief's host, newest first."""
+    """Returns the steps of the complete checkpoints on the chief's host, newest first."""
     return [one.step for one in files.complete(run.folder("gpu-a") / "outputs" / "checkpoints")]
 
 
 def wait_for_checkpoint(team: Team, run: LaunchedRun) -> int:
-    """Wait for a checkpoint newer than all present ones; returns its step."""
+    """Waits for a checkpoint newer than all present ones; returns its step."""
     before = max(checkpoint_steps(team, run), default=0)
     wait_until(lambda: max(checkpoint_steps(team, run), default=0) > before, SOON_S)
     return checkpoint_steps(team, run)[0]
 
 
 def losses(run: LaunchedRun, *replicas: str) -> dict[tuple[str, int], str]:
-    """Losses by replica and step. Asserts that a step repeated after a restart has the same loss, bit for bit."""
+    """Returns losses by replica and step; asserts that a step repeated after a restart has exactly the same loss."""
     found: dict[tuple[str, int], str] = {}
     for name in replicas:
         for step, loss in steps_of(run, name):
@@ -168,7 +168,7 @@ def succeeds(team: Team, run: LaunchedRun) -> Event:
 
 
 def stop_gracefully(team: Team, run: LaunchedRun, *trainers: str) -> None:
-    """`runs stop`: the chief saves, all replicas exit with 0 within the grace, and each reports the stop."""
+    """Runs `runs stop`: the chief saves, all replicas exit with 0 within the grace, and each reports the stop."""
     began = time.monotonic()
     done = team.desktop.torchyard("runs", "stop", run.run_id, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Two Unix users of one host launch on the same GPU."""
+"""Tests of two Unix users of one host who launch on the same GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 @pytest.fixture
 def ann_and_bob(lab: Callable, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[list[Team]]:
-    """A host with one GPU (its driver's library is built here), and a team for each of two users."""
+    """A host with one GPU and a fake NVML library built on the host, and a team for each of two users."""
     inside = "/tmp/nvml"
     spec = HostSpec(
         "gpu-a",
@@ -59,7 +59,7 @@ def test_of_two_simultaneous_launches_one_gets_the_gpu_and_the_other_names_its_u
     assert isinstance(refused, (AgentRefused, RunFailed))
     assert name in str(refused), refused
     assert run.run_id in str(refused) or "faults" in str(refused), refused
-    # Once it is free again, the other user may take it.
+    # Once the GPU is free again, the other user may use it.
     team = ann_and_bob[winner]
     team.call("gpu-a", "run.stop", run_id=run.run_id, reason="enough", force=True)
     team.nothing_is_left()

@@ -1,4 +1,4 @@
-"""Interpreters that start while a launch still checks, on hosts whose Python has torch."""
+"""Tests of interpreters that start during the checks of a launch, on hosts whose Python has torch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from torchyard_core.home import Home
 from torchyard_gui.theme.theme import theme
 
 BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
-# Messages of the offscreen platform itself.
+# Qt's offscreen platform itself logs these messages.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 20_000
 SERVER_ENDS_WITHIN_S = 60
@@ -41,7 +41,7 @@ PATIENCE_MS = 30_000
 
 
 class PatientBot(QtBot):
-    """A longer default timeout than pytest-qt's five seconds."""
+    """A qtbot with a longer default timeout than pytest-qt's five seconds."""
 
     def waitUntil(self, callback: Callable[[], object], *, timeout: int = PATIENCE_MS) -> None:
         super().waitUntil(callback, timeout=timeout)
@@ -78,11 +78,11 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
     before: Callable[..., object] | None = qInstallMessageHandler(hear)
     try:
         yield
-        # pytest-qt has closed the test's widgets; they are deleted in the next turn of the event loop.
+        # pytest-qt has closed the test's widgets; the event loop deletes them in its next iteration.
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
         QCoreApplication.processEvents()
         gc.collect()
-        # What an earlier test left was reported there.
+        # Objects that an earlier test left were already reported for that test.
         complaints += [words for key, words in _alive().items() if key not in old]
         if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
             complaints.append("work on Qt's thread pool")
@@ -101,7 +101,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def display() -> Iterator[str]:
-    """A virtual display, for features that the offscreen platform lacks."""
+    """A virtual display, for features that Qt's offscreen platform lacks."""
     reading, writing = os.pipe()
     server = subprocess.Popen(
         ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1440x900x24", "-nolisten", "tcp"],
@@ -111,7 +111,7 @@ def display() -> Iterator[str]:
     )
     os.close(writing)
     with os.fdopen(reading) as numbers:
-        number = numbers.readline().strip()  # written once the server accepts connections
+        number = numbers.readline().strip()  # The server writes the number once it accepts connections.
     assert number, "Xvfb did not start"
     yield f":{number}"
     server.terminate()
@@ -123,8 +123,8 @@ _seen: weakref.WeakSet[QTimer | QThread] = weakref.WeakSet()
 
 
 def _alive() -> dict[int, str]:
-    """Describes each open or running object by its identity."""
-    # Not isinstance, which reads `__class__`: some torch objects warn on any attribute access.
+    """Returns a description of each open or running object, by its identity."""
+    # isinstance() would read `__class__`, and some torch objects warn on any attribute access.
     _seen.update(thing for thing in gc.get_objects() if issubclass(type(thing), QTimer | QThread))
     alive = {
         shiboken6.getCppPointer(widget)[0]: (

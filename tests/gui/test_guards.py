@@ -1,4 +1,4 @@
-"""A test that leaves something behind fails and names it; the next test does not."""
+"""Tests that a test that leaves objects behind fails and names them, and the next test does not fail."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ SAYS = {
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Returns pytest's summary of a session of untidy tests."""
+    """Returns pytest's summary of a session with tests that leave objects behind."""
     folder = tmp_path_factory.mktemp("untidy")
     (folder / "test_untidy.py").write_text(UNTIDY)
     guards = ["-p", "tests.conftest", "-p", "tests.gui.conftest"]
@@ -133,6 +133,6 @@ def test_what_is_left_behind_fails_its_test(summary: str, left: str) -> None:
     assert re.search(f"{kind} .*::test_{left} - {words}", summary), summary
 
 
-def test_nobody_else_is_blamed(summary: str) -> None:
+def test_no_other_test_is_blamed(summary: str) -> None:
     blamed = re.findall(r"(?:ERROR|FAILED) .*::test_(\w+) ", summary)
     assert sorted(blamed) == sorted(SAYS), summary

@@ -1,4 +1,4 @@
-"""`make screenshots` draws all pages with a live run."""
+"""Tests that `make screenshots` draws all pages with a live run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows are built as in the program: widgets first, then the style sheet."""
+"""A fixture that creates windows as the program does: widgets first, then the style sheet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 def without_theme() -> Iterator[None]:
     """Applies the style sheet after the widgets were created.
 
-    With it, each widget is restyled whenever its parent changes: a page then takes five times as long.
+    With the style sheet, each widget is restyled whenever its parent changes, which makes a page five times slower.
     """
     application = QApplication.instance()
     assert isinstance(application, QApplication)
@@ -21,5 +21,5 @@ def without_theme() -> Iterator[None]:
     try:
         yield
     finally:
-        if not application.styleSheet():  # otherwise the theme has changed meanwhile
+        if not application.styleSheet():  # The theme has changed meanwhile if there is a style sheet.
             application.setStyleSheet(sheet)

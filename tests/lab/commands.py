@@ -23,7 +23,7 @@ IMPORTED = (
 
 
 class Commands:
-    """Runs commands through one fork server, started by the first. Each has its own environment and folder."""
+    """Runs commands, each with its own environment and folder, through a fork server that the first command starts."""
 
     def __init__(self) -> None:
         self._fork_server: ForkServer | None = None
@@ -34,8 +34,8 @@ class Commands:
     ) -> subprocess.CompletedProcess[str] | None:
         """Run a command to its end.
 
-        Returns None if the command needs its own interpreter: while another command runs, or with variables that
-        only a starting interpreter reads. Raises subprocess.TimeoutExpired.
+        Returns None if the command needs its own interpreter: while another command runs, or with variables that only a
+        starting interpreter reads. Raises subprocess.TimeoutExpired.
         """
         if not self._free.acquire(blocking=False):
             return None
@@ -78,7 +78,7 @@ class Commands:
                 for name, file in (("output", stdout), ("stderr", stderr)):
                     file.seek(0)
                     said[name] = file.read()
-                    print(f"{name} until then:\n{said[name]}")  # a run's events show its progress
+                    print(f"{name} until then:\n{said[name]}")  # The printed events of a run show its progress.
                 raise subprocess.TimeoutExpired(["torchyard", *arguments], timeout, **said) from None
             for file in (stdout, stderr):
                 file.seek(0)
@@ -91,7 +91,7 @@ class Commands:
 
 
 def _heeded_at_start(environment: dict[str, str]) -> dict[str, str]:
-    """Variables that an interpreter reads only at its start."""
+    """Return the variables that an interpreter reads only at its start."""
     return {
         name: value
         for name, value in environment.items()

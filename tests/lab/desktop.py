@@ -76,7 +76,7 @@ class Desktop:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `torchyard --home … ARGUMENTS` to its end; never raises for its exit code."""
+        """Run `torchyard --home … ARGUMENTS` to its end; does not raise for any exit code."""
         command, environment, folder = self.command(*arguments), self.environment(env), cwd or self.directory
         if self._commands is not None:
             done = self._commands.run(command[3:], environment, folder, input, timeout)
@@ -112,11 +112,11 @@ class Desktop:
         return process
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """The command line of `torchyard ARGUMENTS`."""
+        """Return the command line of `torchyard ARGUMENTS`."""
         return [sys.executable, "-m", MODULE, "--home", str(self.home), *map(str, arguments)]
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Environment of the command: that of this process without personal settings."""
+        """Return the environment of the command: that of this process without personal settings."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "TORCHYARD_"))}
         inherited = [str(Path(path).resolve()) for path in ours.get("PYTHONPATH", "").split(os.pathsep) if path]
         packages = [str(REPOSITORY / folder) for folder in ("core", "agent")]
@@ -125,7 +125,7 @@ class Desktop:
         return {**ours, **(extra or {})}
 
     def close(self) -> None:
-        """End running processes of `start`."""
+        """End the running processes that `start` has started."""
         for process in self._started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

@@ -21,12 +21,12 @@ def make_key(path: Path, comment: str, passphrase: str = "") -> str:
 
 
 def fingerprint(public_line: str) -> str:
-    """SHA256:… of a public key, as ssh shows it."""
+    """Return the fingerprint of a public key, as SHA256:…."""
     digest = hashlib.sha256(base64.b64decode(public_line.split()[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def known_hosts_line(address: str, port: int, public_line: str) -> str:
-    """The line of a known-hosts file for this address, port and key."""
+    """Return the line of a known-hosts file for this address, port and key."""
     place = address if port == 22 else f"[{address}]:{port}"
     return f"{place} {' '.join(public_line.split()[:2])}"

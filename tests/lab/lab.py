@@ -26,11 +26,15 @@ FIRST_OCTET = 11
 
 
 class Lab:
-    """Hosts with real sshd, reachable from this machine by address; created on entering, removed on leaving.
+    """Hosts with a real sshd, reachable from this machine by address, from entering the context to leaving it.
 
-    `hosts` are names or specs (default: `count` plain ones called gpu-a, gpu-b, …). With `shared_home` all see
-    one HOME, as over NFS. Files go below `directory`, which must not lie below /run; the caller owns it.
-    Raises LabUnavailable if this machine cannot create hosts.
+    Args:
+        hosts: Names or specifications; by default `count` plain hosts called gpu-a, gpu-b, …
+        shared_home: Whether all hosts have the same HOME, as over NFS.
+        directory: Folder for all files, which must not be below /run; the caller owns the folder.
+
+    Raises:
+        LabUnavailable: This machine cannot create hosts.
     """
 
     open_labs: list[Lab] = []  # noqa: RUF012 - one list for the process is intended
@@ -61,14 +65,14 @@ class Lab:
         self.close()
 
     def __getitem__(self, name: str) -> LabHost:
-        """The host of this name."""
+        """Return the host with this name."""
         for host in self.hosts:
             if host.name == name:
                 return host
         raise KeyError(name)
 
     def open(self) -> Self:
-        """Create the hosts; returns when the sshd of each listens. Removes everything again if that fails."""
+        """Create the hosts, and return when the sshd of each listens. Remove everything again if that fails."""
         require(*(spec.login_shell for spec in self.specs), *_pythons(self.specs))
         atexit.register(self.close)
         try:
@@ -87,13 +91,13 @@ class Lab:
                 host.boot(authorized)
             for host in self.hosts:
                 host.wait_until_ready()
-        except BaseException:  # Ctrl-C too: no host outlives its lab
+        except BaseException:  # The handler includes Ctrl-C, because no host may outlive its lab.
             self.close()
             raise
         return self
 
     def close(self) -> None:
-        """Remove every process, namespace and interface of the lab. Files stay. Idempotent."""
+        """Remove every process, namespace and interface of the lab, but no files. Idempotent."""
         for host in self.hosts:
             host.kill()
         for host in self.hosts:
@@ -115,18 +119,21 @@ class Lab:
 
     @property
     def known_hosts(self) -> str:
-        """The hosts' true keys, as lines of a known-hosts file."""
+        """Return the hosts' true keys, as lines of a known-hosts file."""
         return "".join(host.known_hosts for host in self.hosts)
 
     def fleet_yaml(self, *, python: str | None = sys.executable, **extra: Any) -> str:
-        """A fleet file with these hosts. `python` and `extra` go to every host; None leaves a key out."""
+        """Return a fleet file with these hosts.
+
+        `python` and `extra` apply to every host; None leaves a key out.
+        """
         return yaml.safe_dump(
             {"version": 1, "hosts": [self.fleet_entry(host, python=python, **extra) for host in self.hosts]},
             sort_keys=False,
         )
 
     def fleet_entry(self, host: LabHost, **extra: Any) -> dict[str, Any]:
-        """The fleet file's entry of one host."""
+        """Return the fleet file's entry of one host."""
         entry = {
             "name": host.name,
             "address": host.address,
@@ -149,7 +156,7 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command line on a host with the system's `ssh`.
 
-        It uses the host's true key and the lab's identity, and no user configuration; `options` take precedence.
+        The call uses the host's true key and the lab's identity, and no user configuration; `options` take precedence.
         """
         known_hosts = self.directory / "known_hosts"
         known_hosts.write_text(self.known_hosts)
@@ -176,7 +183,7 @@ class Lab:
 
 
 def open_host_pids() -> set[int]:
-    """PIDs of the children of this process that hold the hosts of open labs."""
+    """Return the PIDs of the children of this process that hold the hosts of open labs."""
     return {host.outer_pid for lab in Lab.open_labs for host in lab.hosts if host.outer_pid is not None}
 
 

@@ -1,4 +1,4 @@
-"""Requirements of the lab on this machine, and what is missing."""
+"""Requirements of the lab on this machine, and a check for missing ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LabBroken(Exception):
 
 @cache
 def missing() -> tuple[str, ...]:
-    """Missing requirements; empty if hosts can be created."""
+    """Return the missing requirements; empty if hosts can be created."""
     if not sys.platform.startswith("linux"):
         return ("Linux",)
     lacks = []
@@ -53,7 +53,7 @@ def missing() -> tuple[str, ...]:
 
 
 def require(*programs: str) -> None:
-    """Raise LabUnavailable unless hosts can be created here, and `programs` (absolute paths) exist."""
+    """Raise LabUnavailable unless hosts can be created on this machine, and `programs` (absolute paths) exist."""
     lacks = [*missing(), *(program for program in programs if not os.access(program, os.X_OK))]
     if lacks:
         raise LabUnavailable(f"This machine cannot make lab hosts; it lacks: {', '.join(lacks)}.")

@@ -1,7 +1,7 @@
 """Namespaces, cables and the switch of a lab.
 
-The switch is a bridge in its own namespace: if `bridge-nf-call-iptables` is 1, a bridge in the root namespace can drop
-frames. The desktop has a cable into it like every host.
+The switch is a bridge in its own namespace, because a bridge in the root namespace can drop frames if
+`bridge-nf-call-iptables` is 1. The desktop is connected to the switch like every host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Network:
         self._ports: dict[str, str] = {}
 
     def namespace(self, host: str) -> str:
-        """Name of the host's network namespace, as `ip netns` lists it."""
+        """Return the name of the host's network namespace, as `ip netns` lists it."""
         return f"{self._subnet.tag}-{host}"
 
     def build(self, addresses: dict[str, str]) -> None:
@@ -58,7 +58,7 @@ class Network:
             )
 
     def remove(self) -> None:
-        """Remove all of it; its processes must have ended. May be called at any stage of building."""
+        """Remove the network at any stage of its creation; its processes must have ended."""
         remove_tagged(self._subnet.tag)
 
     def cut(self, host: str) -> None:
@@ -70,7 +70,10 @@ class Network:
         _ip(f"link set {self._ports[host]} up", namespace=self._switch)
 
     def shape(self, host: str, rate: str, after: str | None = None) -> None:
-        """Limit the host's cable to `rate` (as tc writes it: 200mbit), each way, after `after` (4mb) bytes."""
+        """Limit the host's cable to `rate` in each direction, after `after` bytes.
+
+        Both are in tc's notation, such as 200mbit and 4mb.
+        """
         burst = BURST if after is None else ("burst", after, "limit", "256kb")
         for namespace, device in self._ends(host):
             _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *burst])
@@ -86,12 +89,12 @@ class Network:
 
 
 def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
-    """Keep new interfaces from soliciting routers: byte counters then count little but the traffic of programs."""
+    """Keep new interfaces from soliciting routers, so that byte counters count little but the traffic of programs."""
     commands = [
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces
     ]
-    # A kernel without IPv6 does not have the setting.
+    # A kernel without IPv6 does not have this setting.
     _run(["sh", "-c", "test -d /proc/sys/net/ipv6 || exit 0; " + " && ".join(commands)])
 
 

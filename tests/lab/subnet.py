@@ -24,8 +24,10 @@ COUNT = 256
 
 
 class Subnet:
-    """A claimed /24: the desktop is .1, hosts have the other addresses. Names of its interfaces and namespaces begin
-    with `tag`."""
+    """A claimed /24 subnet, with the desktop at .1 and hosts at the other addresses.
+
+    Names of the lab's interfaces and namespaces begin with `tag`.
+    """
 
     def __init__(self, number: int, claim: int):
         self.number = number
@@ -34,17 +36,17 @@ class Subnet:
         self._claim = claim
 
     def address(self, last_octet: int) -> str:
-        """The address in this subnet with this last octet."""
+        """Return the address in this subnet with the given last octet."""
         return str(self.network[last_octet])
 
     def release(self) -> None:
-        """Release the claim. Everything with the tag must have been removed before."""
+        """Release the claim; every interface and namespace with the tag must have been removed before."""
         _claim_file(self.number).unlink(missing_ok=True)
         os.close(self._claim)
 
 
 def tag(owner: int, number: int) -> str:
-    """Name of the desktop's interface and start of the namespaces' names; at most 15 characters, Linux's limit."""
+    """The name of the desktop's interface and the prefix of namespaces; Linux limits it to 15 characters."""
     return f"ty{owner}n{number}"
 
 
@@ -95,12 +97,12 @@ def _claim_file(number: int) -> Path:
 
 
 def _lock(number: int) -> int | None:
-    """A descriptor that holds the lock of this subnet, or None if another process holds it."""
+    """Return a descriptor that holds the lock of this subnet, or None if another process holds it."""
     path = _claim_file(number)
     claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between open and lock the owner may have released it and removed this file.
+        # Between open and lock, the owner may have released the claim and removed this file.
         if os.fstat(claim).st_ino == path.stat().st_ino:
             return claim
     except (BlockingIOError, FileNotFoundError):

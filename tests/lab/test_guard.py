@@ -1,4 +1,4 @@
-"""The guard fails tests that leak; tests without a lab are skipped, or fail in CI."""
+"""Tests that the guard fails tests that leak, and tests without a lab are skipped, or fail in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of lab hosts that other tests rely on."""
+"""Tests of properties of lab hosts that other tests rely on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_three_hosts_are_up_in_seconds(lab: LabFactory) -> None:
     hosts = lab(3).hosts
     took = time.monotonic() - began
     assert [host.name for host in hosts] == ["gpu-a", "gpu-b", "gpu-c"]
-    assert took < 20  # 1 s on an idle machine
+    assert took < 20  # The hosts take 1 s on an idle machine.
 
 
 def test_a_host_has_its_own_name_home_and_processes_over_ssh(lab3: Lab) -> None:
@@ -96,7 +96,7 @@ def test_a_changed_host_key_is_noticed_by_ssh(lab: LabFactory) -> None:
 
 
 def scanned_fingerprint(address: str) -> str:
-    """Fingerprint of a server's key, computed by ssh-keygen."""
+    """Return the fingerprint of a server's key, computed by ssh-keygen."""
     scanned = subprocess.run(
         ["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True, check=True
     ).stdout
@@ -121,7 +121,7 @@ def test_a_shaped_cable_has_the_given_rate(lab3: Lab) -> None:
         assert 0.7 < seconds_for_4_mb(lab3) < 30, "4 MB at 5 MB/s"
     finally:
         host.unshape()
-    # Faster than the shaped link can be; a loaded machine may need several tries.
+    # The shaped link cannot be this fast; a loaded machine may need several tries.
     wait_until(lambda: seconds_for_4_mb(lab3) < 0.7, what="a cable as fast as before")
 
 

@@ -1,4 +1,4 @@
-"""A closed or killed lab leaves no process, interface or namespace."""
+"""Tests that a closed or killed lab leaves no process, interface or namespace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]
 
 
 def traces(tag: str) -> dict[str, list[str]]:
-    """Parts of a lab on this machine: names that begin with its tag."""
+    """Return the parts of a lab on this machine: names that begin with its tag."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout.splitlines()
     commands = []
@@ -44,7 +44,7 @@ def traces(tag: str) -> dict[str, list[str]]:
 
 
 def owner_tag(pid: int) -> str:
-    """Tags of the labs that this process owns."""
+    """Return the tags of the labs that this process owns."""
     return f"ty{pid}n"
 
 
@@ -119,9 +119,9 @@ def test_the_command_keeps_hosts_until_it_is_interrupted(tmp_path: Path, ending:
 
 @contextmanager
 def held_lab(fleet: Path) -> Iterator[subprocess.Popen[str]]:
-    """`python -m tests.lab` with one host, up and with its files written; killed at the end if it still runs."""
+    """Run `python -m tests.lab` with one host; return once it is up, and kill it at the end if it still runs."""
     command = [sys.executable, "-m", "tests.lab", "--hosts", "1", "--fleet", str(fleet)]
-    # Files of a killed owner are removed with the test's folder.
+    # The files of a killed owner are removed with the test's folder.
     surroundings = {**os.environ, "TMPDIR": str(fleet.parents[1])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=surroundings

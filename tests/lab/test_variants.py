@@ -1,4 +1,4 @@
-"""Each option of HostSpec has its effect."""
+"""Tests that each option of HostSpec has its effect."""
 
 from __future__ import annotations
 

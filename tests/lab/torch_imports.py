@@ -6,4 +6,5 @@ import sklearn.datasets  # noqa: F401 - for the examples that are forked
 import torch
 import torch.distributed
 
-torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()  # imported by optimizers on first use
+# Creating an optimizer imports the modules that optimizers import on first use.
+torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()

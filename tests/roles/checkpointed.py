@@ -1,4 +1,4 @@
-"""Gangs of real trainers that save checkpoints, and their recorded losses."""
+"""Gangs of real trainers that save checkpoints, and the losses that they record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
 
 
 class Gang:
-    """`size` trainers of resumable.py in `folder`, with a join store."""
+    """`size` trainers that run resumable.py in `folder` with a join store."""
 
     def __init__(self, start: Start, folder: Path, size: int, store: Served | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class Gang:
         ]
 
     def kill(self) -> list[str]:
-        """Kill all trainers at once, like the loss of a host; returns their output."""
+        """Kills all trainers at once, as the loss of a host would; returns their output."""
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
         outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
@@ -62,13 +62,13 @@ class Gang:
             process.send_signal(signal.SIGTERM)
 
     def ended(self) -> list[tuple[int, str]]:
-        """(exit code, output) of each, by rank."""
+        """Waits for the end of all trainers; returns exit code and output by rank."""
         outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
         self.generation += 1
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
 
     def losses(self, rank: int = 0) -> dict[int, str]:
-        """The last line of each step, without its number."""
+        """Returns the losses in the last line of each step, by step."""
         log = self.folder / f"losses.{rank}"
         lines = log.read_text().splitlines() if log.exists() else []
         return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}

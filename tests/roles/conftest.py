@@ -14,7 +14,7 @@ from tests.roles.processes import Keeper, Start, Train, bare_environment, free_p
 
 @pytest.fixture(scope="session")
 def torch_imported() -> Iterator[ForkServer]:
-    """A process that has imported torch, to be forked."""
+    """A fork server that has imported torch."""
     fork_server = ForkServer(bare_environment(), "tests.roles.imports")
     yield fork_server
     fork_server.close()
@@ -22,8 +22,11 @@ def torch_imported() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def start_forked(torch_imported: ForkServer) -> Iterator[Start]:
-    """start(*arguments of python, environment={...}) → a process with combined output, which ends with the test.
-    Without the seconds in which each imports torch: tests on hosts have processes that do."""
+    """Starts forked processes: `start(*arguments of python, environment={...})`.
+
+    The output of a process is one stream, and the process ends with the test. Forks save the seconds in which each
+    process imports torch; processes on lab hosts import it themselves.
+    """
     processes: list[ForkedProcess] = []
 
     def start(*arguments: str | Path, environment: dict[str, str] | None = None) -> Any:
@@ -43,7 +46,7 @@ def start(start_forked: Start) -> Start:
 
 @pytest.fixture
 def train(start: Start) -> Train:
-    """train(script, n) → the output of each of n trainers, after all have ended with 0."""
+    """Runs trainers: `train(script, n)` returns the output of each of n trainers, whose exit codes must be 0."""
 
     def train(script: Path, world_size: int, *arguments: str, **more: str) -> list[str]:
         port = free_port()

@@ -1,4 +1,4 @@
-"""A join store on loopback, served by the keeper's listener in a separate process that tests can kill."""
+"""A join store on the loopback interface, served by the keeper's listener in a process that tests can kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = exchange_key(SECRET)
 
 @dataclass
 class Served:
-    """A served join store."""
+    """A join store that is served by a separate process."""
 
     address: str
     process: subprocess.Popen[str]
@@ -30,7 +30,7 @@ class Served:
         return host, int(port)
 
     def log(self) -> str:
-        """End the server; returns what it has logged."""
+        """Ends the server; returns its log."""
         self.process.kill()
         _, errors = self.process.communicate(timeout=60)
         return errors

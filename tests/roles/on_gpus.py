@@ -1,7 +1,7 @@
 """Trainers that share this machine's first GPU, each on a simulated host.
 
-NCCL rejects two ranks on one GPU of one host. A different NCCL_HOSTID for each rank makes it treat them as hosts, so
-that they communicate through NCCL's sockets.
+NCCL rejects two ranks on one GPU of one host. With a different NCCL_HOSTID for each rank, NCCL treats the ranks as
+hosts and connects them through sockets.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ GPU_MARKS = [
 
 
 class Interpreters:
-    """Start scripts in new interpreters, since forks of a process with an initialized GPU cannot use it."""
+    """Starts scripts in new interpreters, because forks of a process with an initialized GPU cannot use the GPU."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """A process with combined output as text."""
+        """Starts a process with its output as a single text stream."""
         given = environment or {}
         servant = given.get("TORCHYARD_ROLE") in ("ps", "reducer")
         gpu = {

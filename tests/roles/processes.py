@@ -23,7 +23,7 @@ Train = Callable[..., list[str]]
 
 
 def bare_environment() -> dict[str, str]:
-    """This process's environment without variables of launchers, and with settings for two shared cores."""
+    """Returns this process's environment without variables of launchers, and with settings for two shared CPU cores."""
     launchers = ("TORCHYARD_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     path = os.pathsep.join(filter(None, [str(ROOT / "agent"), environment.get("PYTHONPATH", "")]))
@@ -31,7 +31,7 @@ def bare_environment() -> dict[str, str]:
 
 
 def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> dict[str, str]:
-    """The environment of a trainer with one rank; worker-0 is the chief."""
+    """Returns the environment of a trainer with one rank; worker-0 is the chief."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -51,29 +51,30 @@ def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> d
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    """The output of a process, after exit code 0."""
+    """Waits for the end of a process with exit code 0; returns its output."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     return output
 
 
 def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
-    """The outputs of processes that wait for each other.
+    """Returns the outputs of processes that wait for each other.
 
-    Fails as soon as one of them fails, with the outputs of all that end soon after: the first may be a victim.
+    Fails as soon as one of the processes fails, with the outputs of all that end soon after, because the first failure
+    may be a consequence of another.
     """
     wait_until(
         lambda: all(process.poll() == 0 for process in processes) or any(process.poll() for process in processes)
     )
     if any(process.poll() for process in processes):
-        time.sleep(1.0)  # the others notice the loss; none is waited for, as some never do
+        time.sleep(1.0)  # The other processes need time to detect the loss. The delay is fixed, because some never end.
         ended = [process for process in processes if process.poll() is not None]
         raise AssertionError("\n----\n".join(f"exit {each.returncode}\n{each.communicate()[0]}" for each in ended))
     return [output_of(process) for process in processes]
 
 
 def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Popen[str]) -> None:
-    """`wait_until` that fails at once when one of the processes has failed."""
+    """Calls `wait_until`, and fails immediately when one of the processes has failed."""
 
     def holds() -> bool:
         for process in processes:
@@ -87,7 +88,7 @@ class Keeper:
     """A receiver of metrics reports, like a keeper."""
 
     def __init__(self, name: str) -> None:
-        self.address = f"@torchyard-test/{os.getpid()}/{name}"[:100]  # a socket's name has at most 107 bytes
+        self.address = f"@torchyard-test/{os.getpid()}/{name}"[:100]  # The name of a socket has at most 107 bytes.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address.replace("@", "\0", 1))
         self._socket.setblocking(False)
@@ -97,12 +98,12 @@ class Keeper:
         self._thread = threading.Thread(target=self._take_all)
 
     def listen(self) -> Keeper:
-        """Receive continuously: otherwise the system drops all but the first ten datagrams."""
+        """Receives continuously; otherwise the system drops all but the first ten datagrams."""
         self._thread.start()
         return self
 
     def received(self) -> list[tuple[str, int, dict[str, float]]]:
-        """The reports since the last call."""
+        """Returns the reports since the last call."""
         self._take()
         with self._lock:
             received, self._received = self._received, []

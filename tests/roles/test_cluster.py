@@ -1,4 +1,4 @@
-"""Calls of Cluster besides training: clipping by value, accumulate(), unwrap(), `with ty.join()`; and exports."""
+"""Tests of further calls of Cluster: clipping by value, accumulate(), unwrap(), `with ty.join()`; and of exports."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_with_leaves_at_its_end_and_lets_exceptions_through() -> None:
     assert process_entry._joined.has_left
     process_entry._joined.leave()
     process_entry._joined._leave_at_exit()
-    assert ended == ["abandoned"]  # the exit handler does nothing more
+    assert ended == ["abandoned"]  # The exit handler has no further effect.
     with pytest.raises(SystemExit):
         end_with(SystemExit(0))
     assert ended == ["abandoned", "left"]

@@ -1,4 +1,4 @@
-"""Options of loader(): DataLoader's defaults, an existing DataLoader, and shares of an evaluation."""
+"""Tests of the options of loader(): DataLoader's defaults, an existing DataLoader, and shares of an evaluation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def numbers(loader: Any) -> list[list[int]]:
 
 def test_the_defaults_are_dataloaders() -> None:
     assert numbers(made(list(range(3)))) == [[0], [1], [2]]
-    assert numbers(made(list(range(5)), 2, 1)) == [[1], [3], [0]]  # padded, so that both make the same number of steps
+    # The loader pads the data, so that both workers make the same number of steps.
+    assert numbers(made(list(range(5)), 2, 1)) == [[1], [3], [0]]
     assert numbers(made(list(range(5)), 2, 1, drop_last=True)) == [[1], [3]]
 
 
@@ -118,7 +119,7 @@ def test_what_cannot_be_shared_out_is_refused() -> None:
     ):
         with pytest.raises(ty.UsageProblem, match=sentence):
             made(loader, 2)
-    # One process gets all of the data in the script's order.
+    # A single process gets all data in the script's order.
     assert numbers(made(DataLoader(data, batch_sampler=batches))) == [[0, 1], [2, 3], [4, 5]]
     assert numbers(made(DataLoader(Stream(), batch_size=2))) == [[0, 1], [2]]
     with pytest.raises(ty.UsageProblem, match="got a loader that it has made itself"):
@@ -157,7 +158,7 @@ def test_an_evaluation_is_no_step_of_training() -> None:
     test = cluster.loader(torch.ones(6, 1), batch_size=2, evaluation=True)
     for batch in test:
         model(batch)
-        break  # leaving the loop early ends the evaluation
+        break  # Leaving the loop early ends the evaluation.
     with torch.no_grad():
         assert len(list(map(model, test))) == 3
     assert boundaries == []

@@ -1,4 +1,4 @@
-"""A loader resumes within an epoch with the same batches as an uninterrupted run."""
+"""Tests that a loader resumes within an epoch with the same batches as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ def test_finished_epochs_yield_nothing_and_the_rest_is_what_it_would_have_been(h
     seen.append([next(iterator).tolist() for _ in range(min(batches, len(expected[1])))])
     random = torch.get_rng_state()
     if not batches:
-        next(iterator)  # saved before the order of the epoch is drawn, with the random state for it
+        # The position is saved before the order of the epoch is drawn, with the random state for drawing it.
+        next(iterator)
     position = {**broken.position(), "batches": len(seen[1])}
-    torch.manual_seed(99)  # the new process has another random state
+    torch.manual_seed(99)  # The new process has a different random state.
     resumed = fresh()
     torch.rand(7)
     points = []
@@ -88,7 +89,7 @@ def test_with_fewer_workers_than_before_the_batches_done_are_counted_over() -> N
     now.go_on_from(before.position(), lambda: None)
     first, second = epochs(now, 2)
     assert first == []
-    assert len(second) == 4 - 3  # 2 batches of 3 workers were 3 of 2
+    assert len(second) == 4 - 3  # 2 batches of 3 workers correspond to 3 batches of 2 workers.
 
 
 def test_an_evaluation_neither_counts_nor_is_passed_over() -> None:

@@ -1,4 +1,4 @@
-"""The identity of a process from its environment variables."""
+"""Tests of deriving the identity of a process from its environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports over a real socket: they arrive or are dropped, without an effect on training."""
+"""Tests of reports over a real socket: they arrive or are dropped, without an effect on training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_keeper_that_does_not_read_costs_no_time(keeper: Keeper) -> None:
     reporter = reporter_to(keeper.address)
     began = time.monotonic()
     sent = [reporter.send({"step": step}) for step in range(5000)]
-    assert time.monotonic() - began < 50  # less than 10 ms each
+    assert time.monotonic() - began < 50  # Each report takes less than 10 ms.
     assert sent[0]
     assert not sent[-1]
     reporter.close()

@@ -1,6 +1,6 @@
-"""Training on GPUs has the same results as on the CPU, under every strategy.
+"""Tests that training on GPUs has the same results as on the CPU, under every strategy.
 
-These tests need a GPU that torch sees.
+These tests need a GPU that torch can use.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ EXCHANGES = pytest.mark.parametrize(
 def test_300_steps_over_nccl_or_reducers_equal_one_gpu_on_the_whole_batch(
     runs: Runs, ranks: tuple[int, ...], reducers: int, dtype: str, tolerance: float
 ) -> None:
-    """In single precision with clipping by the norm, and a schedule."""
+    """Training is in single precision with clipping by the norm, and a schedule."""
     topology = runs.topology(len(ranks), reducers, ranks=ranks)
     chief, *_ = topology.outputs("large_batch.py", dtype, *["clip"] * (dtype == "float32"))
     result = json.loads(chief.splitlines()[-1])
@@ -85,7 +85,7 @@ def test_300_steps_over_nccl_or_reducers_equal_one_gpu_on_the_whole_batch(
 
 @EXCHANGES
 def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """Shared, frozen, unused or rarely used parameters, a buffer; with autocast, and with a skipped step."""
+    """The model has shared, frozen, unused and rarely used parameters; training uses autocast and skips a step."""
     for arguments, skipped in ((["amp=1"], 0), (["nan=2"], 1)):
         outputs = runs.topology(len(ranks), reducers, ranks=ranks, on_nan="skip").outputs("reduced.py", *arguments)
         assert len(set(digests(outputs[0]))) == 6
@@ -96,7 +96,7 @@ def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tup
 
 @EXCHANGES
 def test_a_step_with_nan_ends_all_one_step_later(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """The flag is not awaited on a GPU: the step itself is made."""
+    """On a GPU, the rank does not wait for the flag, so the step itself is made."""
     for worker in runs.topology(len(ranks), reducers, ranks=ranks, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)
         assert worker.returncode == 1
@@ -108,7 +108,7 @@ def check_scaled(outputs: list[str]) -> None:
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     for each in found:
         assert each["device"] == "cuda:0"
-        assert each["scale"] == each["expected_scale"] == 2.0**11  # grown twice and halved once
+        assert each["scale"] == each["expected_scale"] == 2.0**11  # The scale has grown twice and was halved once.
         assert each["difference"] < 2e-3, each
         assert each["digest"] == found[0]["digest"]
 
@@ -124,7 +124,7 @@ def test_float16_with_a_gradscaler_learns_what_one_gpu_does_and_all_leave_out_on
 def test_float16_with_a_gradscaler_through_parameter_servers(
     start: Start, tmp_path: Path, overflowing: list[str]
 ) -> None:
-    """If only one overflows, the step uses the gradients of the other."""
+    """If only one worker overflows, the step uses the gradients of the other."""
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
     program = PROGRAMS / "scaled.py"
     servers = [start(program, environment=cluster.server(number)) for number in range(2)]
@@ -136,7 +136,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
         first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
         assert (first["scale"], second["scale"]) == (2.0**13, 2.0**11)
         assert first["digest"] == second["digest"]
-        assert first["difference"] < 0.02  # compared with a step of both
+        assert first["difference"] < 0.02  # The difference is relative to a step with the gradients of both workers.
     assert [output_of(server) for server in servers] == ["", ""]
 
 
@@ -145,7 +145,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
 def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
     strategy: str, groups: int, dtype: torch.dtype
 ) -> None:
-    """In a CUDA stream of the script, which the sending and receiving threads do not use."""
+    """The script uses its own CUDA stream, which the sending and receiving threads do not use."""
 
     def trained(device: torch.device) -> dict[str, torch.Tensor]:
         run = Run(groups, 2, groups, strategy)
@@ -158,7 +158,7 @@ def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
             served = run.worker(rank)
             model = network(dtype).to(device)
             model, optimizer = served.distribute(model, momentum(model), device)
-            if rank == 0:  # other groups do not train
+            if rank == 0:  # Other groups do not train.
                 descend(model, optimizer, [(x.to(device), y.to(device)) for x, y in batches(20, 8, dtype)])
             served.finish()
             served.leave()
@@ -179,14 +179,14 @@ def test_groups_of_hogwild_on_gpus_count_every_update_once(
     program = PROGRAMS / "counts_updates.py"
     processes = [groups.start(rank, program, tmp_path, count, 0.005) for rank, count in updates.items()]
     results = [last_line(output_of(process)) for process in processes]
-    for rank in (0, 1):  # the chief's group, which ends last
+    for rank in (0, 1):  # Both ranks belong to the chief's group, which ends last.
         assert results[rank] == {"rank": rank, "least": -95.0, "most": -95.0, "rest": 0.0}
 
 
 def test_two_ranks_over_nccl_that_were_killed_have_the_losses_of_two_that_were_not(
     start: Start, tmp_path: Path, store: join_stores.Served
 ) -> None:
-    """With dropout, whose random numbers are the GPU's."""
+    """The model has dropout, whose random numbers are drawn on the GPU."""
     whole = uninterrupted(Gang(start, tmp_path / "whole", 2))
     gang = Gang(start, tmp_path / "killed", 2, store)
     outputs = killed_somewhere_and_resumed(gang, kills=1, seed=2)
@@ -201,7 +201,7 @@ def test_a_strategy_of_the_script_s_own_meets_over_nccl(start: Start, monkeypatc
     port = free_port()
     processes = [start(test_own_strategy.PROGRAM, environment=trainer_environment(rank, 2, port)) for rank in range(2)]
     first, second = (json.loads(output_of(process).splitlines()[-1]) for process in processes)
-    _, after = test_own_strategy.alone([first, second])  # on the CPU
+    _, after = test_own_strategy.alone([first, second])  # Compute the expected result on the CPU.
     assert first["after"] == second["after"]
     assert torch.allclose(torch.tensor(first["after"]), torch.tensor(after), rtol=0, atol=1e-12)
 
@@ -245,7 +245,7 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
         exchange = HierarchicalReduction(client, LocalGroups([1], 0), DEVICE)
         for step in range(3):
             flats = [torch.full((100_000,), float(step + bucket), device=DEVICE) for bucket in range(4)]
-            sent = [flat.mul(2.0) for flat in flats]  # may still be computed
+            sent = [flat.mul(2.0) for flat in flats]  # The GPU may still compute these values.
             futures = [exchange.average(flat, step, bucket) for bucket, flat in enumerate(sent)]
             for future, flat, before in zip(futures, sent, flats, strict=True):
                 future.wait()
@@ -255,7 +255,7 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
 
 
 LONG_KERNEL_CYCLES = 2_000_000_000
-"""About a second."""
+"""The duration of a kernel in GPU cycles, about a second."""
 
 
 def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_own() -> None:
@@ -268,7 +268,7 @@ def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_ow
     torch.cuda.synchronize()
 
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
-    gradient.fill_(3.0)  # after a kernel that still runs, and before the fence
+    gradient.fill_(3.0)  # The kernel runs after a kernel that is still active, and before the fence.
     staging.fence()
     torch.cuda._sleep(LONG_KERNEL_CYCLES)
     next_step = torch.cuda.Event()
@@ -282,7 +282,8 @@ def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_ow
     read = torch.cuda.Event()
     staging.target(chunk).fill_(5.0)
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
-    seen = parameters[0].detach() * 1.0  # a kernel of this step, launched before the new parameters are installed
+    # This kernel belongs to the step and is launched before the new parameters are installed.
+    seen = parameters[0].detach() * 1.0
     read.record()
     staging.install([chunk])
     assert read.query()

@@ -1,4 +1,4 @@
-"""The contents and times of reports, with a test clock."""
+"""Tests of the contents and times of reports, with a test clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
 
 
 class FakeTensor:
-    """Counts how often it is read, which on a GPU is how often training waits."""
+    """Counts how often its value is read; on a GPU, each read makes training wait."""
 
     def __init__(self, value: float, numbers: int = 1) -> None:
         self.value, self.numbers, self.reads, self.detached = value, numbers, 0, 0
@@ -43,7 +43,7 @@ def test_the_first_step_is_due_at_once_and_later_ones_five_times_a_second() -> N
     assert progress.due(at_step=True)
     assert progress.take() == {"step": 1}
     sent = 0
-    for _ in range(1000):  # ten seconds of steps of 10 ms
+    for _ in range(1000):  # The loop takes ten seconds, with steps of 10 ms.
         clock.now += 0.01
         progress.step()
         if progress.due(at_step=True):
@@ -83,7 +83,7 @@ def test_a_tensor_is_cut_loose_and_read_only_for_the_report() -> None:
     for loss in losses:
         progress.note({"loss": loss})
         progress.step()
-    assert progress.take() == {"step": 10, "loss": 9.0, "compute_s": 0.0}  # this clock stands still
+    assert progress.take() == {"step": 10, "loss": 9.0, "compute_s": 0.0}  # The test clock stands still.
     assert [loss.reads for loss in losses] == [0] * 9 + [1]
     assert all(loss.detached == 1 for loss in losses)
 
@@ -98,7 +98,7 @@ def test_throughput_counts_the_samples_of_finished_steps_and_not_the_warm_up() -
         progress.batch(64)
         clock.now += 0.1
         progress.step()
-    progress.batch(64)  # prefetched: its step is still to come
+    progress.batch(64)  # The batch is prefetched for a step that has not begun.
     assert progress.take()["throughput"] == pytest.approx(640)
 
 
@@ -155,7 +155,7 @@ def test_names_of_the_scripts_own_are_reported_up_to_32_of_them() -> None:
     progress.note({f"layer_{number}": 0.0 for number in range(31)})
     with pytest.raises(UsageProblem, match="report\\(\\) got 33 names of its own, but 32 are kept: accuracy, "):
         progress.note({"one_more": 1.0})
-    assert len(progress.take()) == 33  # refused metrics are not included
+    assert len(progress.take()) == 33  # Refused metrics are not included.
     progress.note({"step": 7, "accuracy": 0.75})
     assert progress.take()["accuracy"] == 0.75
 

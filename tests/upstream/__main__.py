@@ -2,7 +2,8 @@
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 
-Exits with 1 if a loop ends neither with the correct result nor with a refusal. Writes the table if all loops were run.
+The exit code is 1 if a loop ends neither with the correct result nor with a refusal. The table is written only if all
+loops were run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.upstream.runs import Cell
 
 @contextmanager
 def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
-    """The python that runs the loops: forked from a process that has imported torch, if possible."""
+    """Provide the Python for the loops; if possible, it forks scripts from a process that has imported torch."""
     if cold or os.geteuid() != 0:
         yield sys.executable
     else:
@@ -34,7 +35,7 @@ def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
 
 
 def prove(cells: Sequence[Cell], folder: Path, *, slots: int, cold: bool) -> dict[Cell, runs.Verdict]:
-    """The verdict of each cell, printed when it is known."""
+    """Return the verdict of each cell, printing each as soon as it is known."""
     references = folder / "reference"
     with redirect_stdout(io.StringIO()):
         runs.make_references(cells, references)

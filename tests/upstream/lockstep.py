@@ -1,7 +1,7 @@
-"""Several ranks of one program as threads of one process; one runs at a time.
+"""Several ranks of one program as threads of one process, of which one runs at a time.
 
 Turns end at collective calls and are in rank order, so that a run is deterministic. Random states are switched with the
-turns, so that each rank has its own, like a process.
+turns, so that each rank has its own state, like a process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 
 
 class Diverged(RuntimeError):
-    """The ranks are at different calls, or one has ended while others wait for it."""
+    """Raised when ranks are at different calls, or when a rank has ended while others wait for it."""
 
 
 class Lockstep:
-    """The turns of `ranks` threads."""
+    """A scheduler for the threads of `ranks` ranks."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -29,11 +29,11 @@ class Lockstep:
         self._living = set(range(ranks))
         self._met = [0] * ranks
         self._boxes: list[list[tuple[str, Any]]] = [[("", None)] * ranks for _ in range(2)]
-        """The values of a call and of the next one: a rank contributes to the next while others still read."""
+        """The values of a call and of the next call, to which a rank may contribute while others still read."""
         self._error: BaseException | None = None
 
     def run(self, program: Callable[[int], None]) -> None:
-        """Runs `program(rank)` in every thread to its end. Raises the first exception of any."""
+        """Run `program(rank)` in every thread to its end; raise the first exception."""
         start = _generators()
         threads = [threading.Thread(target=self._live, args=(program, rank, start)) for rank in range(self.ranks)]
         for thread in threads:
@@ -45,8 +45,9 @@ class Lockstep:
             raise self._error
 
     def meet(self, rank: int, call: str, value: Any) -> list[Any]:
-        """The values of all ranks at this call, in the order of ranks. They are shared: pass copies of values that
-        change afterwards.
+        """Return the values of all ranks at this call, in the order of ranks.
+
+        The values are shared between ranks: pass copies of values that change afterwards.
         """
         boxes = self._put(rank, call, value)
         mine = _generators()

@@ -1,8 +1,8 @@
-"""The reference result of a loop: ranks run separately with their own random states and buffers, and gradients are
-averaged in rank order.
+"""The reference result of a loop, computed without any code of Torchyard.
 
-It has no code in common with Torchyard: the loop imports this module's `join` under the name `torchyard_roles`.
-Gradients are averaged after each backward pass outside no_sync() and accumulate(), and before each step.
+The ranks run separately with their own random states and buffers, and gradients are averaged in rank order: after each
+backward pass outside no_sync() and accumulate(), and before each step. The loop imports this module's `join` under the
+name `torchyard_roles`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Cluster:
         for each in models:
             self._models.append(each)
             _take_state(each, self._meet("distribute", _state(each))[0])
-            each.no_sync = lambda: self.accumulate()  # a function, which copies of the model share
+            each.no_sync = lambda: self.accumulate()  # no_sync is a function, which copies of the model share.
         if optimizer is None:
             return model
         for each in optimizers:
@@ -83,8 +83,10 @@ class Cluster:
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
 
     def after_backward(self) -> None:
-        """Average every model's gradients, and copy the chief's buffers to all ranks, as DDP does before a forward
-        pass."""
+        """Average every model's gradients, and copy the chief's buffers to all ranks.
+
+        DDP copies the buffers before a forward pass.
+        """
         if self._local or self._alone:
             return
         self._average([each for model in self._models for each in model.parameters()])
@@ -92,7 +94,8 @@ class Cluster:
             buffers = dict(model.named_buffers())
             first = self._meet("buffers", {name: each.clone() for name, each in buffers.items()})[0]
             for name, each in buffers.items():
-                each.data.copy_(first[name])  # batch norm's statistics may be in a graph that is still needed
+                # `.data` avoids an error, because batch norm's statistics may be in a graph that is still needed.
+                each.data.copy_(first[name])
 
     def _average(self, parameters: Sequence[Tensor]) -> None:
         if self._alone:
@@ -166,7 +169,7 @@ def _join() -> Cluster:
 
 @contextmanager
 def _in_place_of_torchyard() -> Iterator[None]:
-    """`import torchyard_roles` finds the reference, and every backward pass ends with an average."""
+    """Make `import torchyard_roles` return the reference, and end every backward pass with an average."""
     module = types.ModuleType("torchyard_roles")
     module.join = _join  # type: ignore[attr-defined]
     before, own_backward = sys.modules.get("torchyard_roles"), torch.autograd.backward
@@ -198,7 +201,7 @@ def _in_place_of_torchyard() -> Iterator[None]:
 
 
 def run(loop: str, ranks: int, results: Path, *, alone: bool = False) -> None:
-    """Runs one loop, whose ranks write their results into a folder. With `alone`, gradients are not averaged."""
+    """Run one loop, whose ranks write their results into a folder. With `alone`, gradients are not averaged."""
     results.mkdir(parents=True, exist_ok=True)
     os.environ[RESULTS] = str(results)
     lockstep = Lockstep(ranks)

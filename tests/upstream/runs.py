@@ -32,7 +32,7 @@ STRATEGIES = {
     "sandblaster": ("{kind: sandblaster}", "{name: servers, role: ps, replicas: 2}"),
     "downpour": ("{kind: downpour, worker_groups: 2}", "{name: servers, role: ps, replicas: 1}"),
 }
-"""By name: the strategy and its further pool."""
+"""The strategy and its additional pool, by name."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
 """Environment of loops in asynchronous groups: smaller and more steps."""
@@ -52,7 +52,10 @@ _END = re.compile(r"exited with \d+: (?:\w+\.)*(\w+): (.*?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Verdict:
-    """`outcome`: equal, learns, agrees or refused; or a defect: different, diverging, fails, hangs."""
+    """The outcome of a run, with details.
+
+    `outcome` is equal, learns, agrees or refused; or a defect: different, diverging, fails or hangs.
+    """
 
     outcome: str
     sentence: str = ""
@@ -64,12 +67,12 @@ class Verdict:
 
 
 def names() -> list[str]:
-    """Every loop."""
+    """Return the names of all loops."""
     return sorted(path.stem for path in LOOPS.glob("*.py") if path.stem != "experiment")
 
 
 def make_references(cells: Iterable[Cell], folder: Path) -> None:
-    """The reference results of these cells, each in `reference_of` the cell."""
+    """Compute the reference results of the given cells, each in the folder `reference_of` the cell."""
     for place, (loop, strategy, workers) in {reference_of(folder, cell): cell for cell in cells}.items():
         if strategy == "downpour":
             with _environment(PACE):
@@ -104,7 +107,7 @@ class Computer:
         )
 
     def run(self, loop: str, strategy: str, workers: int) -> tuple[subprocess.CompletedProcess[str] | None, Path]:
-        """The outcome of `torchyard run`, None if it did not end, and the folder of the results."""
+        """Return the result of `torchyard run`, None if it did not end, and the folder of the loop's results."""
         folder = self._folder / f"{loop}-{strategy}-{workers}"
         folder.mkdir()
         kind, more = STRATEGIES[strategy]
@@ -133,7 +136,7 @@ class Computer:
 
 @contextmanager
 def warm_python(folder: Path) -> Iterator[str]:
-    """A python on this computer whose scripts are forked from one that has imported torch; needs root."""
+    """Provide a Python on this computer that forks its scripts from a process that has imported torch; needs root."""
     with ExitStack() as stack:
         fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
         stack.callback(fork_server.close)
@@ -147,7 +150,7 @@ def warm_python(folder: Path) -> Iterator[str]:
 
 
 def _serve_exit_statuses(fork_server: ForkServer, stopped: threading.Event) -> None:
-    """It waits until its report of each script's end is read."""
+    """Handle the fork server's reports of exit statuses, without which it would not continue."""
     while not stopped.wait(0.5):
         fork_server.receive_pending()
 
@@ -160,7 +163,7 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """The verdict on a run, by its end, its results and those of the reference (for downpour, of separate ranks)."""
+    """Return the verdict on a run by its end, its results and the reference, which for downpour are separate ranks."""
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
     if done.returncode != 0:
@@ -190,7 +193,7 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """The largest difference of all tensors, and its name. Only the chief's buffers count."""
+    """Return the largest difference of all tensors, and its name; only the chief's buffers count."""
     for kind in ("parameters", "buffers") if rank == 0 else ("parameters",):
         yield from _differences(ours, theirs, kind, rank)
     for kind in ("losses", "numbers"):
@@ -228,7 +231,7 @@ def _judge_learning(found: list[dict[str, Any]], alone: list[dict[str, Any] | No
     for rank, each in enumerate(found):
         if max(difference for difference, _ in _differences(each, alone[rank] or {}, "parameters", rank)) < TOLERANCE:
             return Verdict("different", f"rank {rank} has trained alone")
-        # A group that begins late begins with the others' updates: its first loss may already be low.
+        # A worker group that begins late starts with the updates of other groups, so its first loss may already be low.
         losses, untrained = each["losses"], (alone[rank] or {})["losses"]
         part = max(1, len(losses) // 4)
         first, last = untrained[: max(1, part // 2)].mean().item(), losses[-part:].mean().item()

@@ -1,4 +1,4 @@
-"""A sample of the loops through the command, and the reference compared with DistributedDataParallel."""
+"""Tests of a sample of the loops through the command, and of the reference against DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TRAINED_BY_DDP = [
     "vae",
     "wgan_clamp",
 ]
-"""Loops that plain DistributedDataParallel trains correctly too."""
+"""Loops that plain DistributedDataParallel trains correctly, too."""
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""Enforcement of the calendar on a host's GPUs; off unless an administrator enables it.
+"""Enforcement of the calendar on a host's GPUs, which is off unless an administrator enables it.
 
-`classification`, `escalation` and `booking_usage` are pure; `process_activity`, `process_identity`, `process_origin`
+`classification`, `escalation` and `booking_usage` do no I/O; `process_activity`, `process_identity`, `process_origin`
 and `terminal_messages` read or signal processes and write to terminals; `enforcer` combines them for `daemon.bookings`.
 """

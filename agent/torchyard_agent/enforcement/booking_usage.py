@@ -1,8 +1,8 @@
-"""Evidence of idle bookings and of the use of GPUs, for desktops that connect later. Pure.
+"""Evidence of idle bookings and of the use of GPUs, kept for desktops that connect later. No I/O.
 
-A booking is in use while one of its GPUs on this host is: by a process that computes on the GPU or a CPU, by load
-without a visible process, or by a run that holds it. A sleeping process is no use. Time between samples that are too
-far apart counts neither as use nor as idle.
+A booking is in use while any of its GPUs on this host is in use: by a process that computes on the GPU or a CPU, by
+load without a visible process, or by a run that holds the GPU. A sleeping process does not count as use. The time
+between samples that are too far apart counts neither as use nor as idle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ MAX_USES = 3000
 
 
 class Idle(NamedTuple):
-    """A booking's GPUs here were idle from `since` to `seen`; if both are equal, they were in use then."""
+    """An idle period of a booking: its GPUs on this host were idle from `since` to `seen`.
+
+    If both times are equal, the GPUs were in use at that time.
+    """
 
     gpus: tuple[str, ...]
     since: float
@@ -29,7 +32,7 @@ class Idle(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The use of a GPU by a login, and its run, from `start` to `end`."""
+    """The use of a GPU by a login, and by its run if any, from `start` to `end`."""
 
     gpu: str
     user: str
@@ -41,9 +44,12 @@ class Used(NamedTuple):
 
 
 def is_busy(gpu: Mapping[str, Any], held: Collection[str], asleep: Collection[int]) -> bool:
-    """Whether a GPU is in use; one that does not answer counts as used.
+    """Returns whether a GPU is in use. A GPU that does not respond counts as used.
 
-    `gpu`: its part of a sample. `held`: UUIDs that runs hold. `asleep`: PIDs of processes without activity.
+    Args:
+        gpu: The GPU's part of a sample.
+        held: The UUIDs of GPUs that runs hold.
+        asleep: The PIDs of processes without activity.
     """
     utilisation = gpu["utilisation"]
     return bool(
@@ -63,7 +69,7 @@ def update_idle(
     now: float,
     gap_s: float,
 ) -> dict[str, Idle]:
-    """The evidence after a sample of the GPUs `here`; `gap_s` is the longest time between two samples."""
+    """Returns the evidence after a sample of the GPUs `here`. `gap_s` is the longest time between two samples."""
     after = {booking_id: idle for booking_id, idle in known.items() if now - idle.seen < KEPT_S}
     for one in bookings:
         part = tuple(gpu for gpu in one.gpus if gpu in here)
@@ -79,7 +85,7 @@ def update_idle(
 
 
 def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], now: float, gap_s: float) -> list[Used]:
-    """Adds the sample's uses `seen` (GPU, user, person, run ID); one that was in the last sample is extended."""
+    """Adds the sample's uses `seen` (GPU, user, person, run ID). A use of the previous sample is extended."""
     uses = [one for one in known if now - one.end < KEPT_S]
     going = {one[:4]: number for number, one in enumerate(uses) if now - one.end <= gap_s}
     for use in dict.fromkeys(seen):
@@ -91,7 +97,7 @@ def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], 
 
 
 def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) -> dict[str, Any]:
-    """Evidence from `since` on, in the format of `bookings.evidence` and of the file."""
+    """Returns the evidence from `since` on, in the format of `bookings.evidence` and of the file."""
     return {
         "idle": [
             {"booking": booking_id, "gpus": list(one.gpus), "since": rfc3339(one.since), "seen": rfc3339(one.seen)}

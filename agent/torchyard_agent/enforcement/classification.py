@@ -1,12 +1,9 @@
-"""Classifies the use of a GPU by a process against the calendar. Pure.
+"""Classification of the use of a GPU by a process, according to the calendar. No I/O.
 
-| class | condition |
-|---|---|
-| `own` | the GPU is booked by a person who may be the owner of the process |
-| `unbooked` | the GPU is not booked |
-| `others` | it is booked by a person who cannot be the owner |
-| `root` | it is booked, and root runs the process (sudo, a container's daemon) for a session that is not the booker's |
-| `unknown` | it is booked, and the process is hidden, or of a login that is not in the table |
+| class | condition | |---|---| | `own` | the GPU is booked by a person who may be the owner of the process | |
+`unbooked` | the GPU is not booked | | `others` | it is booked by a person who cannot be the owner | | `root` | it is
+booked, and root runs the process (sudo, a container's daemon) for a session that is not the booker's | | `unknown` | it
+is booked, and the process is hidden, or of a login that is not in the table |
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT, CLAIM = "process", "namespace", "logi
 
 
 class Origin(NamedTuple):
-    """The user that started a process, directly or through root."""
+    """The user who started a process, directly or through root."""
 
     uid: int | None
     """None if unknown."""
@@ -37,7 +34,7 @@ class Origin(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A process on a GPU."""
+    """The use of a GPU by a process."""
 
     gpu: str
     pid: int
@@ -61,7 +58,7 @@ class Use(NamedTuple):
 
     @property
     def by(self) -> int | None:
-        """UID of the user of the GPU; root's if a daemon of root acted for an unknown session."""
+        """The UID of the user of the GPU; 0 if a daemon of root acted for an unknown session."""
         if self.origin is None or self.uid is None:
             return self.uid
         return 0 if self.origin.as_root and self.origin.uid is None else self.origin.uid
@@ -82,14 +79,18 @@ class Finding(NamedTuple):
 
     @property
     def persons_text(self) -> str:
-        """ "kim", "one of kim, lee", or a login that is not in the calendar."""
+        """A text such as "kim" or "one of kim, lee", or the login if the calendar does not mention it."""
         if not self.persons:
             return self.use.user
         return self.persons[0] if len(self.persons) == 1 else f"one of {', '.join(self.persons)}"
 
 
 def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
-    """`host`: this host's name in the fleet. A shared login counts as the booker's if one of its persons is."""
+    """Classifies the use of a GPU. A shared login counts as the booker's if any of its persons is the booker.
+
+    Args:
+        host: This host's name in the fleet.
+    """
     booking = calendar.on(use.gpu, now)
     persons: tuple[str, ...] = ()
     is_roots = use.as_root
@@ -100,7 +101,7 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
-        # A record is written by the user: it can only select one of the persons who share a login.
+        # The user can write the record, so the record can only select one of the persons who share a login.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

@@ -1,8 +1,8 @@
-"""Enforces the calendar on this host: finds the owners of processes, warns them, ends processes and notes every act.
+"""Enforcement of the calendar on this host: identifies owners of processes, warns them, and ends processes.
 
-The agent of a user acts on that user's processes only, root's agent on all. PID, start time and UID are compared again
-before each signal (`process_identity`). A process of a run is ended through the run's keeper, which lets it save and
-does not restart it.
+Every act is recorded. The agent of a user acts on that user's processes only, root's agent on those of all users. PID,
+start time and UID are compared again before each signal (`process_identity`). A process of a run is ended by stopping
+the run, which its keeper then saves and does not restart.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Enforcer:
-    """The enforcement state of this host."""
+    """The state of enforcement on this host."""
 
     def __init__(self, agent_dir: str, node: str, runs: Runs):
         self._agent_dir = agent_dir
@@ -51,24 +51,24 @@ class Enforcer:
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """What this agent may act on: processes of all users if root runs it, else of its own user."""
+        """Returns whose processes this agent may signal: those of all users if root runs it, else its own user's."""
         is_root = os.getuid() == 0
         return {"acts_on": "all" if is_root else "own", "root": is_root, "pidfd": process_identity.HAS_PIDFD}
 
     def summary(self) -> dict[str, Any]:
-        """The findings of the last sample, and the last acts."""
+        """Returns the findings of the last sample, and the last acts."""
         return {"findings": [_finding_json(one) for one in self._findings], "acts": list(self._acts)}
 
     def forget(self) -> None:
-        """Discards the state when enforcement is off: users are warned again once it is on."""
+        """Discards the state when enforcement is off, so that users are warned again once it is on."""
         self._state, self._findings = escalation.EMPTY, []
 
     async def enforce(
         self, known: Calendar, policy: Enforcement, host: str, sample: dict[str, Any], now: float
     ) -> None:
-        """Acts on one sample. With a stale calendar, findings are only noted."""
+        """Acts on one sample. With a stale calendar, findings are only recorded."""
         if policy.dry_run != self._was_dry_run:
-            self.forget()  # warnings of a dry run were not sent
+            self.forget()  # The warnings of a dry run were not sent to the users.
             self._was_dry_run = policy.dry_run
         self._findings = [classify(use, known, host, now) for use in self._uses(sample)]
         reach = None if os.getuid() == 0 else os.getuid()
@@ -96,7 +96,7 @@ class Enforcer:
         run_id = str(process["replica"] or "").partition("/")[0]
         keeper = 0 if run_id else keeper_above(gpu, pid)
         if keeper and origin.container:
-            # A rank started the container in the run's control group: it belongs to the run's user.
+            # A rank has started the container in the run's control group, so the container belongs to the run's user.
             holder = process_identity.identify(keeper)
             if holder is not None:
                 origin = Origin(holder.uid, CGROUP, container=origin.container)
@@ -108,7 +108,7 @@ class Enforcer:
         )
 
     async def _do(self, act: Act, host: str) -> str:
-        """Carries out an act; returns the outcome in a few words."""
+        """Carries out an act, and returns its outcome in a few words."""
         use = act.case.finding.use
         if act.what in (escalation.NOTE, escalation.REPORT) or use.uid is None or use.by is None:
             return ""
@@ -166,20 +166,20 @@ class Enforcer:
 
 
 def keeper_above(gpu: str, pid: int) -> int:
-    """PID of the keeper that holds the GPU, from the kernel, if the process belongs to its run; else 0."""
+    """Returns the PID of the keeper that holds the GPU, if the process belongs to the keeper's run, else 0."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
         client.setblocking(False)
         try:
             client.connect(gpu_socket(gpu))
             holder = peer_pid(client)
         except OSError:
-            return 0  # not held, or too many clients connect now
+            return 0  # No process holds the GPU, or too many clients are connecting at this moment.
     is_of_run = holder > 1 and (holder in process_identity.ancestors(pid) or is_in_group_below(pid, holder))
     return holder if is_of_run else 0
 
 
 def warning(act: Act, host: str) -> str:
-    """The warning to the owner."""
+    """Returns the text of the warning to the owner."""
     finding = act.case.finding
     which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
     if finding.booking is not None:
@@ -212,7 +212,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def _origin_json(use: Use) -> dict[str, Any] | None:
-    """`user`, `known_by`, `as_root`, `container` and `session`; None if the process's own UID is the origin."""
+    """Returns the fields of the origin and the `user`, or None if the process's own UID is the origin."""
     origin = use.origin
     if origin is None or not (origin.as_root or origin.container or origin.uid != use.uid):
         return None

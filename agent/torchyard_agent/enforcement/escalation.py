@@ -1,13 +1,14 @@
-"""Decides which acts follow from findings: notes, warnings and signals. Pure.
+"""Decisions about the acts that follow from findings: records, warnings and signals. No I/O.
 
-observe: new findings are noted. warn: the user is warned once. stop: use of another person's booking is ended after the
-grace, by SIGTERM and 10 s later SIGKILL (for a run 2 min later, through its keeper).
+With the level observe, new findings are recorded. With warn, the user is also warned once. With stop, the use of
+another person's booking is ended after the grace, by SIGTERM and 10 s later by SIGKILL (2 min later for a run, which is
+ended through its keeper).
 
-Grace and delay count for each user, GPU and booking, from the first process on: a process that is restarted every few
-seconds gets no time of its own.
+Grace and delay are measured per user, GPU and booking, beginning with the first process: a process that is restarted
+every few seconds gets no additional time.
 
-Unbooked use is never ended: a launch on one host needs no booking. Processes of root and of unknown logins are only
-reported to administrators. The agent acts only on processes that it may signal.
+Use without a booking is never ended, since a launch on one host needs no booking. Processes of root and of unknown
+logins are only reported to administrators. The agent acts only on processes that it may signal.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NOTE, REPORT, WARN, TERMINATE, KILL = "observed", "reported", "warned", "termina
 
 
 class Case(NamedTuple):
-    """A process that uses a GPU without its owner's booking."""
+    """A process that uses a GPU without a booking of its owner."""
 
     finding: Finding
     gpus: tuple[str, ...]
@@ -66,7 +67,7 @@ class Notice(NamedTuple):
 
 
 class Act(NamedTuple):
-    """An action to carry out now and to record in the audit log."""
+    """An act to carry out now and to record in the audit log."""
 
     what: str
     case: Case
@@ -93,17 +94,20 @@ def proceed(
     *,
     is_fresh: bool = True,
 ) -> tuple[State, list[Act]]:
-    """The new state and the acts after a sample. `reach`: the UID whose processes the agent may signal; None: all.
+    """Returns the new state and the acts after a sample.
 
-    The case of an ended process is dropped; one whose class or booking has changed starts over. With a stale calendar,
-    findings are only noted, and earlier warnings stay valid.
+    The case of an ended process is dropped; a case whose class or booking has changed starts again. With a stale
+    calendar, findings are only recorded, and earlier warnings stay valid.
+
+    Args:
+        reach: The UID whose processes the agent may signal; None for all users.
     """
     acts: list[Act] = []
     if policy.level == OFF:
         return EMPTY, acts
     cases: dict[Key, Case] = {}
     notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
-    if policy.level != STOP:  # announced ends are cancelled
+    if policy.level != STOP:  # The announced ends of processes are cancelled.
         notices = {key: notice._replace(stop_at=None, terminated_at=None) for key, notice in notices.items()}
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:
@@ -135,7 +139,7 @@ def _escalate(
     now: float,
     acts: list[Act],
 ) -> Case:
-    """Warns, ends or waits, and updates the notices."""
+    """Warns about a process, ends it or waits, and updates the notices."""
     stop_at = None
     is_first = False
     if policy.level == STOP and case.finding.verdict == OTHERS and not case.finding.use.display_server:
@@ -183,7 +187,10 @@ def _is_few(notice_keys: list[NoticeKey], notices: Mapping[NoticeKey, Notice]) -
 
 
 def _may_act_on(finding: Finding, reach: int | None) -> bool:
-    """Whether the user is known and within reach. A login without persons on an unbooked GPU is only noted."""
+    """Returns whether the user is known and the agent may signal the user's processes.
+
+    A login without persons on an unbooked GPU is only recorded.
+    """
     use = finding.use
     known = use.by is not None and (bool(finding.persons) or finding.verdict in VIOLATIONS)
     return known and (reach is None or use.by == reach)
@@ -198,7 +205,7 @@ def _matter(finding: Finding) -> tuple[str, str]:
 
 
 def _by_process(findings: Iterable[Finding]) -> dict[Key, tuple[Finding, tuple[str, ...]]]:
-    """Each process once, with its worst finding and the GPUs of that class."""
+    """Returns each process once, with its worst finding and the GPUs of that class."""
     found: dict[Key, list[Finding]] = {}
     for finding in findings:
         found.setdefault((finding.use.pid, finding.use.started), []).append(finding)

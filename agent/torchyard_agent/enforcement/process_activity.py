@@ -1,6 +1,6 @@
-"""Detects idle processes by the CPU time that they and their descendants use between samples.
+"""Detection of idle processes by the CPU time that they and their descendants use between samples.
 
-A process that only holds GPU memory uses none; one that loads data, or waits for a computing GPU, does.
+A process that only occupies GPU memory uses no CPU time; a process that loads data, or waits for a computing GPU, does.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Activity:
     """The activity of processes since their last measurement."""
 
     def __init__(self, every_s: float):
-        """`every_s`: a sample that follows sooner gets the result of the last measurement."""
+        """Creates a detector that measures each process at most once in `every_s` seconds."""
         self._every_s = max(SHORTEST_S, every_s)
         self._seen: dict[int, _Seen] = {}
 
     def asleep(self, pids: Iterable[int], now: float) -> set[int]:
-        """PIDs that were idle for a whole measurement, without hidden processes. `now` is a monotonic time."""
+        """Returns the PIDs of visible processes that were idle for a whole measurement. `now` is a monotonic time."""
         seen: dict[int, _Seen] = {}
         for pid in pids:
             before = self._seen.get(pid)
@@ -49,14 +49,15 @@ class Activity:
             asleep = False
             if before is not None and before.started == started and now > before.at:
                 used = 100.0 * (ticks - before.ticks) / _TICKS_S / (now - before.at)
-                asleep = 0.0 <= used < LEAST_PERCENT  # negative after a descendant has left the tree with its time
+                # The value is negative after a descendant has left the tree, since its CPU time is then missing.
+                asleep = 0.0 <= used < LEAST_PERCENT
             seen[pid] = _Seen(started, ticks, now, asleep)
         self._seen = seen
         return {pid for pid, one in seen.items() if one.asleep}
 
 
 def _measure(pid: int) -> tuple[int, int] | None:
-    """(start time, CPU ticks of the process, its descendants, and those that it has waited for)."""
+    """Returns the start time and the CPU ticks of a process, its descendants, and those for which they have waited."""
     root = _fields(pid)
     if root is None:
         return None
@@ -70,7 +71,7 @@ def _started(pid: int) -> int | None:
 
 
 def _fields(pid: int) -> list[bytes] | None:
-    """The fields of /proc/PID/stat from the third on; None if the process has ended or is hidden."""
+    """Returns the fields of /proc/PID/stat from the third on, or None if the process has ended or is hidden."""
     try:
         return read_stat(pid)
     except (OSError, ValueError):

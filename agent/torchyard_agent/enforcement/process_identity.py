@@ -1,7 +1,7 @@
-"""Identifies processes across reuse of their PIDs, and sends signals to exactly the identified process.
+"""Identification of processes across reuse of their PIDs, and signals to exactly the identified process.
 
 The start time (proc(5), field 22 of stat) and the UID distinguish processes with the same PID. A pidfd is opened before
-they are compared, so that the process cannot change between the comparison and the signal.
+they are compared, so that the PID cannot be reused between the comparison and the signal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int) -> Identity | None:
-    """The process that has the PID now; None if there is none, or it is hidden (hidepid, a container)."""
+    """Returns the process that has the PID now, or None if there is none or it is hidden (hidepid, a container)."""
     try:
         fields = read_stat(pid)
         if fields[0] in (b"Z", b"X"):
@@ -36,7 +36,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """The ancestors of a process, its parent first, without init."""
+    """Yields the ancestors of a process, beginning with its parent and without init."""
     for _ in range(64):
         try:
             pid = int(read_stat(pid)[1])
@@ -48,7 +48,7 @@ def ancestors(pid: int) -> Iterator[int]:
 
 
 def send(wanted: Identity, number: int) -> str:
-    """Signals the identified process. Returns SENT, GONE, ANOTHER or REFUSED."""
+    """Sends a signal to the identified process. Returns SENT, GONE, ANOTHER or REFUSED."""
     if wanted.pid <= 1:
         return REFUSED
     descriptor = -1
@@ -59,7 +59,7 @@ def send(wanted: Identity, number: int) -> str:
             except ProcessLookupError:
                 return GONE
             except OSError:
-                descriptor = -1  # kernels before 5.3 have no pidfd
+                descriptor = -1  # Kernels before 5.3 have no pidfd.
         now = identify(wanted.pid)
         if now is None:
             return GONE

@@ -1,15 +1,13 @@
-"""Finds the user that started a process, from the kernel: in a container a process chooses its UID.
+"""The user who started a process, as known to the kernel, since a process in a container can choose its UID.
 
-| condition | result |
-|---|---|
-| its user namespace was made by a user | that user, whatever UID it has inside: rootless podman, `unshare` |
-| it runs as root, or in a container or user namespace that root made | the user of its session, not its UID |
-| else | its UID |
+| condition | result | |---|---| | its user namespace was made by a user | that user, whatever UID it has inside:
+rootless podman, `unshare` | | it runs as root, or in a container or user namespace that root made | the user of its
+session, not its UID | | else | its UID |
 
-The session comes from the login (`loginuid`, which sudo, su and setuid programs keep), else from the user's slice of
-the control group, else from the first ancestor that is not root's (the shell that called sudo), else from sudo's
-variables in the environment, a mere claim. A container is usually started by a daemon, so that no session is known.
-Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's user-UID.slice.
+The session is determined by the login (`loginuid`, which sudo, su and setuid programs keep), else by the user's slice
+of the control group, else by the first ancestor that is not root's (the shell that called sudo), else by sudo's
+variables in the environment, which are a mere claim. A container is usually started by a daemon, so that no session is
+known. Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's user-UID.slice.
 """
 
 from __future__ import annotations
@@ -32,23 +30,23 @@ _DEEPEST = 32
 """The kernel's limit of nested user namespaces."""
 _SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(?:/(?:.*/)?session-([^/]+)\.scope)?(?:/|$)")
 _CONTAINER = re.compile(
-    r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"  # docker, podman, containerd, CRI-O
+    r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"  # This pattern matches docker, podman, containerd and CRI-O.
     r"|/lxc(?:\.payload)?[./]([^/]+)"
     r"|/machine\.slice/machine-([^/]+)\.scope"
 )
 
 
 def find_origin(pid: int, uid: int) -> Origin:
-    """`uid`: that of the process, in this process's user namespace."""
+    """Returns the origin of a process. `uid` is the UID of the process in this process's user namespace."""
     groups = _groups(pid)
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        container = ""  # the agent's own container, or a group with such a name
+        container = ""  # This is the agent's own container, or a group that has such a name by chance.
     ours, owner = _namespace_owner(pid)
     if owner:
         return Origin(owner, NAMESPACE, container=container, session=session)
-    if ours is None and container:  # another user's container, whose namespaces are not readable
+    if ours is None and container:  # This is another user's container, whose namespaces are not readable.
         return Origin(login, CGROUP if login is not None else "", container=container, session=session)
     if uid != 0 and not container and ours is not False:
         return Origin(uid, PROCESS)
@@ -56,7 +54,7 @@ def find_origin(pid: int, uid: int) -> Origin:
 
 
 def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
-    """The origin of a process of root, from its session if that is visible."""
+    """Returns the origin of a process of root, from its session if the session is visible."""
     number = _number(f"/proc/{pid}/loginuid")
     if number:
         session = _number(f"/proc/{pid}/sessionid")
@@ -68,7 +66,7 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
             if not _is_same_namespace(ancestor, "user"):
                 continue
             if found.container and container_of(_groups(ancestor)) == found.container:
-                continue  # its UID is set by the container too
+                continue  # The UID of this ancestor is also set by the container.
             uid = os.stat(f"/proc/{ancestor}").st_uid
             if uid != 0:
                 return found._replace(uid=uid, known_by=PARENT)
@@ -80,9 +78,9 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
 
 
 def login_of(groups: str) -> tuple[int | None, str]:
-    """(UID, session) of the login whose control groups these are (/proc/PID/cgroup); else (None, "")."""
+    """Returns (UID, session) of the login to which control groups (/proc/PID/cgroup) belong; else (None, "")."""
     for path in _paths(groups):
-        # Only at the root: below their own group, users may create groups of any name.
+        # The pattern must match at the root, because users may create groups of any name below their own group.
         found = _SLICE.match(path)
         if found:
             return int(found[1]), found[2] or ""
@@ -90,7 +88,7 @@ def login_of(groups: str) -> tuple[int | None, str]:
 
 
 def container_of(groups: str) -> str:
-    """The container's ID or name from its control groups; empty if none."""
+    """Returns the container's ID or name from its control groups, or "" if there is none."""
     for path in _paths(groups):
         found = _CONTAINER.search(path)
         if found:
@@ -99,16 +97,17 @@ def container_of(groups: str) -> str:
 
 
 def is_in_group_below(pid: int, keeper: int) -> bool:
-    """Whether the process is in a control group that a run's keeper created."""
+    """Returns whether the process is in a control group that a run's keeper created."""
     above = dict(_lines(_groups(keeper)))
     groups = (f"{above.get(name, '?').rstrip('/')}/torchyard-" for name, _ in _lines(_groups(pid)))
     return any(path.startswith(group) for (_, path), group in zip(_lines(_groups(pid)), groups))
 
 
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
-    """(whether the process has this user namespace, else the UID that created its outermost one).
+    """Returns whether the process has this process's user namespace, and if not, the UID of its namespace's creator.
 
-    (None, None) if hidden. Kernels before 4.11 do not provide the creator.
+    The creator is that of the outermost namespace below this one. The result is (None, None) for a hidden process.
+    Kernels before 4.11 do not provide the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):
@@ -135,7 +134,7 @@ def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
 
 
 def _is_same_namespace(pid: int, kind: str) -> bool:
-    """Also False if it is hidden."""
+    """Returns whether the process has this process's namespace of this kind, and False if that is hidden."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
@@ -149,7 +148,7 @@ def _groups(pid: object) -> str:
 
 
 def _lines(groups: str) -> list[tuple[str, str]]:
-    """(controllers, path) of each hierarchy."""
+    """Returns (controllers, path) of each hierarchy."""
     parts = (line.split(":", 2) for line in groups.splitlines())
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
@@ -159,7 +158,7 @@ def _paths(groups: str) -> list[str]:
 
 
 def _number(path: str) -> int:
-    """0 if unset."""
+    """Reads a number from a file; 0 if it is unset."""
     try:
         number = int(read(path, 32))
     except (OSError, ValueError):

@@ -1,5 +1,6 @@
-"""The run keeper: a small process per run and host, parent and subreaper of the run's ranks there.
+"""The run keeper: one small process per run and host, which starts, watches and reaps the run's ranks.
 
-The keeper on the primary host also decides about failures, restarts and the end of the run: `decisions` is pure,
-`processes` runs this host's ranks, `link` connects the keepers, and `checkpoints` replicates checkpoints.
+The keeper on the primary host also decides about failures, restarts and the end of the run. The package `decisions`
+contains these decisions as pure functions, `processes` runs the ranks of this host, `link` connects the keepers, and
+`checkpoints` copies checkpoints between hosts.
 """

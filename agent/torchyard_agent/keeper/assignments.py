@@ -1,4 +1,4 @@
-"""Computes each host's assignment: its replicas, with the commands and environments of their ranks."""
+"""Assignments of hosts: for each host its replicas, with the commands and environments of their ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from torchyard_agent.protocol.rank_environment import RankEnvironment
 
 
 class Assignments:
-    """`replicates`: whether checkpoints are replicated between the hosts."""
+    """Computes the assignments of a run from the parameters of `run.start`.
+
+    Args:
+        replicates: Whether checkpoints are copied between the hosts.
+    """
 
     def __init__(self, start: Start, *, replicates: bool):
         self._start = start
@@ -35,9 +39,9 @@ class Assignments:
     def of_gang(
         self, names: Collection[str], generation: int, dropped: Collection[str]
     ) -> dict[str, list[ReplicaAssignment]]:
-        """A gang's replicas for a restart, by host.
+        """Returns the replicas of a gang for a restart, grouped by host.
 
-        Ranks and world sizes count the replicas that take part now, without the `dropped` ones.
+        Ranks and world sizes count only the replicas that take part in the new generation, not those in `dropped`.
         """
         taking_part = [replica for replica in self._start["replicas"] if replica["name"] not in dropped]
         environment = RankEnvironment(self._start["cluster"], taking_part, self.meeting_point)

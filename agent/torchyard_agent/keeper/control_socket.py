@@ -1,7 +1,7 @@
 """The address of a run's keeper: a random abstract socket, named by a symbolic link in the run's folder.
 
-A link is created atomically and needs no space on a full disk. Other users of the host see the name once it is bound
-and can bind it after the keeper's end, so a socket of another user does not count.
+Creating a link is atomic and needs no space on a full disk. Other users of the host can see the socket's name and bind
+it after the keeper's end, so a socket that belongs to another user does not count as a keeper.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECT_S = 5.0
 
 
 def publish(folder: str, address: str) -> bool:
-    """Publishes the bound address as the run's. Returns False if another keeper of the run is alive."""
+    """Publishes the bound address as the run's. Returns False if another keeper of the run is running."""
     note = paths.keeper_note(folder)
     while True:
         try:
@@ -25,14 +25,14 @@ def publish(folder: str, address: str) -> bool:
         except FileExistsError:
             if is_alive(folder):
                 return False
-            with contextlib.suppress(FileNotFoundError):  # left by a killed keeper
+            with contextlib.suppress(FileNotFoundError):  # The link was left by a keeper that was killed.
                 os.unlink(note)
         else:
             return True
 
 
 def read(folder: str) -> str | None:
-    """The address of the run's keeper; None if there is none, or it has not started yet."""
+    """Returns the address of the run's keeper, or None if the keeper has not started or has ended."""
     try:
         return "\0" + os.readlink(paths.keeper_note(folder))
     except OSError:
@@ -40,13 +40,13 @@ def read(folder: str) -> str | None:
 
 
 def withdraw(folder: str) -> None:
-    """Removes the link at the keeper's end."""
+    """Removes the link when the keeper ends."""
     with contextlib.suppress(OSError):
         os.unlink(paths.keeper_note(folder))
 
 
 def is_alive(folder: str) -> bool:
-    """Whether a keeper of this run is alive on this host; True if unknown."""
+    """Returns whether a keeper of this run is running on this host, and True if that is unknown."""
     address = read(folder)
     if address is None:
         return False

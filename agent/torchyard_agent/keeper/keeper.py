@@ -77,7 +77,7 @@ class Keeper:
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, listener: socket.socket) -> None:
-        """Serves at `listener`, a bound socket, until the run is over."""
+        """Serves clients at `listener`, a bound socket, until the run is over."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_exception)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -87,7 +87,7 @@ class Keeper:
         try:
             await asyncio.wait({running, self._crash}, return_when=asyncio.FIRST_COMPLETED)
             (running if running.done() else self._crash).result()
-        except Exception as error:  # the outermost handler: logs, journals, and ends all ranks
+        except Exception as error:  # This is the outermost handler: it logs and journals the error and ends all ranks.
             log.exception("the keeper failed")
             await self._end_after_crash(running, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:
@@ -105,7 +105,7 @@ class Keeper:
         return {method.__name__: self._counted(method) for method in methods}
 
     def _counted(self, method: unix_socket_rpc.Method) -> unix_socket_rpc.Method:
-        """Counts the calls under way: the keeper does not exit before they are answered."""
+        """Wraps a method to count its calls in progress: the keeper does not exit before they are answered."""
 
         async def answer(connection: Connection, params: Params) -> Any:
             self._answering += 1
@@ -117,11 +117,12 @@ class Keeper:
         return answer
 
     async def _run(self) -> None:
-        """Waits for the launch, then runs the run."""
+        """Waits for the launch to begin the run, then runs it to its end."""
         lease = asyncio.get_running_loop().create_task(self._watch_lease())
         try:
             await self._preparing.wait()
-            await self._prepared.wait()  # also if the launch was aborted: the folder is then removed
+            # The preparation is awaited even if the launch was aborted, because its folder is removed afterwards.
+            await self._prepared.wait()
             await self._decided.wait()
         finally:
             lease.cancel()
@@ -131,7 +132,7 @@ class Keeper:
     async def _watch_lease(self) -> None:
         """Gives up the launch if its lease expires before the run begins.
 
-        The time is counted in steps, so that a keeper that was suspended first handles the calls that have arrived.
+        The time is counted in steps, so that a suspended keeper first handles the calls that arrived in the meantime.
         """
         lease_s = self._timeouts.launch_lease_s
         step_s = min(LEASE_STEP_S, lease_s / 10)
@@ -145,7 +146,7 @@ class Keeper:
         self._give_up_launch()
 
     def _renew_lease(self) -> None:
-        """Raises RpcError if the lease has expired."""
+        """Restarts the time of the launch lease. Raises RpcError if the lease has expired."""
         if self._has_expired:
             raise RpcError(
                 f"{self._host} gave up the launch of run {self._run_id}: its desktop had not renewed it "
@@ -156,7 +157,7 @@ class Keeper:
         self._silent_s = 0.0
 
     async def warm(self, connection: Connection, params: Params) -> Any:
-        """Starts interpreters that wait for this host's ranks, before `prepare`."""
+        """Starts interpreters for this host's ranks before `prepare`; they import torch and wait."""
         self._renew_lease()
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
@@ -182,7 +183,7 @@ class Keeper:
         return RunPlace(self._run_id, self._host, self._folder, self._metrics.address)
 
     async def prepare(self, connection: Connection, params: Params) -> Any:
-        """Creates the run's folder and reserves its GPUs and ports, all or none."""
+        """Creates the run's folder and reserves all of its GPUs and ports, or none of them."""
         self._renew_lease()
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
@@ -197,7 +198,7 @@ class Keeper:
                 self._renew_lease()
                 raise RpcError("the run was aborted while it was prepared", "aborted")
             self._open_journal(self._resources, (params.get("record") or {}).get("launched_from"))
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The launch is also abandoned if this call is cancelled.
             self._discarding = True
             self._decided.set()
             raise
@@ -235,7 +236,7 @@ class Keeper:
         self._status.run_state(RunState.WAITING, "")
 
     async def start(self, connection: Connection, params: Params) -> Any:
-        """Begins the run with this keeper as its primary; its host is the first of `members`."""
+        """Begins the run with this keeper as its primary. The first of `members` must be this host."""
         ranks, status, resources = self._ready()
         hosts = [member["host"] for member in params["members"]]
         unknown = sorted({replica["host"] for replica in params["replicas"]} - set(hosts))
@@ -275,7 +276,7 @@ class Keeper:
             primary.update_calendar(self._calendar)
         self._participant = primary
         self._decided.set()
-        await primary.begun.wait()  # the run's state must be known once this call is answered
+        await primary.begun.wait()  # The run's state must be known when this call is answered.
         return {}
 
     async def calendar(self, connection: Connection, params: Params) -> Any:
@@ -286,7 +287,7 @@ class Keeper:
         return {}
 
     async def join(self, connection: Connection, params: Params) -> Any:
-        """Begins the run with this keeper as a member; `primary` is the address of the primary."""
+        """Begins the run with this keeper as a member. `primary` is the address of the primary."""
         ranks, status, resources = self._ready()
         primary = params["primary"]
         self._participant = Member(self._host, primary, ranks, status, resources, self._secret, self._timeouts)
@@ -302,16 +303,17 @@ class Keeper:
         return self._ranks, self._status, self._resources
 
     async def stop(self, connection: Connection, params: Params) -> Any:
-        """Requests the run's end, on any of its hosts; `force` skips the grace, `by` is the user."""
+        """Requests the run's end on all of its hosts. `force` skips the grace; `by` names the user."""
         force, by = bool(params.get("force")), clean_name(params.get("by"))
         reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
         self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
         return {}
 
     def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None) -> None:
-        """`entry`: the journal entry of a user's request."""
+        """Ends the run, or gives up its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # Called by the loop: an error in the decisions must end the keeper, not only this call.
+            # The event loop makes this call, because an error in the decisions must end the keeper and not only this
+            # request.
             asyncio.get_running_loop().call_soon(partial(self._participant.stop, reason, force=force, asked=entry))
         elif not self._decided.is_set():
             if self._status is not None:
@@ -323,7 +325,7 @@ class Keeper:
             self._give_up_launch()
 
     def _give_up_launch(self) -> None:
-        """Ends the keeper of a run that has not begun."""
+        """Lets the keeper of a run that has not begun exit."""
         if not self._preparing.is_set():
             self._preparing.set()
             self._prepared.set()
@@ -344,7 +346,7 @@ class Keeper:
         return {"state": "sending", "reason": "", "replicas": [], "metrics": {}, "first_step_at": None}
 
     async def metrics(self, connection: Connection, params: Params) -> Any:
-        """The PIDs and latest metrics of this host's replicas."""
+        """Returns the PIDs and latest metrics of this host's replicas."""
         if self._ranks is None:
             return {"pids": {}, "metrics": {}}
         return {"pids": self._ranks.pids(), "metrics": self._ranks.metrics.all()}
@@ -373,10 +375,10 @@ class Keeper:
             log.error("%s: %r", context.get("message"), error)
 
     async def _end_after_crash(self, running: asyncio.Task[None], reason: str) -> None:
-        """Kills all processes of the run here, then journals the reason."""
+        """Kills all processes of the run on this host, then journals the reason."""
         running.cancel()
         if self._ranks is not None:
-            self._ranks.send = lambda message: None  # the primary must not restart the killed ranks
+            self._ranks.send = lambda message: None  # The primary must not restart the killed ranks.
             await asyncio.wait({running}, timeout=FLUSH_S)
             while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:
@@ -406,7 +408,7 @@ class Keeper:
             RunResources.remove(self._folder)
 
     async def _flush(self) -> None:
-        """Waits until clients have received the last answers and notifications, at most FLUSH_S."""
+        """Waits until clients have received the last answers and notifications, for at most FLUSH_S."""
         deadline = asyncio.get_running_loop().time() + FLUSH_S
         while asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
@@ -415,7 +417,7 @@ class Keeper:
 
 
 def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssignment:
-    """The rank with the desktop's placeholder replaced by the run's folder."""
+    """Returns the rank with the run's folder in place of the desktop's placeholder for it."""
     argv = [word.replace(placeholder, folder) for word in rank["argv"]]
     env = {name: value.replace(placeholder, folder) for name, value in rank["env"].items()}
     return RankAssignment(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)

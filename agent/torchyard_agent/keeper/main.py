@@ -1,6 +1,6 @@
-"""The process of a keeper.
+"""The main function of a keeper process.
 
-OpenSSL, which `hashlib` would load, is left out before other imports: it takes 4 MB resident for each run on a host.
+The import of OpenSSL by `hashlib` is prevented first, because OpenSSL takes 4 MB of resident memory in each keeper.
 Python's own SHA-256 is fast enough for the few frames of the gang link.
 """
 
@@ -12,7 +12,7 @@ import sys
 
 
 def main(agent_dir: str, node: str, run_id: str) -> int:
-    """Serves one run on this host until it is over. Returns 1 if the run already has a keeper here."""
+    """Serves one run on this host until it is over. Returns 1 if the run already has a keeper on this host."""
     _leave_out_openssl()
     import asyncio
     import logging
@@ -26,7 +26,7 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
     from torchyard_agent.protocol import paths
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for number in (signal.SIGHUP, signal.SIGINT):  # sent by terminals, to which no keeper belongs
+    for number in (signal.SIGHUP, signal.SIGINT):  # Terminals send these signals, and a keeper belongs to no terminal.
         signal.signal(number, signal.SIG_IGN)
     process_control.become_subreaper()
     process_control.raise_descriptor_limit()
@@ -36,7 +36,7 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
 
     async def keep() -> int:
         keeper = Keeper(agent_dir, node, run_id, Timeouts.read(os.environ))
-        # Published only after all sockets are bound.
+        # The address is published only after all sockets are bound.
         if not control_socket.publish(folder, name):
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
@@ -50,7 +50,7 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
 
 
 def _leave_out_openssl() -> None:
-    """Prevents the import of OpenSSL, unless this Python was built without a SHA-256 of its own."""
+    """Prevents the import of OpenSSL, unless this Python was built without its own SHA-256."""
     has_own = any(importlib.util.find_spec(name) for name in ("_sha2", "_sha256"))
     if has_own and "hashlib" not in sys.modules:
         sys.modules["_hashlib"] = None  # type: ignore[assignment]  # Python's convention for "cannot be imported"

@@ -1,4 +1,4 @@
-"""A member of a run: obeys the primary over the gang link, and ends its own ranks when the primary is lost."""
+"""A member of a run: executes the primary's orders, and ends its own ranks when the primary is lost."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Member:
         ranks.send = self._send
 
     async def run(self) -> None:
-        """Returns when the run has ended, or the primary is lost and no process of the run is left here."""
+        """Runs until the run has ended, or the primary is lost and this host has no process of the run left."""
         self._status.start()
         tasks = [self._loop.create_task(self._keep_connected()), self._loop.create_task(self._watch_lease())]
         waited: set[asyncio.Future[Any]] = {self._finished, *tasks}
@@ -97,9 +97,10 @@ class Member:
         self._channel.send(messages.encode(message))
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
-        """Forwards the request to the primary; if the primary is unreachable, ends the run on this host.
+        """Forwards the request to the primary, or ends the run on this host if the primary is unreachable.
 
-        `asked`: the journal entry of a user's request.
+        Args:
+            asked: The journal entry of a user's request.
         """
         if asked is not None:
             self._status.asked(asked)
@@ -118,7 +119,7 @@ class Member:
         return await gang_link.call(address, self._primary["gang_port"], self._secret, introduction)
 
     async def _keep_connected(self) -> None:
-        """Connects to the primary, and again whenever the connection breaks."""
+        """Connects to the primary, and reconnects whenever the connection breaks."""
         address, port = self._primary["address"], self._primary["gang_port"]
         retry_s = RETRY_S[0]
         while not self._finished.done():
@@ -133,7 +134,7 @@ class Member:
             else:
                 self._was_connected = True
                 async with self._rejoining:
-                    # If the lease expired during the call, the introduction was outdated: it is sent again.
+                    # If the lease expired during the call, the introduction is outdated and must be sent again.
                     agreed = answer["lost"] or cut_off or not self._cut_off
                     if agreed and (answer["lost"] or self._cut_off):
                         await self._rejoin()
@@ -145,7 +146,7 @@ class Member:
             retry_s = min(retry_s * 1.5, RETRY_S[1])
 
     async def _watch_lease(self) -> None:
-        """Ends the ranks of this host when its lease expires, so that they never run beside the next generation."""
+        """Ends this host's ranks when its lease expires, so that they never run together with the next generation."""
         name, beat_at = self._primary["host"], 0.0
         join_by = self._loop.time() + self._timeouts.join_within_s
         while True:
@@ -162,7 +163,8 @@ class Member:
             elif self._was_connected and silent_s > self._timeouts.lease_s:
                 async with self._rejoining:
                     silent_s = self._loop.time() - self._channel.heard_at
-                    if silent_s <= self._timeouts.lease_s:  # reconnected while this task waited for the lock
+                    if silent_s <= self._timeouts.lease_s:
+                        # The connection was restored while this task waited for the lock.
                         continue
                     lost = f"the primary host {name} was lost: not heard for {silent_s:.0f} s"
                     await self._end_alone(RunState.FAILED, lost)
@@ -174,7 +176,7 @@ class Member:
                 return
 
     async def _rejoin(self) -> None:
-        """Rejoins the run. The primary may have restarted the ranks elsewhere, so those of this host end first."""
+        """Rejoins the run, after ending the ranks of this host, which the primary may have restarted elsewhere."""
         if not self._cut_off:
             await self._end_ranks()
         elif self._released_gpus:
@@ -210,13 +212,14 @@ class Member:
         self._status.end(state, reason)
 
     async def _end_ranks(self) -> None:
-        self._ranks.send = lambda message: None  # the primary counts them as lost already
+        # The primary counts these ranks as lost already, so their ends are not reported.
+        self._ranks.send = lambda message: None
         self._ranks.end(self._ranks.names, state_machine.KILL_AFTER_S)
         self._ranks.sweep(state_machine.KILL_AFTER_S)
         await self._ranks.swept()
 
     def _on_message(self, message: FromPrimary) -> None:
-        """Journals a state, or carries out an order."""
+        """Journals a state that the primary has sent, or executes an order."""
         if isinstance(message, messages.RunStateChanged):
             self._status.run_state(*message)
         elif isinstance(message, RecordReplicaState):
@@ -225,7 +228,8 @@ class Member:
             self._status.gang_restart(*message)
         elif isinstance(message, messages.RunEnded):
             self._status.end_as(message.ended)
-            self._loop.call_soon(self._finish, RunState(message.ended["state"]), "")  # after its acknowledgement
+            # The run ends here only after this message has been acknowledged.
+            self._loop.call_soon(self._finish, RunState(message.ended["state"]), "")
         elif isinstance(message, messages.FetchCheckpoint):
             self._replication.fetch(message.name)
         elif isinstance(message, messages.BringCheckpoint):
@@ -234,12 +238,13 @@ class Member:
             if isinstance(message, messages.Assignment):
                 self._host_wait_s, self._replicates = message.host_wait_s, message.carry
                 if self._replicates:
-                    self._send(self._replication.newest())  # before HostJoined: the first start depends on it
+                    # This report must precede HostJoined, because the first start depends on it.
+                    self._send(self._replication.newest())
             self._ranks.obey(message)
 
 
 async def _resolved(address: str) -> str:
-    """The IP address of a host that may be given by name. Raises OSError."""
+    """Returns the IP address of a host that is given by name or address. Raises OSError."""
     if address.replace(".", "").isdecimal() or ":" in address:
         return address
     found = await in_a_thread(socket.getaddrinfo, address, None)

@@ -19,7 +19,7 @@ _BATCH = 64
 
 
 def to_json(metrics: dict[str, float]) -> Metrics:
-    """Metrics as JSON can hold them: steps as integers, NaN and infinities as None."""
+    """Converts metrics for JSON: steps to integers, NaN and infinities to None."""
     result: Metrics = {}
     for name, value in metrics.items():
         if not math.isfinite(value):
@@ -36,33 +36,40 @@ class LatestMetrics:
         self._ranks: dict[str, dict[int, dict[str, float]]] = {name: {} for name in replicas}
 
     def forget(self, replica: str) -> None:
-        """Drops the metrics of a replica that restarts."""
+        """Drops the metrics of a replica that is being restarted."""
         self._ranks[replica] = {}
 
     def take(self, datagram: bytes) -> str | None:
-        """Stores a datagram's metrics and returns its replica; None if it is invalid or of no replica here."""
+        """Stores the metrics of a datagram, and returns the replica that sent them.
+
+        Returns None if the datagram is invalid or names no replica of this host.
+        """
         try:
             decoded = metrics_report.decode(datagram)
-        except (OverflowError, RecursionError):  # JSON that Python parses into numbers out of range
+        except (OverflowError, RecursionError):
+            # Python parses JSON with numbers out of range, or nested too deeply, only with these errors.
             return None
         if decoded is None or decoded[0] not in self._ranks:
             return None
         replica, local_rank, metrics = decoded
         numbers = self._ranks[replica].setdefault(local_rank, {})
         numbers.update(metrics)
-        # Several datagrams together may have more names than are kept.
+        # A sequence of datagrams may contain more metric names than are kept.
         if len(metrics_report.custom_metrics(numbers)) < len(numbers.keys() - set(metrics_report.METRICS)):
             self._ranks[replica][local_rank] = metrics_report.valid_metrics(numbers)
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """The first rank's metrics with the throughput of all ranks summed; empty before the first report."""
+        """Returns the metrics of the first rank, with the highest step and the sum of the throughputs of all ranks.
+
+        The result is empty before the first report.
+        """
         ranks = self._ranks[replica]
         if not ranks:
             return {}
         merged = dict(ranks[min(ranks)])
         steps = [metrics["step"] for metrics in ranks.values() if "step" in metrics]
-        if steps:  # servers have none
+        if steps:  # Servers report no step.
             merged["step"] = max(steps)
         rates = [metrics["throughput"] for metrics in ranks.values() if "throughput" in metrics]
         if rates:
@@ -74,9 +81,9 @@ class LatestMetrics:
 
 
 class MetricsReceiver:
-    """A datagram socket at an abstract address, for processes of this user.
+    """A datagram socket at an abstract address that accepts metrics from processes of this user.
 
-    It is bound when it is created; `serve` begins to read.
+    The constructor binds the socket; `serve` begins to read from it.
     """
 
     def __init__(self) -> None:
@@ -106,7 +113,7 @@ class MetricsReceiver:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    """The UID of a datagram's sender, from the kernel."""
+    """Returns the UID of a datagram's sender, as reported by the kernel."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(UCRED.unpack(data[: UCRED.size])[1])

@@ -1,4 +1,4 @@
-"""Runs `program.notify`, the user's command, on the primary's host when the run ends or needs help."""
+"""The command `program.notify`, run on the primary's host when the run ends or needs the user's help."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ log = logging.getLogger(__name__)
 
 
 def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.Popen[bytes] | None:
-    """Starts `command` in the run's working folder, with the state and the cause in its environment.
+    """Starts `command` in the run's working folder, with the run's state and cause in its environment.
 
-    Its output goes to `notify.log` in the run's folder. Returns None, after logging, if it cannot be started.
+    The output goes to `notify.log` in the run's folder. If the command cannot be started, the error is logged and None
+    is returned.
     """
-    # As bytes: the cause may quote a program's output, which need not be valid text in this locale.
+    # The cause is passed as bytes, because it may quote output that is not valid text in this locale.
     cause = reason.encode("utf-8", "backslashreplace").replace(b"\0", b"")
     environment: dict[str, str | bytes] = {
         **os.environ,
@@ -51,10 +52,10 @@ def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.
 
 
 async def finish(process: subprocess.Popen[bytes]) -> None:
-    """Waits for the command's end, and kills it after LIMIT_S."""
+    """Waits for the command to end, and kills it after LIMIT_S."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LIMIT_S
-    # Polled, since the keeper reaps all children.
+    # The process is polled, because the keeper reaps all children by itself.
     while process.poll() is None:
         if loop.time() > deadline:
             log.warning("the notify command took longer than %.0f s and was killed", LIMIT_S)

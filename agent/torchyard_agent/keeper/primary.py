@@ -1,4 +1,4 @@
-"""The primary of a run: sends each host its assignment, feeds events to the decisions and carries out instructions."""
+"""The primary of a run: sends assignments to hosts, feeds events to the decisions and executes their instructions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,14 @@ log = logging.getLogger(__name__)
 
 
 class Primary:
-    """`ranks` and `status` belong to the primary's own host; `gang_socket` is bound to the gang port."""
+    """The primary's part of a keeper: decides for all hosts of the run, and serves the connections of its members.
+
+    Args:
+        ranks: The supervisor of the ranks on the primary's own host.
+        status: The status of the run, with its journal on the primary's own host.
+        gang_socket: A socket that is bound to the gang port.
+        own: The booking for which the run was launched, if any.
+    """
 
     def __init__(
         self,
@@ -99,12 +106,12 @@ class Primary:
         self._restore = CheckpointRestore(self._replication, self._host, self._order, on_problem)
         if self._listens:
             expected = sum(replica["processes"] for replica in start["replicas"])
-            # Listens before the run begins, so that no member or rank is refused and has to retry.
+            # The socket listens before the run begins, so that no member or rank is refused and has to retry.
             gang_socket.listen(len(start["members"]) + 64 + min(expected, MAX_PENDING_RANKS))
         ranks.send = lambda message: self._on_message(self._host, message)
 
     async def run(self) -> None:
-        """Returns once no process of the run is left and all reachable members have acknowledged its end."""
+        """Runs until no host has a process of the run left and all reachable members have acknowledged its end."""
         start = self._start
         self._status.start()
         self._run, first = state_machine.begin(
@@ -189,7 +196,7 @@ class Primary:
                 await self._sleep(MAX_SLEEP_S if again_at is None else again_at - now)
 
     async def _start_time(self) -> StartVerdict:
-        """Waits for the run's start time."""
+        """Waits for the run's start time, and returns the verdict on the start."""
         announced = self._schedule.start_at
         while True:
             now = time.time()
@@ -202,7 +209,7 @@ class Primary:
             await self._sleep(at - now)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps, at most until a new calendar arrives or the wall clock must be read again."""
+        """Sleeps until the time is over, a new calendar arrives or the wall clock must be read again."""
         self._calendar_changed.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._calendar_changed.wait(), min(max(seconds, 0.01), MAX_SLEEP_S))
@@ -225,7 +232,7 @@ class Primary:
             self._ranks.start_notification(self._start["notify"], self._status.state.value, reason)
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
-        """`asked`: the journal entry of a user's request."""
+        """Ends the run. `asked` is the journal entry of a user's request."""
         if asked is not None:
             self._status.asked(asked)
         request = events.StopRequested(reason, force)
@@ -244,7 +251,7 @@ class Primary:
             _EXECUTE[type(instruction)](self, instruction)
 
     def record_run_state(self, change: instructions.RecordRunState) -> None:
-        """Journals a state here and on the members, which keep journals of their own."""
+        """Journals a state on this host and on the members, which keep their own journals."""
         waiting_for = None
         if change.waits is not None:
             until = with_milliseconds(time.time() + change.waits.seconds)
@@ -262,7 +269,7 @@ class Primary:
         self._members.send_all(change)
 
     def _catch_up(self, host: str) -> None:
-        """Sends a member that has just joined the states of the run and of the member's replicas."""
+        """Sends the states of the run and of the member's replicas to a member that has just joined."""
         self._members.send(host, messages.RunStateChanged(self._status.state, self._status.reason))
         for one in self._status.replicas.values():
             if one["host"] == host:
@@ -276,7 +283,7 @@ class Primary:
     def start_gang(self, instruction: instructions.StartGang) -> None:
         assert self._run is not None
         run = self._run
-        # Replicas of a worker group without members still count: the number of shards of a shared model is fixed.
+        # A worker group without members still counts, because the number of shards of a shared model is fixed.
         dropped = {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
         by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, dropped)
         orders: dict[str, FromPrimary] = {host: messages.StartGeneration(part) for host, part in by_host.items()}
@@ -288,16 +295,16 @@ class Primary:
                 self._order(host, order)
 
     def end_ranks(self, instruction: instructions.EndRanks) -> None:
-        self._restore.give_up()  # only ranks that were started report their end
+        self._restore.give_up()  # Delayed ranks are started first, because only started ranks report their end.
         self._publish_failure(instruction.replicas)
         self._order(instruction.host, instruction)
 
     def _publish_failure(self, replicas: Sequence[str]) -> None:
-        """Marks a failure in the join store: ranks that receive SIGTERM then end without agreeing on a last step."""
+        """Records a failure in the join store; ranks that receive SIGTERM then end without agreeing on a last step."""
         assert self._run is not None
         if self._run.outcome in (RunState.STOPPED, RunState.SUCCEEDED):
             return
-        with suppress(Refused):  # the store is full: the ranks notice the failure later by themselves
+        with suppress(Refused):  # If the store is full, the ranks detect the failure later by other means.
             for gang in {self._run.replica(name).gang for name in replicas}:
                 self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
 
@@ -313,13 +320,14 @@ class Primary:
 
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
-            # Not at once: its answers are events of their own, and members get their orders before this host forks.
+            # The order is delayed because its results are separate events, and members get their orders before this
+            # host forks.
             self._loop.call_soon(self._ranks.obey, message)
         else:
             self._members.send(host, message)
 
     async def _on_member(self, stream: Stream, introduction: Message) -> None:
-        """Serves a connection of a member: the gang link, new or restored, or the transfer of a checkpoint."""
+        """Serves a member's connection: a new or restored gang link, or the transfer of a checkpoint."""
         if "carry" in introduction:
             if self._replication is not None:
                 await self._replication.serve(stream, introduction)
@@ -332,9 +340,9 @@ class Primary:
             log.warning("rejected a keeper with the name %s", host)
             stream.abort()
             return
-        cut_off = bool(introduction.get("cut_off"))  # absent in older members' introductions
+        cut_off = bool(introduction.get("cut_off"))  # Older members do not send this field.
         if cut_off and not self._run.host(host).lost:
-            # The member has ended its ranks, although its heartbeats arrived here; no other event reports that.
+            # No other event reports that the member has ended its ranks: its heartbeats have arrived here in time.
             self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
         channel = self._members.channel(host)
         if channel is None:
@@ -342,11 +350,11 @@ class Primary:
             if self._status.ended is None:
                 self._members.send(host, self._assignments.of_host(host))
                 self._catch_up(host)
-            else:  # the run ended before this member connected
+            else:  # The run ended before this member connected.
                 self._members.send(host, messages.RunEnded(self._status.ended))
         elif not self._run.host(host).lost:
             self._feed(events.LinkRestored(host))
-        # A lost member may not have noticed its loss: it ends its ranks first, and then reports its return.
+        # A lost member may not have noticed its loss: `lost` has it end its ranks first and then report its return.
         stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
         await channel.run_connection(stream, int(introduction["got"]))
         if not channel.connected and not self._run.state.is_terminal:
@@ -401,7 +409,7 @@ class Primary:
         return not known.lost and not known.swept
 
     async def _dismiss_members(self) -> None:
-        """Waits until the members have acknowledged the run's end, at most DISMISS_S."""
+        """Waits until the members have acknowledged the run's end, for at most DISMISS_S."""
         began = self._loop.time()
         while (since_s := self._loop.time() - began) < DISMISS_S:
             if self._members.are_settled and (since_s > LATE_JOIN_S or not self._members_are_missing()):
@@ -409,7 +417,7 @@ class Primary:
             await asyncio.sleep(0.02)
 
     def _members_are_missing(self) -> bool:
-        """Whether a member has not connected yet; it could not connect once this keeper has exited."""
+        """Returns whether any member has not connected yet, which is impossible after this keeper's exit."""
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]
         return any(self._members.channel(host.name) is None and not host.lost for host in others)
@@ -420,7 +428,7 @@ def _starts_at(seconds: float) -> str:
 
 
 def _raise_error_of(task: asyncio.Task[None]) -> None:
-    """Raises the task's error in the event loop, whose exception handler ends the keeper."""
+    """Raises a task's error in the event loop, whose exception handler ends the keeper."""
     if not task.cancelled():
         task.result()
 

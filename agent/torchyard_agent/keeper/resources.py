@@ -24,7 +24,7 @@ FOLDERS = ("work", "outputs", "logs", "errors")
 
 
 class RunResources:
-    """`release` frees all of them but the folder."""
+    """The acquired resources of a run. `release` frees all of them except the folder."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RunResources:
         return self._others.ports
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer clients that request the holder of the GPUs."""
+        """Begins to answer clients that ask for the holder of the GPUs."""
         self._locks.serve(loop)
 
     @property
@@ -64,7 +64,7 @@ class RunResources:
         self._locks.release()
 
     async def lock_gpus(self) -> None:
-        """Locks all GPUs or none. Raises GpuHeld if another process holds one."""
+        """Locks all GPUs or none of them. Raises GpuHeld if another process holds one."""
         self._locks.release()
         self._locks = await in_a_thread(gpu_lock.take, self.gpus, self._holder)
         self._locks.serve(asyncio.get_running_loop())
@@ -81,14 +81,16 @@ class RunResources:
 
 
 async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
-    """Creates the folder and reserves the GPUs and ports, all or none.
+    """Creates the run's folder and reserves all of its GPUs and ports, or none of them.
 
-    Raises RpcError (GPUs in use, no free port, no route to the primary) or OSError.
+    Raises:
+        RpcError: GPUs are in use, no port is free, or the primary is unreachable.
+        OSError: The folder cannot be created.
     """
     acquiring = asyncio.ensure_future(in_a_thread(_acquire, agent_dir, folder, prepare))
     try:
         resources = await uncancelled(acquiring)
-    except asyncio.CancelledError:  # the caller has disconnected
+    except asyncio.CancelledError:  # The client has disconnected, so that nothing will use the resources.
         if not acquiring.cancelled() and acquiring.exception() is None:
             acquiring.result().release()
         raise
@@ -99,7 +101,7 @@ async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
 def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
     holder = {"run_id": prepare["run_id"], "name": prepare["name"], "host": prepare["host"]}
     with contextlib.ExitStack() as acquired:
-        # Locked first, so that a launch on busy GPUs creates nothing. A scheduled run locks them at its start.
+        # GPUs are locked first, so that a launch on busy GPUs creates nothing. A scheduled run locks them at its start.
         locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
         acquired.callback(locks.release)
         address, interface = _data_network(prepare)
@@ -119,7 +121,7 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
 
 
 def _data_network(prepare: Prepare) -> tuple[str, str]:
-    """(address, interface) of this host on the data network; those in the fleet file take precedence."""
+    """Returns this host's address and interface on the data network; values from the fleet file take precedence."""
     address = prepare["data_address"]
     if address is None:
         towards = prepare["towards"]
@@ -130,7 +132,7 @@ def _data_network(prepare: Prepare) -> tuple[str, str]:
 def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
     """Creates the run's folder with its own copy of the code and `run.json`.
 
-    Returns the name of the checkpoint that the run resumes from; empty if none.
+    Returns the name of the checkpoint that the run resumes from, or "" if it resumes from none.
     """
     record = os.path.join(folder, "run.json")
     if os.path.exists(record):
@@ -152,7 +154,7 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
 
 
 def _resume(folder: str, resume_from: str | None) -> str:
-    """Links an older run's newest checkpoint into the folder and returns its name; empty if there is none."""
+    """Links an older run's newest checkpoint into the folder. Returns its name, or "" if the older run has none."""
     if resume_from is None:
         return ""
     if os.path.basename(resume_from) != resume_from or resume_from in ("", ".", ".."):

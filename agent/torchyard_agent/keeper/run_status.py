@@ -1,4 +1,4 @@
-"""The status of a run: the states, latest metrics and times of its replicas, kept while they are journaled."""
+"""The status of a run: the states, latest metrics and times of its replicas, which are also journaled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JOURNALED = ("step", "loss", "throughput")
 
 
 class RunStatus:
-    """Writes the journal, and keeps what `run.status` and `run_ended` repeat."""
+    """The status that `run.status` and `run_ended` contain, and the writer of the journal."""
 
     def __init__(self, run_id: str, to: Journal, clock: Callable[[], float] = time.monotonic):
         self.state = RunState.WAITING
@@ -35,14 +35,20 @@ class RunStatus:
         self._reported: dict[str, float] = {}
 
     def start(self) -> None:
-        """Begins to count the run's times."""
+        """Starts the clock from which the run's times are measured."""
         self._started = self._clock()
 
     def _elapsed(self) -> float:
         return round(self._clock() - self._started, 3)
 
     def run_state(self, state: RunState, reason: str, waiting_for: dict[str, Any] | None = None) -> None:
-        """`waiting_for`: the lost hosts (`hosts`) that a restart waits for, `until` when, and its `cause`."""
+        """Records and journals a state of the run.
+
+        Args:
+            waiting_for: For a restart that waits for lost hosts, their names (`hosts`), the end of the wait (`until`)
+                and the
+                `cause` of the restart.
+        """
         self.state = state
         self.reason = reason or ("" if state is RunState.RUNNING else self.reason)
         if state is RunState.RUNNING:
@@ -69,20 +75,20 @@ class RunStatus:
             self._journal.write("checkpoint_saved", checkpoint=checkpoint)
 
     def checkpoint_copied(self, host: str, checkpoint: str, problem: str) -> None:
-        """Journals that a checkpoint was copied to a host, or why it could not be."""
+        """Journals that a checkpoint was copied to a host, or the reason why the copy failed."""
         if self.ended is None:
             fields = {"host": host, "checkpoint": checkpoint}
             self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))
 
     def booking_ends(self, booking: str, at: str, reason: str) -> None:
-        """Journals when and why the run must leave its GPUs."""
+        """Journals the time by which the run must leave its GPUs, and the reason."""
         self._journal.write("booking_ends", booking=booking, at=at, reason=reason)
 
     def gang_restart(self, gang: str, generation: int, cause: str) -> None:
         self._journal.write("gang_restart", gang=gang, generation=generation, cause=cause)
 
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
-        """Keeps a replica's metrics, and journals them at intervals."""
+        """Stores a replica's metrics, and journals them periodically."""
         self.metrics[replica] = metrics = valid_metrics(metrics)
         if first and self.first_step_at is None:
             self.first_step_at = timestamps.now()
@@ -117,14 +123,14 @@ class RunStatus:
         return fields
 
     def end_as(self, fields: dict[str, Any]) -> None:
-        """Journals the run's end with the fields that the primary sent."""
+        """Journals the run's end with the fields that the primary has sent."""
         state = RunState(fields["state"])
         self.run_state(state, fields["reason"])
         self.ended = fields
         self._journal.write("run_ended", **fields)
 
     def revive(self, reason: str) -> None:
-        """Continues a run that had ended on this host, when its primary is connected again."""
+        """Restores the status of a run that had ended on this host because its primary was disconnected."""
         self.ended = None
         self.run_state(RunState.RESTARTING, reason)
 

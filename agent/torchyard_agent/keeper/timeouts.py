@@ -11,7 +11,7 @@ PREFIX = "TORCHYARD_KEEPER_"
 
 
 class Timeouts(NamedTuple):
-    """The timeouts of architecture.md, 10; tests shorten them in the environment (`TORCHYARD_KEEPER_LEASE_S`)."""
+    """The timeouts of a keeper. Tests shorten them by environment variables such as `TORCHYARD_KEEPER_LEASE_S`."""
 
     launch_lease_s: float = 30.0
     """Until `start` or `join`: how long GPUs and ports are held for a launch that is not renewed. The desktop renews it

@@ -1,6 +1,7 @@
 """The protocol between desktops, daemons, keepers and training roles.
 
-It is the only part of the agent that other packages import. Values and codecs only: no module opens a file or a socket.
+This is the only package of the agent that other packages import. It contains values and codecs; none of its modules
+opens a file or a socket.
 """
 
 PROTOCOL = 1

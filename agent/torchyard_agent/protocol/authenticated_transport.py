@@ -1,9 +1,9 @@
 """Authenticated frames between the processes of a run: handshake, framing and message encoding, without I/O.
 
-The gang link, the join store and the exchange of tensors use the same state machines. Both ends know a 256-bit key.
-Each proves it with a MAC over the other's nonce. Every frame has a MAC under a key of this connection, its direction
-and its number, so that it can be neither forged nor replayed nor reflected. Frames are not encrypted. Sockets and
-deadlines belong to the owner of the connection.
+The gang link, the join store and the exchange of tensors use the same state machines. Both ends know a 256-bit key, and
+each proves this with a MAC over the other's nonce. Every frame has a MAC under a key that is specific to the connection
+and its direction, over the frame's number and payload, so that frames cannot be forged, replayed or reflected. Frames
+are not encrypted. Sockets and deadlines belong to the owner of the connection.
 
     listener                                      caller
        | -- hello: MAGIC, nonce_l (32) ------------> |
@@ -11,7 +11,7 @@ deadlines belong to the owner of the connection.
        | -- proof_l (32), or REFUSAL --------------> |
        | == frames: length (4), MAC (32), payload == |
 
-The payload of a frame is a message, that is a JSON object, unless both ends agreed on raw bytes. Where a message is a
+The payload of a frame is a message, which is a JSON object, unless both ends expect raw bytes. In a message that is a
 request, `op` names the operation.
 """
 
@@ -44,7 +44,7 @@ class AuthenticationError(Exception):
 
 
 class KeyRefused(AuthenticationError):
-    """The listener reports that this caller has another key."""
+    """The listener has reported that this caller has another key."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -52,9 +52,9 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 
 
 def exchange_key(secret: bytes) -> bytes:
-    """The key of the ranks, for the join store and between ranks.
+    """Returns the ranks' key for the join store and for connections between ranks.
 
-    It is derived from the run's secret, which ranks do not get, so that a training script cannot pose as a keeper.
+    The key is derived from the run's secret, which ranks do not get, so that a training script cannot pose as a keeper.
     """
     return _mac(secret, b"exchange")
 
@@ -75,7 +75,7 @@ class CallerHandshake:
         self.expects = HELLO_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """The next bytes to send. Raises AuthenticationError, or KeyRefused."""
+        """Returns the next bytes to send. Raises AuthenticationError, or KeyRefused."""
         if not self._hello:
             if not data.startswith(MAGIC):
                 raise AuthenticationError("the other side does not speak Torchyard's link protocol")
@@ -89,12 +89,15 @@ class CallerHandshake:
         return b""
 
     def codec(self) -> FrameCodec:
-        """For the frames of this connection, after the handshake."""
+        """Returns the codec for the frames of this connection, after the handshake."""
         return FrameCodec(self._key, self._hello, self._nonce, is_caller=True)
 
 
 class ListenerHandshake:
-    """The listener's half of the handshake, for callers that know one of several keys. Used like CallerHandshake."""
+    """The listener's half of the handshake, for callers that know one of several keys.
+
+    It is used like CallerHandshake.
+    """
 
     def __init__(self, *keys: bytes) -> None:
         self._keys = keys
@@ -105,7 +108,7 @@ class ListenerHandshake:
         self.expects = ANSWER_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """The next bytes to send. A caller without a key is refused: codec() raises then."""
+        """Returns the next bytes to send. They refuse a caller without a key; codec() then raises an error."""
         self._nonce, proof = data[:NONCE_BYTES], data[NONCE_BYTES:]
         self.expects = 0
         for key in self._keys:
@@ -115,7 +118,7 @@ class ListenerHandshake:
         return REFUSAL
 
     def codec(self) -> FrameCodec:
-        """For the frames of this connection, after the handshake. Raises AuthenticationError."""
+        """Returns the codec for the frames of this connection, after the handshake. Raises AuthenticationError."""
         if self.key is None:
             raise AuthenticationError("the caller does not know the run's secret")
         return FrameCodec(self.key, self.to_send, self._nonce, is_caller=False)
@@ -125,7 +128,7 @@ Handshake = Union[CallerHandshake, ListenerHandshake]
 
 
 class FrameCodec:
-    """Seals and opens the frames of one connection.
+    """The encoder and decoder of the frames of one connection.
 
     To receive, the owner reads exactly `expects` bytes and passes them to receive(), alternately a header and a
     payload.
@@ -141,7 +144,7 @@ class FrameCodec:
         self.expects = HEADER.size
 
     def seal(self, payload: bytes) -> bytes:
-        """The frame of a payload, with its header. Raises ValueError if the payload is too long."""
+        """Returns the frame of a payload, including its header. Raises ValueError if the payload is too long."""
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_PAYLOAD}")
         mac = _frame_mac(self._sealer, self._sealed, payload)
@@ -149,9 +152,9 @@ class FrameCodec:
         return HEADER.pack(len(payload), mac) + payload
 
     def receive(self, data: bytes, limit: int = MAX_PAYLOAD) -> bytes | None:
-        """The verified payload, or None after a header.
+        """Returns the verified payload, or None after a header.
 
-        A length over `limit` is refused before a byte of the payload is received. Raises AuthenticationError.
+        A length over `limit` is refused before any byte of the payload is received. Raises AuthenticationError.
         """
         if self._received_mac is None:
             length, mac = HEADER.unpack(data)
@@ -167,7 +170,7 @@ class FrameCodec:
 
 
 def _frame_mac(keyed: hmac.HMAC, number: int, payload: bytes) -> bytes:
-    mac = keyed.copy()  # a third of the time of a new HMAC with the same key
+    mac = keyed.copy()  # A copy takes a third of the time of a new HMAC with the same key.
     mac.update(number.to_bytes(8, "big") + payload)
     return mac.digest()
 
@@ -195,7 +198,7 @@ EVERY_S = 60.0
 
 
 class RefusedConnections:
-    """Counts refused callers of one listener. May be used from any thread."""
+    """A counter of the refused callers of one listener. Its methods are thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.count = 0
@@ -205,7 +208,7 @@ class RefusedConnections:
         self._reported_at = float("-inf")
 
     def note(self, sentence: str) -> str:
-        """Count a refusal. Returns the line to log, at most one in EVERY_S, or an empty string."""
+        """Counts a refusal. Returns the line to log, at most once in EVERY_S, or an empty string."""
         with self._lock:
             self.count += 1
             now = self._clock()

@@ -1,7 +1,7 @@
-"""The calendar of agents: a snapshot of the coming days' bookings, sent by desktops. Pure.
+"""The calendar of agents: a snapshot of the bookings of the coming days, which desktops send. No I/O.
 
-Agents have no access to the booking store. They act on a snapshot only while it is fresh, and only observe with a stale
-one. Times are seconds since 1970.
+Agents have no access to the booking store. They enforce a snapshot only while it is fresh; with a stale snapshot they
+only record findings. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LoginEntry(NamedTuple):
 
 
 class Enforcement(NamedTuple):
-    """How an agent reacts to processes on GPUs that are booked by others."""
+    """The rules by which an agent reacts to processes on GPUs that are booked by other users."""
 
     level: str = OFF
     grace_s: float = 300.0
@@ -79,17 +79,17 @@ class Calendar(NamedTuple):
         return next((rule for pattern, rule in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
 
     def on(self, gpu: str, now: float) -> CalendarBooking | None:
-        """The booking that is active on a GPU; the store admits at most one."""
+        """Returns the booking that is active on a GPU, of which the store admits at most one, or None."""
         return next((one for one in self.bookings if gpu in one.gpus and one.is_running(now)), None)
 
     def booking(self, booking_id: str) -> CalendarBooking | None:
         return next((one for one in self.bookings if one.id == booking_id), None)
 
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
-        """The persons that a login of a host may belong to.
+        """Returns the persons to whom a login of a host may belong.
 
-        A login belongs to the person of the same name only if the table has neither of them on any host: otherwise the
-        login of that name may be another person's.
+        A login belongs to the person of the same name only if the table mentions neither that login nor that person on
+        any host: otherwise the login of that name may be another person's.
         """
         found = {
             person
@@ -103,7 +103,7 @@ class Calendar(NamedTuple):
         return tuple(sorted(found))
 
     def knows(self, person: str) -> bool:
-        """Whether a booking or the table of logins has this person."""
+        """Returns whether a booking or the table of logins mentions this person."""
         booked = any(one.owner == person for one in self.bookings)
         return booked or person == self.person or any(person in entry.persons for entry in self.logins)
 
@@ -154,7 +154,7 @@ def _parse(data: object) -> Calendar:
 
 
 def _booked(data: object, known: dict[str, str]) -> CalendarBooking:
-    """`known`: a table of texts, so that each GPU and owner is stored once."""
+    """Parses a booking. `known` is a table of texts, so that each GPU and owner is stored once."""
     one = _object(data, _OF_BOOKING, "a booking")
     gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
     owner = _text(one["owner"], "owner")

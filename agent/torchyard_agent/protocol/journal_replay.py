@@ -1,6 +1,6 @@
-"""Replays a run's journal: folds the events of one host into a view of the run.
+"""Replay of a run's journal: folds the events of one host into a view of the run.
 
-The daemon replays runs whose keeper has exited, the desktop those that it follows.
+The daemon replays runs whose keeper has exited; the desktop replays those that it follows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 def new_view(run_id: str) -> Event:
-    """The view of a run before its first event."""
+    """Returns the view of a run before its first event."""
     return {
         "run_id": run_id,
         "state": "draft",
@@ -33,14 +33,14 @@ def new_view(run_id: str) -> Event:
 
 
 def apply(view: Event, event: Event) -> None:
-    """Applies one event to `view`, in the journal's order. An unknown event only updates `as_of`."""
+    """Applies one event to `view`. Events must come in the journal's order; an unknown one only updates `as_of`."""
     view["as_of"] = event["time"]
     view["seen"] = [event["epoch"], event["seq"]]
     kind = event["event"]
     if kind == "run_state":
         view["state"] = event["state"]
         view["waiting_for"] = event.get("waiting_for")
-        # The cause of a restart is over once the run is running.
+        # A restart is over when the run is running, and its cause is then no longer shown.
         view["reason"] = event.get("reason") or ("" if event["state"] == "running" else view["reason"])
     elif kind == "replica_state":
         replica = view["replicas"].setdefault(event["replica"], {"name": event["replica"], "restarts": 0})
@@ -74,7 +74,7 @@ def apply(view: Event, event: Event) -> None:
 
 
 def fold(run_id: str, events: Iterable[Event]) -> Event:
-    """The view of a run after `events`."""
+    """Returns the view of a run after `events`."""
     view = new_view(run_id)
     for event in events:
         apply(view, event)

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 with one message per line of limited size (https://www.jsonrpc.org/specification)."""
+"""Messages of JSON-RPC 2.0, one per line of limited size (https://www.jsonrpc.org/specification)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RequestId = Union[int, str]
 
 
 class RpcError(Exception):
-    """An error response: a message, a short code, a hint what to do, and the run that it is about."""
+    """An error response: a message, a short code, a hint about the next step, and the run that it concerns."""
 
     def __init__(
         self, message: str, code: str = "internal", hint: str = "", number: int = APPLICATION_ERROR, run_id: str = ""
@@ -39,7 +39,8 @@ class MalformedMessage(ValueError):
 
 def _line(message: dict[str, Any]) -> bytes:
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
-    line = text.encode("utf-8", "surrogatepass") + b"\n"  # file names may not be UTF-8; json.loads accepts surrogates
+    # File names need not be valid UTF-8, and json.loads accepts surrogates.
+    line = text.encode("utf-8", "surrogatepass") + b"\n"
     if len(line) > MAX_LINE:
         raise ValueError(f"a message of {len(line)} bytes is over the limit of {MAX_LINE}")
     return line
@@ -63,7 +64,7 @@ def error_response(id: RequestId | None, error: RpcError) -> bytes:
 
 
 def error_of(message: dict[str, Any]) -> RpcError:
-    """The error of an error response."""
+    """Returns the error that an error response contains."""
     raw = message.get("error")
     error: dict[str, Any] = raw if isinstance(raw, dict) else {}
     raw_data = error.get("data")

@@ -1,4 +1,4 @@
-"""Times of a log's bytes: entries of size and time, each saying that the log had that size at that time."""
+"""The times of a log's bytes, as a list of entries that each record the log's size at one time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ FINEST_S = 0.1
 
 
 def thin(entries: list[Entry], most: int) -> list[Entry]:
-    """At most `most` entries: the newest half of them as they are, of the older ones the last in each span of time.
+    """Reduces the entries to at most `most`.
 
-    A byte of a removed entry gets the time of the next one, at most a span later.
+    The newest half of the entries is kept, and of the older ones the last in each span of time. A byte of a removed
+    entry gets the time of the next entry, which is at most one span later.
     """
     newest = most // 2
     recent, older = entries[-newest:], entries[:-newest]

@@ -1,4 +1,4 @@
-"""Parameters and results of the methods about runs, as typed dictionaries."""
+"""The parameters and results of the methods that concern runs, as typed dictionaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 
 class RankAssignment(TypedDict):
-    """One rank of a replica, as its keeper starts it."""
+    """The assignment of one rank, from which its keeper starts it."""
 
     rank: int | None
     """RANK in the trainers' world; None for servers, reducers and evaluators."""
@@ -17,7 +17,7 @@ class RankAssignment(TypedDict):
 
 
 class ReplicaAssignment(TypedDict):
-    """One replica, as its keeper starts it."""
+    """The assignment of one replica, from which its keeper starts the ranks."""
 
     name: str
     role: str
@@ -32,7 +32,7 @@ class ReplicaAssignment(TypedDict):
 
 
 class ReplicaPlan(TypedDict):
-    """One planned replica, without values that depend on the participation of others (see `rank_environment`)."""
+    """One planned replica, without values that depend on which replicas take part (see `rank_environment`)."""
 
     name: str
     role: str
@@ -54,7 +54,7 @@ class ReplicaPlan(TypedDict):
 
 
 class Master(TypedDict):
-    """The planned address of a torch world's store, which its first rank serves."""
+    """The planned address of the torch.distributed store of a gang, which the gang's first rank serves."""
 
     replica: str
     port: Any
@@ -80,7 +80,7 @@ class Cluster(TypedDict):
 
 
 class Policy(TypedDict):
-    """When a run ends, and its timeouts in seconds."""
+    """The conditions for the end of a run, and its timeouts in seconds."""
 
     ends_with: str
     stop_grace_s: float
@@ -93,7 +93,7 @@ class Policy(TypedDict):
 
 
 class Prepare(TypedDict):
-    """Parameters of `run.prepare`, before the ports of other hosts are known."""
+    """The parameters of `run.prepare`, which are sent before the ports of other hosts are known."""
 
     run_id: str
     name: str
@@ -122,7 +122,7 @@ class Prepare(TypedDict):
 
 
 class Warm(TypedDict):
-    """Parameters of `run.warm`: interpreters that start during the checks of a launch (docs/architecture.md)."""
+    """The parameters of `run.warm`: interpreters that start during the checks of a launch (docs/architecture.md)."""
 
     run_id: str
     host: str
@@ -155,7 +155,7 @@ class Member(TypedDict):
 
 
 class Start(TypedDict):
-    """Parameters of `run.start`, to the primary's keeper: the whole run."""
+    """The parameters of `run.start`, sent to the primary's keeper: the whole run."""
 
     members: list[Member]
     """The primary first."""
@@ -179,6 +179,6 @@ class Start(TypedDict):
 
 
 class Join(TypedDict):
-    """Parameters of `run.join`, to all other keepers."""
+    """The parameters of `run.join`, sent to all other keepers."""
 
     primary: Member

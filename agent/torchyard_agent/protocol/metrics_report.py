@@ -1,7 +1,8 @@
-"""Metrics reports of training scripts to their keeper: JSON datagrams that may be lost; the latest counts.
+"""Metrics reports of training scripts to their keeper: JSON datagrams that may be lost, since only the latest counts.
 
-The keeper's address is in the environment variable `TORCHYARD_REPORT`, an abstract Unix socket's name with `@`
-for its leading NUL byte. A report that cannot be sent at once is dropped, so that training never waits.
+The environment variable `TORCHYARD_REPORT` contains the keeper's address, which is the name of an abstract Unix socket
+with `@` in place of its leading NUL byte. A report that cannot be sent immediately is dropped, so that training never
+waits.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
 def is_name(name: object) -> bool:
-    """Whether a script may report a number by this name: an ASCII identifier of at most 64 characters."""
+    """Returns whether a script may report a number by this name, an ASCII identifier of at most 64 characters."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def custom_metrics(metrics: object) -> dict[str, float | None]:
-    """The first MAX_CUSTOM_METRICS with valid names that are not in METRICS. None stands for NaN and infinities."""
+    """Returns the first MAX_CUSTOM_METRICS metrics that have valid names and are not in METRICS.
+
+    The value None stands for NaN and infinities.
+    """
     found: dict[str, float | None] = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -49,25 +53,25 @@ def custom_metrics(metrics: object) -> dict[str, float | None]:
 
 
 def valid_metrics(metrics: object) -> dict[str, Any]:
-    """The valid part of metrics that another host has sent: METRICS and custom metrics."""
+    """Returns the valid part of metrics that another host has sent: METRICS and custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
     return {**{name: metrics[name] for name in METRICS if name in metrics}, **custom_metrics(metrics)}
 
 
 def not_finite(metrics: Mapping[str, Any]) -> list[str]:
-    """Names whose newest value is NaN or infinite: null in JSON. An unknown value has no name at all."""
+    """Returns the names whose newest value is NaN or infinite, which is None here. Unknown values have no name."""
     return [name for name, value in metrics.items() if value is None]
 
 
 def metrics_of_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The METRICS of a journal's `report`, without unknown ones; None stands for values that are not finite."""
+    """Returns the METRICS of a `report` event, without unknown ones. None stands for values that are not finite."""
     names = event.get("not_finite", ())
     return {name: event.get(name) for name in METRICS if event.get(name) is not None or name in names}
 
 
 def custom_metrics_of_event(event: Mapping[str, Any]) -> dict[str, float | None]:
-    """The custom metrics of a journal's `report`."""
+    """Returns the custom metrics of a `report` event of a journal."""
     custom = event.get("custom")
     return custom_metrics(
         {**(custom if isinstance(custom, Mapping) else {}), **dict.fromkeys(event.get("not_finite", ()))}
@@ -79,7 +83,7 @@ def encode(replica: str, local_rank: int, metrics: dict[str, float]) -> bytes:
 
 
 def decode(datagram: bytes) -> tuple[str, int, dict[str, float]] | None:
-    """(replica, local rank, metrics), or None for an invalid datagram."""
+    """Returns (replica, local rank, metrics), or None for an invalid datagram."""
     if len(datagram) > MAX_REPORT:
         return None
     try:

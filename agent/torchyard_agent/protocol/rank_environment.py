@@ -1,16 +1,16 @@
-"""Computes the environment and command of each rank: torchrun's variables, TORCHYARD_*, CLUSTER_SPEC, TF_CONFIG. Pure.
+"""The environment and command of each rank: torchrun's variables, TORCHYARD_*, CLUSTER_SPEC and TF_CONFIG. No I/O.
 
-Ranks, world sizes and addresses depend on which replicas take part, since a gang may continue without a lost host. They
-are computed from the plan by the primary's keeper before each generation, and by `torchyard plan`.
+Ranks, world sizes and addresses depend on which replicas take part, since a gang may continue without a lost host. The
+primary's keeper computes them from the plan before each generation; `torchyard plan` computes them for display.
 
-Trainers under launcher torch get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is what
-one torchrun would start: a replica with GPUs, which sees no others, so that `cuda:LOCAL_RANK` is its own; or all
-replicas of a world without GPUs on one host. Other roles get no variables of the trainers' world: a server or evaluator
-with RANK and MASTER_ADDR would try to join it. CLUSTER_SPEC is that of Vertex AI
-(https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG that of TensorFlow.
+Trainers under launcher torch get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is the
+set of replicas that one torchrun would start: either a single replica with GPUs, which sees no other GPUs, so that
+`cuda:LOCAL_RANK` is its own; or all replicas of a gang without GPUs on one host. Other roles get none of the trainers'
+variables: a server or evaluator with RANK and MASTER_ADDR would try to join the trainers. CLUSTER_SPEC has the format
+of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG that of TensorFlow.
 
-`torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, which belongs to TORCHYARD_STORE, is a secret that each
-keeper derives when it spawns a rank.
+`torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, the key for the server at TORCHYARD_STORE, is a secret
+that each keeper derives when it spawns a rank.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Task(NamedTuple):
 
 
 class _Seat(NamedTuple):
-    """A trainer's position among the participating trainers."""
+    """A trainer's position among the trainers that take part."""
 
     first_rank: int
     """The first of its ranks among all trainers."""
@@ -70,14 +70,15 @@ class _World(NamedTuple):
 
 
 def is_read_at_start(name: str) -> bool:
-    """Whether an environment variable may be read at the start of an interpreter or the import of torch."""
+    """Returns whether the start of an interpreter or the import of torch may read an environment variable."""
     return name.startswith(_READ_AT_START) and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
 
 
 class RankEnvironment:
-    """Ranks and variables of a run for the participating `replicas`, in plan order.
+    """The ranks and variables of a run in which these `replicas`, in plan order, take part.
 
-    `store`: the join store's `address:port` at the primary's keeper; unused if the run has none.
+    Args:
+        store: The `address:port` of the join store at the primary's keeper. Unused if the run has no store.
     """
 
     def __init__(self, cluster: Cluster, replicas: Sequence[ReplicaPlan], store: str = ""):
@@ -111,7 +112,7 @@ class RankEnvironment:
         self._world_size += replica["processes"]
 
     def share(self, replica: ReplicaPlan, generation: int = 0) -> ReplicaAssignment:
-        """The replica as its keeper starts it; `generation` counts its gang's restarts."""
+        """Returns the assignment of a replica, as of the restart number `generation` of its gang."""
         return ReplicaAssignment(
             name=replica["name"],
             role=replica["role"],
@@ -155,10 +156,10 @@ class RankEnvironment:
             env=env,
         )
 
-    # Torchyard's own
+    # Torchyard's own variables
 
     def _common_variables(self, store: str) -> dict[str, str]:
-        """The variables that are the same for all replicas."""
+        """Returns the variables that are the same for all replicas."""
         variables = {"TORCHYARD_GROUPS": str(max(1, len(self._worlds)))}
         if self._cluster.get("options"):
             variables["TORCHYARD_OPTIONS"] = json.dumps(self._cluster["options"], separators=(",", ":"))
@@ -178,7 +179,7 @@ class RankEnvironment:
                 peers[replica["role"]].append(place)
         return peers
 
-    # torchrun
+    # The variables of torchrun
 
     def _torchrun_contract(self, replica: ReplicaPlan, seat: _Seat, generation: int, local_rank: int) -> dict[str, str]:
         world = self._worlds[replica["gang"]]
@@ -208,7 +209,10 @@ class RankEnvironment:
         }
 
     def _master(self, gang: str) -> tuple[str, str]:
-        """The address of the store of a gang's world: the planned port, unless another replica has become rank 0."""
+        """Returns the address of a gang's torch.distributed store.
+
+        The port is the planned one, unless another replica has become rank 0.
+        """
         first = self._worlds[gang].members[0]
         address, own_port = _address_and_port(first["address"])
         planned = self._cluster["masters"].get(gang)
@@ -216,10 +220,10 @@ class RankEnvironment:
             return address, str(planned["port"])
         return address, own_port
 
-    # CLUSTER_SPEC and TF_CONFIG
+    # The variables CLUSTER_SPEC and TF_CONFIG
 
     def _cluster_variables(self, replica: ReplicaPlan) -> dict[str, str]:
-        """CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and TensorFlow has the role."""
+        """Returns CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and TensorFlow knows the role."""
         variables = {"CLUSTER_SPEC": self._variable(self._pools, self._pool_tasks[replica["name"]])}
         if self._cluster["several"] and replica["name"] in self._tf_tasks:
             variables["TF_CONFIG"] = self._variable(self._types, self._tf_tasks[replica["name"]])
@@ -230,10 +234,11 @@ class RankEnvironment:
         if self._cluster["trial"] is not None:
             described["trial"] = self._cluster["trial"]
         value = {"cluster": cluster, "environment": "cloud", "task": described}
-        return f'{json.dumps(value, separators=(",", ":"))[:-1]},"job":{self._job}}}'  # the job is serialized once
+        # The job is serialized only once.
+        return f'{json.dumps(value, separators=(",", ":"))[:-1]},"job":{self._job}}}'
 
     def _tasks(self, kind_of: Callable[[ReplicaPlan], str | None]) -> tuple[dict[str, list[str]], dict[str, _Task]]:
-        """(addresses by type, task by replica), numbered within each type."""
+        """Returns the addresses by type and the task of each replica. Tasks are numbered within each type."""
         members: dict[str, list[str]] = {}
         tasks: dict[str, _Task] = {}
         for replica in self._replicas:
@@ -244,18 +249,18 @@ class RankEnvironment:
         return members, tasks
 
     def _is_chief(self, replica: ReplicaPlan) -> bool:
-        """Whether the replica has rank 0 among all trainers; without a chief pool it is the first worker."""
+        """Returns whether the replica has rank 0 among all trainers; without a chief pool it is the first worker."""
         seat = self._seats.get(replica["name"])
         return seat is not None and seat.first_rank == 0
 
     def _worker_pool(self, replica: ReplicaPlan) -> str:
-        """The worker pool by role: 0 the chief, 1 workers, 2 servers or reducers, 3 evaluators."""
+        """Returns the worker pool of the role: 0 for the chief, 1 workers, 2 servers or reducers, 3 evaluators."""
         if self._is_chief(replica):
             return "workerpool0"
         return {"worker": "workerpool1", "evaluator": "workerpool3"}.get(replica["role"], "workerpool2")
 
     def _tf_type(self, replica: ReplicaPlan) -> str | None:
-        """TensorFlow's name of the role; None for reducers."""
+        """Returns TensorFlow's name of the role, or None for reducers."""
         if self._is_chief(replica):
             return self._cluster["tf_master_name"]
         return None if replica["role"] == "reducer" else replica["role"]
@@ -272,7 +277,7 @@ class RankEnvironment:
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # Replicas of other roles are worlds of one rank, so that one command serves all pools.
+            # Replicas of other roles count as worlds of one rank, so that one command serves all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,
@@ -288,13 +293,13 @@ class RankEnvironment:
 
 
 def has_store(cluster: Cluster) -> bool:
-    """Whether the primary's keeper serves a join store: some strategies need one."""
-    # Older desktops send no options; their ranks use no store.
+    """Returns whether the primary's keeper serves a join store, which some strategies need."""
+    # Older desktops send no options, and their ranks use no store.
     return bool(cluster.get("options", {}).get("kind", "none") != "none")
 
 
 def group_of(gang: str) -> int:
-    """The worker group of a gang of trainers; 0 with synchronous strategies."""
+    """Returns the worker group of a gang of trainers, which is 0 with synchronous strategies."""
     kind, _, number = gang.rpartition("-")
     return int(number) if kind == "group" and number.isdecimal() else 0
 

@@ -1,6 +1,6 @@
 """The states of runs and replicas.
 
-An unknown state is represented by the age of the last one: views hold (state, as_of).
+There is no state `unknown`: views contain the last known state with its time, as (state, as_of).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Points in time as RFC 3339 text and as seconds since 1970.
+"""Conversions of times between RFC 3339 text and seconds since 1970.
 
-It has a parser of its own: that of Python 3.9 rejects `Z`, and `datetime` takes half a megabyte of a daemon's memory.
+The module has its own parser: that of Python 3.9 rejects `Z`, and the module `datetime` takes half a megabyte of a
+daemon's memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(Z|
 
 
 def parse_timestamp(moment: object) -> float:
-    """RFC 3339 with an offset, or a number, as seconds since 1970. Raises ValueError."""
+    """Converts RFC 3339 text with an offset, or a number, to seconds since 1970. Raises ValueError."""
     if isinstance(moment, (int, float)) and not isinstance(moment, bool) and 0 <= moment < 1e11:
         return float(moment)
     match = _TIME.fullmatch(moment) if isinstance(moment, str) else None
@@ -28,7 +29,7 @@ def parse_timestamp(moment: object) -> float:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970 in the Gregorian calendar (Hinnant, "chrono-Compatible Low-Level Date Algorithms")."""
+    """Returns the days since 1970 of a Gregorian date (Hinnant, "chrono-Compatible Low-Level Date Algorithms")."""
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
@@ -36,15 +37,15 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def rfc3339(seconds: float) -> str:
-    """`2026-11-22T09:00:00Z`, from seconds since 1970."""
+    """Formats seconds since 1970 as `2026-11-22T09:00:00Z`."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def with_milliseconds(seconds: float) -> str:
-    """`2026-11-22T09:00:00.125Z`, from seconds since 1970."""
+    """Formats seconds since 1970 with milliseconds, as `2026-11-22T09:00:00.125Z`."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
 
 
 def now() -> str:
-    """The current time, with milliseconds."""
+    """Returns the current time with milliseconds, as RFC 3339 text."""
     return with_milliseconds(time.time())

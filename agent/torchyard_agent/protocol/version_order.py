@@ -8,7 +8,7 @@ _NUMBERS = 4
 
 
 def version_order(version: str) -> tuple[int, ...]:
-    """A key to sort versions by: 0.9.1 < 0.10.0rc1 < 0.10.0. Invalid text sorts before all versions."""
+    """Returns a key by which versions are sorted: 0.9.1 < 0.10.0rc1 < 0.10.0. Invalid text sorts before versions."""
     found = re.match(r"(\d+(?:\.\d+)*)(.*)", version.strip())
     if found is None:
         return ()

@@ -1,4 +1,4 @@
-"""The CPUs and memory that this login may use, by CPU affinity and the limits of control groups v1 and v2.
+"""The numbers of CPUs and bytes of memory that this login may use, by CPU affinity and control groups v1 and v2.
 
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html and .../cgroup-v1/
 """
@@ -17,7 +17,7 @@ _UNLIMITED = 1 << 60
 
 
 def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
-    """The number of CPUs that this login may use, at least 1."""
+    """Returns the number of CPUs that this login may use, at least 1."""
     count = float(len(os.sched_getaffinity(0)))
     for quota, period in _cpu_quotas(root, membership):
         count = min(count, quota / period)
@@ -25,7 +25,7 @@ def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
 
 
 def memory_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
-    """The host's memory, or the limit of a control group if that is less."""
+    """Returns the host's memory in bytes, or the limit of a control group if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in _folders(root, membership, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -49,7 +49,7 @@ def _cpu_quotas(root: str, membership: str) -> Iterator[tuple[int, int]]:
 
 
 def _folders(root: str, membership: str, controller: str) -> Iterator[str]:
-    """The folders of this process's group and its parents, each of which may set a limit."""
+    """Yields the folders of this process's group and its parents, each of which may set a limit."""
     for line in read_or(membership).decode(errors="replace").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -69,5 +69,5 @@ def _folders(root: str, membership: str, controller: str) -> Iterator[str]:
 def _number(text: bytes) -> int | None:
     try:
         return int(text)
-    except ValueError:  # "max", or no such file
+    except ValueError:  # The file contains "max" or does not exist.
         return None

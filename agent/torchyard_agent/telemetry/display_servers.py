@@ -1,8 +1,8 @@
-"""Recognizes display servers on a GPU, by their executables: a process can choose its own name.
+"""Recognition of display servers on a GPU by their executables, since a process can choose its own name.
 
-The executable must be installed by root: a file of a known name in a folder that only root may write, and the file that
-this process sees at that path (in a mount namespace a user can choose another). A process that only draws is on the
-driver's list of graphics processes, and not on that of compute processes.
+The executable must be installed by root: a file with a known name in a folder that only root may write, and the same
+file that this process finds at that path (in a mount namespace, a user can substitute another). A process that only
+draws is on the driver's list of graphics processes, and not on that of compute processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DELETED = " (deleted)"
 
 
 def is_display_server(pid: int) -> bool | None:
-    """Whether the process runs a display server's executable; None if its executable is hidden from this user."""
+    """Returns whether the process runs a display server's executable, or None if the executable is hidden."""
     link = f"/proc/{pid}/exe"
     try:
         path = os.readlink(link)
@@ -40,15 +40,17 @@ def is_display_server(pid: int) -> bool | None:
 
 
 def draws_screen(display_server: bool | None, name: str, computes: bool) -> bool:
-    """Whether a process only draws on a GPU. `computes`: it is on the list of compute processes.
+    """Returns whether a process only draws on a GPU.
 
-    `display_server` is the result of `is_display_server`; if it is None, the name decides.
+    Args:
+        display_server: The result of `is_display_server`. If it is None, `name` decides.
+        computes: Whether the process is on the list of compute processes.
     """
     return not computes and (name in NAMES if display_server is None else display_server)
 
 
 def _is_roots(about: os.stat_result) -> bool:
-    """Whether only root may change the file."""
+    """Returns whether only root may change the file."""
     return about.st_uid == 0 and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

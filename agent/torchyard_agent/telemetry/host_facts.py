@@ -17,13 +17,17 @@ Problem = dict[str, str]
 
 
 def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
-    """The facts as JSON. The first call may take some seconds and must not run on the event loop.
+    """Measures the facts for JSON. The first call may take some seconds and must not run on the event loop.
 
-    `hostname`, `kernel`, `cpus` (this login may use), `memory_gb` (GiB), `gpus` [{`index`, `uuid`, `name`, `memory_mb`
-    (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that it supports, or null),
-    `agent_python` and `python` ({`path`, `version`}; the training one's version is null if it does not run), `torch`,
-    `torch_cuda` (what torch was built for) and `numpy` (versions, or null), `disk_free_gb`, and `problems` [{`code`,
-    `message`, `hint`}]. `python`: the path in the fleet file, or None.
+    Args:
+        python: The path of the training Python from the fleet file, or None.
+
+    Returns:
+        `hostname`, `kernel`, `cpus` (that this login may use), `memory_gb` (GiB), `gpus` [{`index`, `uuid`, `name`,
+            `memory_mb` (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that the driver
+            supports, or null), `agent_python` and `python` ({`path`, `version`}, where the version of a training Python
+            that does not run is null), `torch`, `torch_cuda` (the CUDA for which torch was built) and `numpy`
+            (versions, or null), `disk_free_gb`, and `problems` [{`code`, `message`, `hint`}].
     """
     training = training_python.find(python)
     gpus, driver, driver_cuda, problems = _gpus()
@@ -60,7 +64,7 @@ SESSIONS_PROBLEM: Problem = {
 
 
 def disk_problem(folder: str, free_gb: float) -> Problem:
-    """The problem of a nearly full disk."""
+    """Returns the problem of a nearly full disk."""
     return {
         "code": "disk_nearly_full",
         "message": f"only {free_gb * 1024:.0f} MiB are free for {folder}",
@@ -69,7 +73,7 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
 
 
 def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
-    """The problem of a host with NVIDIA's device files, hence GPUs, on which NVML does not work; else None."""
+    """Returns a problem if the host has NVIDIA's device files, hence GPUs, but NVML does not work; else None."""
     if not any(map(os.path.exists, device_files)):
         return None
     return {
@@ -80,8 +84,9 @@ def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> P
 
 
 def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None, list[Problem]]:
-    """(GPUs, driver, its CUDA, problems). Opens an NVML of its own beside the sampler's."""
-    from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable  # imports ctypes, only if needed
+    """Returns (GPUs, driver version, CUDA version of the driver, problems), from a separate instance of NVML."""
+    # This module imports ctypes, so it is imported only if needed.
+    from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable
 
     try:
         nvml = Nvml()

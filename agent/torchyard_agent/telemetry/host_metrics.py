@@ -20,7 +20,7 @@ _FREE_SPACE_S = 10.0
 
 
 class HostMeter:
-    """Keeps the counters of the last sample; rates are averages since then."""
+    """The counters of the last sample. Rates are averages over the time since that sample."""
 
     def __init__(self, agent_dir: str, now: float):
         self._agent_dir = agent_dir
@@ -35,7 +35,7 @@ class HostMeter:
         self._sectors = self._disk_sectors()
 
     def sample(self, now: float) -> dict[str, Any]:
-        """The host at monotonic time `now`; see `Sampler.sample` for the names and units."""
+        """Measures the host at monotonic time `now`. Names and units are those of `Sampler.sample`."""
         elapsed = max(now - self._time, 1e-3)
         busy, transferred, sectors = _cpu_ticks(), self._network(now), self._disk_sectors()
         total = busy[1] - self._busy[1]
@@ -72,7 +72,7 @@ class HostMeter:
         }
 
     def _network(self, now: float) -> dict[str, tuple[int, int]]:
-        """Bytes (received, sent) of each data interface since its start."""
+        """Returns the bytes (received, sent) of each data interface since its start."""
         try:
             lines = read_all("/proc/net/dev").splitlines()[2:]
         except OSError:
@@ -89,14 +89,14 @@ class HostMeter:
         return counters
 
     def _disk_sectors(self) -> tuple[int, int] | None:
-        """Sectors (read, written) of the device that the agent's folder lies on."""
+        """Returns the sectors (read, written) of the device with the agent's folder."""
         if self._disk is None:
             return None
         fields = read_or(self._disk).split()
         return (int(fields[2]), int(fields[6])) if len(fields) > 6 else None
 
     def _free_space(self, now: float) -> tuple[float | None, float | None]:
-        """(free for this user, size) of the agent's file system, in GiB."""
+        """Returns the free space for this user and the size of the agent's file system, in GiB."""
         if now - self._space_asked >= _FREE_SPACE_S:
             self._space_asked = now
             self._space = free_space_gb(self._agent_dir)
@@ -104,17 +104,21 @@ class HostMeter:
 
 
 def data_interfaces(names: list[str]) -> list[str]:
-    """Interfaces for traffic between hosts: those with hardware, or all but the loopback if none has (a container)."""
+    """Returns the interfaces for traffic between hosts.
+
+    These are all interfaces with hardware, or all except the loopback if none has hardware (in a container).
+    """
     others = [name for name in names if name != "lo"]
     real = [name for name in others if os.path.exists(f"/sys/class/net/{name}/device")]
     return real or others
 
 
 def disk_statistics_file(folder: str) -> str | None:
-    """The kernel's counters of the block device below `folder`; None for network and memory file systems."""
+    """Returns the file of counters of the block device with `folder`; None on network and memory file systems."""
     try:
         device = os.stat(folder).st_dev
-        if os.major(device) == 0:  # btrfs and overlays have no device number: the mounted device counts
+        if os.major(device) == 0:
+            # btrfs and overlays have no device number, so the number of the mounted device is used.
             device = os.stat(_mount_source(device)).st_rdev
     except OSError:
         return None
@@ -132,9 +136,9 @@ def _mount_source(device: int) -> str:
 
 
 def free_space_gb(folder: str) -> tuple[float, float] | None:
-    """(free for this user, size) of the file system of `folder` in GiB; None if unknown.
+    """Returns the free space for this user and the size of the file system of `folder`, in GiB; None if unknown.
 
-    For a folder that does not exist yet, its nearest parent counts.
+    If the folder does not exist yet, its nearest existing parent is used.
     """
     while True:
         try:
@@ -149,14 +153,14 @@ def free_space_gb(folder: str) -> tuple[float, float] | None:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """(busy, all) clock ticks of all CPUs since boot."""
+    """Returns the busy and the total clock ticks of all CPUs since boot."""
     fields = [int(field) for field in read("/proc/stat", 256).split(b"\n", 1)[0].split()[1:9]]
     total = sum(fields)
     return total - fields[3] - fields[4], total
 
 
 def _memory() -> tuple[int, int]:
-    """(all, used) memory in MiB; reclaimable caches count as free."""
+    """Returns the total and the used memory in MiB. Reclaimable caches count as free."""
     values = {}
     for line in read("/proc/meminfo", 512).split(b"\n")[:5]:
         name, _, rest = line.partition(b":")
@@ -171,5 +175,5 @@ def _load() -> float:
 
 
 def _rate(difference: int, elapsed: float) -> int:
-    """Per second; 0 if the counter decreased, as after a reload of the driver."""
+    """Returns the rate per second, or 0 if the counter has decreased, as after a reload of the driver."""
     return round(max(difference, 0) / elapsed)

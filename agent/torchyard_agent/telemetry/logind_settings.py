@@ -1,4 +1,4 @@
-"""Whether systemd-logind ends a user's processes at logout.
+"""The settings of systemd-logind that end a user's processes at logout.
 
 `KillUserProcesses=yes` ends the agent and all runs with the SSH session that started them, unless the user lingers.
 https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html
@@ -17,10 +17,10 @@ _FOLDERS = ("usr/lib/systemd", "run/systemd", "etc/systemd")
 
 
 def ends_with_login(root: str = "/", user: str | None = None) -> bool:
-    """Whether processes of `user` (default: this process's) are killed at logout here."""
+    """Returns whether this host kills processes of `user` (by default this process's user) at logout."""
     user = user or pwd.getpwuid(os.getuid()).pw_name
     if not os.path.isdir(os.path.join(root, "run/systemd/system")):
-        return False  # this host does not run systemd
+        return False  # This host does not run systemd.
     if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
         return False
     settings = _logind(root)
@@ -32,7 +32,7 @@ def ends_with_login(root: str = "/", user: str | None = None) -> bool:
 
 
 def _logind(root: str) -> dict[str, str]:
-    """logind's settings from the main file and the drop-in folders, sorted by name."""
+    """Reads logind's settings from the main file and from the drop-in files, which are sorted by name."""
     main = [path for folder in _FOLDERS if os.path.exists(path := os.path.join(root, folder, "logind.conf"))][-1:]
     drop_ins = {
         os.path.basename(path): path

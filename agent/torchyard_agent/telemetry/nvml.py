@@ -1,4 +1,4 @@
-"""Samples the NVIDIA GPUs of this host. A failed GPU is reported as a `problem`, not as an exception."""
+"""Samples of the NVIDIA GPUs of this host. A failed GPU is reported as a `problem`, not as an exception."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_EVENTS = 16
 
 
 class Gpu:
-    """One GPU: its constants, and its last slow or rare values."""
+    """One GPU, with its constants and the last values that are slow to read or change rarely."""
 
     __slots__ = ("ecc_errors", "handle", "index", "memory_mb", "name", "problem", "unsupported", "uuid", "xid")
 
@@ -36,14 +36,14 @@ class Gpu:
 
 
 class _GpuError(Exception):
-    """The GPU does not respond; holds NVML's error code."""
+    """The GPU does not respond. The argument is NVML's error code."""
 
 
 class Nvml:
-    """An open NVML. Close it when idle: while it is open, the driver cannot be replaced."""
+    """An open instance of NVML. It must be closed when idle, since an open one prevents a driver update."""
 
     def __init__(self) -> None:
-        """Raises NvmlUnavailable."""
+        """Opens NVML. Raises NvmlUnavailable."""
         self._library = NvmlLibrary()
         self._samples = 0
         self._capacity = 64
@@ -60,7 +60,7 @@ class Nvml:
 
     @classmethod
     def open(cls) -> Nvml | None:
-        """NVML, or None on a host without it."""
+        """Returns an open instance, or None on a host without NVML."""
         try:
             return cls()
         except NvmlUnavailable:
@@ -83,7 +83,7 @@ class Nvml:
         return text.value.decode(errors="replace")
 
     def cuda_version(self) -> str | None:
-        """The newest CUDA that the driver supports, such as `12.4`."""
+        """Returns the newest version of CUDA that the driver supports, such as `12.4`."""
         version = ctypes.c_int()
         function = self._library.cuda_version
         if function is None or function(ctypes.byref(version)) != library.SUCCESS or version.value <= 0:
@@ -91,10 +91,10 @@ class Nvml:
         return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
     def health(self, gpu: Gpu) -> dict[str, Any]:
-        """The health of a GPU: {`bus_id`, `ecc_errors`, `repair_pending`, `repair_failed`, `problem`}.
+        """Returns the health of a GPU: {`bus_id`, `ecc_errors`, `repair_pending`, `repair_failed`, `problem`}.
 
-        `bus_id` is in the format of the kernel log (`0000:3b:00`). `repair_pending`: memory is remapped at the next
-        reset; `repair_failed`: no spare memory is left. Unsupported values are None.
+        `bus_id` is in the format of the kernel log (`0000:3b:00`). `repair_pending` means that memory is remapped at
+        the next reset, `repair_failed` that no spare memory is left. Unsupported values are None.
         """
         found: dict[str, Any] = dict.fromkeys(("bus_id", "ecc_errors", "repair_pending", "repair_failed"))
         found["problem"] = gpu.problem
@@ -110,20 +110,20 @@ class Nvml:
             if self._call(gpu, "remapped rows", nvml.remapped_rows, *rows):
                 found["repair_pending"], found["repair_failed"] = bool(pending.value), bool(failed.value)
             elif self._call(gpu, "retired pages", nvml.retired_pending, ctypes.byref(pending)):
-                found["repair_pending"] = bool(pending.value)  # GPUs before Ampere retire whole pages
+                found["repair_pending"] = bool(pending.value)  # GPUs before Ampere retire whole pages instead of rows.
         except _GpuError as failed_gpu:
             found["problem"] = self._sentence(gpu, failed_gpu.args[0])
         return found
 
     def running(self, gpu: Gpu) -> list[dict[str, Any]]:
-        """Processes on the GPU: [{`pid`, `memory_mb`, `computes`}]; empty if it does not respond."""
+        """Returns the processes on the GPU as [{`pid`, `memory_mb`, `computes`}], or [] if the GPU does not respond."""
         try:
             return self._running(gpu) if gpu.handle is not None else []
         except _GpuError:
             return []
 
     def sample(self) -> list[dict[str, Any]]:
-        """The state of all GPUs; names and units as in `Sampler.sample`. Unsupported values are None."""
+        """Measures all GPUs. Names and units are those of `Sampler.sample`; unsupported values are None."""
         self._read_xids()
         entries = [self._sample(gpu) for gpu in self.gpus]
         self._samples += 1
@@ -183,7 +183,7 @@ class Nvml:
         return entry
 
     def _call(self, gpu: Gpu, what: str, function: Any, *arguments: Any) -> bool:
-        """Calls NVML, which writes to `arguments`; returns whether it succeeded. Raises _GpuError."""
+        """Calls a function of NVML, which writes to `arguments`. Returns whether it succeeded. Raises _GpuError."""
         if function is None or what in gpu.unsupported:
             return False
         code = function(gpu.handle, *arguments)
@@ -206,7 +206,7 @@ class Nvml:
         return text.value.decode(errors="replace")
 
     def _memory(self, gpu: Gpu) -> tuple[int | None, int | None]:
-        """(all, used) in MiB."""
+        """Returns the total and the used memory in MiB."""
         newer = library.MemoryV2(version=library.MEMORY_V2_VERSION)
         if self._call(gpu, "memory v2", self._library.memory_v2, ctypes.byref(newer)):
             return int(newer.total) >> 20, int(newer.used) >> 20
@@ -228,7 +228,10 @@ class Nvml:
         return int(errors.value) if found else None
 
     def _running(self, gpu: Gpu) -> list[dict[str, Any]]:
-        """Processes on the GPU with their memory. One on both lists, compute and graphics, is listed once."""
+        """Returns the processes on the GPU with their memory.
+
+        A process on both lists, compute and graphics, is returned once.
+        """
         found: dict[int, int | None] = {}
         computing: set[int] = set()
         for what, function in (("compute", self._library.compute), ("graphics", self._library.graphics)):
@@ -242,7 +245,7 @@ class Nvml:
     def _process_list(self, gpu: Gpu, what: str, function: Any) -> list[tuple[int, int | None]]:
         layout = self._library.process
         count = ctypes.c_uint(self._capacity)
-        for _ in range(3):  # the list may have grown each time
+        for _ in range(3):  # The list may have grown between two calls.
             if function is None or what in gpu.unsupported:
                 return []
             code = function(gpu.handle, ctypes.byref(count), self._processes)
@@ -268,7 +271,7 @@ class Nvml:
         return f"{name} does not answer: {self._library.error_text(code)}."
 
     def _subscribe_to_xids(self) -> None:
-        """Subscribes to XID errors; failures are ignored."""
+        """Subscribes to XID errors. Failures are ignored."""
         nvml = self._library
         if not (nvml.event_set_create and nvml.event_register and nvml.event_wait):
             return

@@ -1,7 +1,8 @@
 """ctypes bindings of NVIDIA's management library: functions and structures.
 
-The dynamic loader finds the library, so LD_LIBRARY_PATH works. Functions are looked up by their newest name first,
-since drivers from R418 on are in use. Source: https://docs.nvidia.com/deploy/nvml-api/ and nvml.h of CUDA 11 to 13.
+The dynamic loader finds the library, so that LD_LIBRARY_PATH has its usual effect. Functions are looked up by their
+newest name first, since drivers as old as R418 are in use. Source: https://docs.nvidia.com/deploy/nvml-api/ and nvml.h
+of CUDA 11 to 13.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ NAME_BYTES = 96
 
 
 class Memory(ctypes.Structure):
-    """nvmlMemory_t: `used` includes the driver's reserved memory."""
+    """The structure nvmlMemory_t, in which `used` includes the driver's reserved memory."""
 
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
 class MemoryV2(ctypes.Structure):
-    """nvmlMemory_v2_t: `used` as in nvidia-smi."""
+    """The structure nvmlMemory_v2_t, in which `used` is the value shown by nvidia-smi."""
 
     _fields_ = [
         ("version", ctypes.c_uint),
@@ -57,7 +58,7 @@ class MemoryV2(ctypes.Structure):
 
 
 class PciInfo(ctypes.Structure):
-    """nvmlPciInfo_t."""
+    """The structure nvmlPciInfo_t."""
 
     _fields_ = [
         ("legacy_bus_id", ctypes.c_char * 16),
@@ -70,13 +71,13 @@ MEMORY_V2_VERSION = ctypes.sizeof(MemoryV2) | 2 << 24
 
 
 class Utilization(ctypes.Structure):
-    """nvmlUtilization_t, in percent."""
+    """The structure nvmlUtilization_t, with values in percent."""
 
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
 class EventData(ctypes.Structure):
-    """nvmlEventData_t."""
+    """The structure nvmlEventData_t."""
 
     _fields_ = [
         ("device", ctypes.c_void_p),
@@ -96,11 +97,11 @@ PROCESS_PROTECTED = struct.Struct("@IQIIQ")
 
 
 class NvmlUnavailable(Exception):
-    """NVML cannot be used on this host; the message gives the reason."""
+    """NVML cannot be used on this host. The message gives the reason."""
 
 
 class NvmlLibrary:
-    """The loaded library. A function that it does not export is None."""
+    """The loaded library. A function that the library does not export is None."""
 
     def __init__(self) -> None:
         """Loads and initializes NVML. Raises NvmlUnavailable."""
@@ -143,7 +144,7 @@ class NvmlLibrary:
         self.event_set_free = self.find("nvmlEventSetFree")
 
     def find(self, *names: str) -> Any:
-        """The first of these functions that the library exports, or None."""
+        """Returns the first of these functions that the library exports, or None."""
         for name in names:
             try:
                 return self._library[name]
@@ -152,17 +153,18 @@ class NvmlLibrary:
         return None
 
     def error_text(self, code: int) -> str:
-        """NVML's text for an error code."""
+        """Returns NVML's text for an error code."""
         if self._error_string is None:
             return f"error {code}"
         return f"{(self._error_string(code) or b'').decode(errors='replace')} (NVML error {code})"
 
     def _process_function(self, kind: str) -> tuple[Any, struct.Struct]:
-        """The function that lists processes of a kind, and the format of its entries."""
+        """Returns the function that lists processes of a kind, and the format of its entries."""
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         newest = self.find(f"{name}_v3")
         if newest is not None:
-            # These two functions were added together with the field that _v3 had for a time, and with its removal.
+            # Versions of _v3 with and without an additional field can be told apart by two other functions: the first
+            # was added to NVML together with the field, the second when the field was removed.
             protected = self.find("nvmlDeviceGetConfComputeMemSizeInfo") is not None
             removed = self.find("nvmlDeviceGetRunningProcessDetailList") is not None
             return newest, PROCESS_PROTECTED if protected and not removed else PROCESS_V2

@@ -1,4 +1,4 @@
-"""Users and programs of processes."""
+"""The users and programs of processes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ CACHED_S = 10.0
 
 
 class Owners:
-    """Users and programs of processes, cached for CACHED_S: a look-up may ask a directory service."""
+    """Users and programs of processes, cached for CACHED_S because a look-up may query a directory service."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, str, str, bool | None]] = {}
 
     def of(self, pid: int, now: float) -> tuple[str, str]:
-        """(user, program) of a PID at monotonic time `now`; "unknown" if it is hidden, as in a container."""
+        """Returns (user, program) of a PID at monotonic time `now`; "unknown" for hidden values, as in a container."""
         return self._about(pid, now)[1:3]
 
     def describe(self, process: dict[str, Any], now: float) -> None:
-        """Adds `user`, `program` and `draws_screen` to a process as NVML lists it."""
+        """Adds `user`, `program` and `draws_screen` to an entry of NVML's process list."""
         _, process["user"], process["program"], display_server = self._about(process["pid"], now)
         process["draws_screen"] = draws_screen(display_server, process["program"], process["computes"])
 
@@ -53,7 +53,7 @@ class Owners:
 
 @functools.lru_cache(maxsize=1000)
 def user_name(uid: int) -> str:
-    """The login of a UID, or the number if the host has no name for it; cached."""
+    """Returns the login of a UID, or the number if the host has no name for it. The result is cached."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):

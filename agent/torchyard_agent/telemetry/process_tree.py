@@ -1,6 +1,6 @@
-"""Process trees, from /proc/PID/task/TID/children.
+"""Process trees, read from /proc/PID/task/TID/children.
 
-Kernels without that file (CONFIG_PROC_CHILDREN) need a scan of /proc for the parent of each process.
+On kernels without that file (CONFIG_PROC_CHILDREN), /proc is scanned for the parent of each process.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ HAS_CHILDREN_FILES = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
 def children(pid: int, all_threads: bool = True) -> list[int]:
-    """Direct children, zombies included; empty if the process has ended."""
+    """Returns the direct children, including zombies; [] if the process has ended."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task") if all_threads else [str(pid)]:
-            with contextlib.suppress(OSError):  # the thread has just ended
+            with contextlib.suppress(OSError):  # The thread has just ended.
                 found += map(int, read_all(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """The children of all processes, from a scan of /proc."""
+    """Returns the children of all processes, from a scan of /proc."""
     found: dict[int, list[int]] = {}
     for pid, line in each_process("stat"):
         found.setdefault(int(stat_fields(line)[1]), []).append(pid)
@@ -35,15 +35,18 @@ def children_by_parent() -> dict[int, list[int]]:
 def descendants(
     roots: Iterable[int], all_threads: bool = True, table: Mapping[int, Sequence[int]] | None = None
 ) -> list[int]:
-    """The roots and all processes below them, parents before their children.
+    """Returns the roots and all their descendants, parents before their children.
 
-    Processes that end meanwhile may be missing. `table`: the result of `children_by_parent`, if it is known.
+    Processes that end during the call may be missing.
+
+    Args:
+        table: The result of `children_by_parent`, if the caller has it.
     """
     if table is None and not HAS_CHILDREN_FILES:
         table = children_by_parent()
     found = list(dict.fromkeys(roots))
     seen = set(found)
-    for pid in found:  # grows while it is walked
+    for pid in found:  # The list grows while it is iterated over.
         for child in children(pid, all_threads) if table is None else table.get(pid, ()):
             if child not in seen:
                 seen.add(child)

@@ -21,9 +21,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Process:
-    """A process of a replica, by its open stat file, which halves the cost of a sample.
+    """A process of a replica with its open stat file, which halves the cost of a sample.
 
-    The open file belongs to this process even if its PID is reused: reads fail once it has ended.
+    The open file belongs to this process even if its PID is reused: reads fail once the process has ended.
     """
 
     __slots__ = ("file", "pid", "ticks")
@@ -39,7 +39,7 @@ class _Process:
                 _Process.open_files += 1
 
     def usage(self) -> tuple[int, int] | None:
-        """(CPU ticks, resident pages); None once it has ended."""
+        """Returns the CPU ticks and resident pages, or None once the process has ended."""
         try:
             line = os.pread(self.file, 1024, 0) if self.file >= 0 else read(f"/proc/{self.pid}/stat", 1024)
         except OSError:
@@ -66,7 +66,7 @@ class _Tree:
         self.walk_at = self.walk_threads_at = 0.0
 
     def keep(self, pids: Iterable[int]) -> None:
-        """Sets the replica's processes."""
+        """Sets the processes of the replica."""
         wanted = dict.fromkeys(pids)
         for pid in self.processes.keys() - wanted.keys():
             self.processes.pop(pid).close()
@@ -83,14 +83,14 @@ class ProcessTrees:
         self._trees: dict[str, _Tree] = {}
 
     def sample(self, replicas: Mapping[str, Sequence[int]], now: float) -> dict[str, dict[str, Any]]:
-        """Each replica at monotonic time `now`: {"cpu", "memory_mb", "processes"}; see `Sampler.sample`."""
+        """Returns {"cpu", "memory_mb", "processes"} of each replica at monotonic time `now`; see `Sampler.sample`."""
         for name in self._trees.keys() - replicas.keys():
             self._trees.pop(name).keep(())
         self._walk_due(replicas, now)
         return {name: self._measure(self._trees[name], now) for name in replicas}
 
     def replica_of(self) -> dict[int, str]:
-        """The replica of each known PID."""
+        """Returns the replica of each known PID."""
         return {pid: name for name, tree in self._trees.items() for pid in tree.processes}
 
     def _walk_due(self, replicas: Mapping[str, Sequence[int]], now: float) -> None:
@@ -102,13 +102,13 @@ class ProcessTrees:
                 continue
             threads = fresh or now >= tree.walk_threads_at
             tree.roots = list(roots)
-            # Spread over the samples, so that each has a part of the cost.
+            # The walks are spread over the samples, so that each sample has a part of the cost.
             tree.walk_at = now + WALK_S + 0.1 * (number % 10)
             if threads:
                 tree.walk_threads_at = now + WALK_THREADS_S + (number % 10)
             if self._children_files:
                 found = process_tree.descendants(roots, threads)
-                # Children of other threads were found by an earlier, full walk.
+                # An earlier, full walk has found the children of other threads.
                 tree.keep(found if threads else [*found, *tree.processes])
             else:
                 tree.walk_at = now + 5 * WALK_S

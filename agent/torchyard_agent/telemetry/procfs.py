@@ -1,4 +1,4 @@
-"""Reads the kernel's small text files with few system calls and without buffering."""
+"""Functions that read the kernel's small text files with few system calls and without buffering."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def read(path: str, size: int = 4096) -> bytes:
-    """The first `size` bytes, in one read. Raises OSError (the process or the device may be gone)."""
+    """Returns the first `size` bytes, in one read. Raises OSError, for example if the process has ended."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, size)
@@ -16,13 +16,13 @@ def read(path: str, size: int = 4096) -> bytes:
 
 
 def read_all(path: str) -> bytes:
-    """The whole file, in several reads if the kernel returns it record by record. Raises OSError."""
+    """Returns the whole file, in several reads if the kernel returns it record by record. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
 
 def read_or(path: str, default: bytes = b"") -> bytes:
-    """The file's beginning, or `default` if it cannot be read."""
+    """Returns the beginning of the file, or `default` if the file cannot be read."""
     try:
         return read(path)
     except OSError:
@@ -30,25 +30,26 @@ def read_or(path: str, default: bytes = b"") -> bytes:
 
 
 def boot_id() -> str:
-    """The ID of the host's current boot; empty if the kernel does not provide it."""
+    """Returns the ID of the host's current boot, or "" if the kernel does not provide it."""
     return read_or("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
 
 
 def stat_fields(line: bytes) -> list[bytes]:
-    """The fields of /proc/PID/stat from the third on; the second, a name in brackets, may contain any character.
+    """Returns the fields of /proc/PID/stat from the third on.
 
-    Raises ValueError if the line is not one of that file.
+    The second field, a name in brackets, may contain any character. Raises ValueError if the line is not from that
+    file.
     """
     return line[line.rindex(b")") + 2 :].split(None, 22)
 
 
 def read_stat(pid: int) -> list[bytes]:
-    """The `stat_fields` of a process. Raises OSError or ValueError."""
+    """Returns the `stat_fields` of a process. Raises OSError or ValueError."""
     return stat_fields(read(f"/proc/{pid}/stat", 1024))
 
 
 def each_process(name: str) -> Iterator[tuple[int, bytes]]:
-    """(PID, content of /proc/PID/`name`) of all processes in which this user may read that file."""
+    """Yields the PID and the content of /proc/PID/`name` of all processes for which this user may read that file."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             try:

@@ -1,4 +1,4 @@
-"""One sample of the host, its GPUs and the replicas on it, ready for JSON."""
+"""Samples of the host, its GPUs and the replicas on it, ready for JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REOPEN_S = 300.0
 
 
 class Sampler:
-    """Samples this host, cheaply enough for once a second; rates are averages since the last sample."""
+    """The sampler of this host, cheap enough for one sample per second. Rates are averages since the last sample."""
 
     def __init__(self, agent_dir: str):
         self._agent_dir = agent_dir
@@ -29,19 +29,25 @@ class Sampler:
         self._opened_at = float("-inf")
 
     def sample(self, replicas: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """A sample. `replicas`: the PIDs of each replica's ranks, by the replica's name in the sample.
+        """Takes a sample.
 
-        - `time`: seconds since 1970. - `host`: `interval_s` (seconds that the rates below are averages over), `cpus`
-        (this login may use), `cpu` (percent of all CPUs), `load` (1 min), `memory_mb`, `memory_used_mb` (MiB),
-        `network` {interface: {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (the
-        device below the agent's folder, null if it has none), `disk_free_gb`, `disk_total_gb` (GiB). - `gpus`: each
-        with `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent), `power_w`,
-        `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (words, see `nvml_bindings`), `ecc_errors`
-        (uncorrected ones since the driver was loaded), `xid` (the last: {`code`, `time`}, or null), `processes`
-        [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (a display server that does nothing else),
-        `replica` (null for other processes)}], `problem` (a sentence, or null). Unsupported values are null. -
-        `replicas`: {name: {`cpu` (percent of one CPU; null in its first sample), `memory_mb` (MiB resident, pages
-        shared by several processes counted in each), `processes`}}.
+        Args:
+            replicas: The PIDs of each replica's ranks, by the name of the replica in the sample.
+
+        Returns:
+            time: Seconds since 1970.
+            host: `interval_s` (seconds over which the rates are averaged), `cpus` (that this login may use), `cpu`
+                (percent of all CPUs), `load` (1 min), `memory_mb`, `memory_used_mb` (MiB), `network` {interface:
+                {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (of the device with
+                the agent's folder, null if it has none), `disk_free_gb` and `disk_total_gb` (GiB).
+            gpus: For each GPU `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent),
+                `power_w`, `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (words, see
+                `nvml_bindings`), `ecc_errors` (uncorrected ones since the driver was loaded), `xid` (the last {`code`,
+                `time`}, or null), `processes` [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (a
+                display server that does nothing else), `replica` (null for other processes)}] and `problem` (a
+                sentence, or null). Unsupported values are null.
+            replicas: By name {`cpu` (percent of one CPU, null in the first sample), `memory_mb` (MiB resident, with
+                shared pages counted in each process), `processes`}.
         """
         now = time.monotonic()
         replicas_now = self._trees.sample(replicas, now)
@@ -72,14 +78,14 @@ class Sampler:
         return gpus
 
     def _open_nvml(self, now: float) -> None:
-        """Opens NVML, at first and again if it was missing or a GPU has a problem."""
+        """Opens NVML if it is not open, and reopens it if it was missing or a GPU has a problem."""
         if now - self._opened_at < _REOPEN_S:
             return
         if self._nvml is not None:
             if not any(gpu.problem for gpu in self._nvml.gpus):
                 return
             self._nvml.close()
-        from torchyard_agent.telemetry.nvml import Nvml  # imports ctypes, only if needed
+        from torchyard_agent.telemetry.nvml import Nvml  # This module imports ctypes, so it is imported only if needed.
 
         self._nvml = Nvml.open()
         self._opened_at = now

@@ -1,4 +1,4 @@
-"""The Python interpreter of training programs: its path, version, torch and numpy. Never imports torch."""
+"""The Python interpreter of training programs: its path, version, torch and numpy. This module never imports torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OLDEST = (3, 9)
 """The oldest Python that torch and `torchyard_roles` support."""
 _MARK = "torchyard-probe:"
 
-# Runs under any interpreter, Python 2 included. Only metadata of distributions is read; a torch that was built in place
-# has none, so its version is read from its version.py.
+# This code runs under any interpreter, Python 2 included. Only metadata of distributions is read; a torch that was
+# built in place has none, so its version is read from its version.py.
 _PROBE = """
 import json, os, sys
 found = {"version": ".".join(map(str, sys.version_info[:3])), "paths": [p for p in sys.path if os.path.isdir(p)]}
@@ -73,9 +73,10 @@ _probe_lock = threading.Lock()
 
 
 def find(configured: str | None) -> TrainingPython:
-    """The training interpreter of this host: the configured one, else the login's `python3`, else its `python`.
+    """Returns the training interpreter of this host: the configured one, else the login's `python3` or `python`.
 
-    Runs the interpreter once, and again only if it or the folders that it imports from change. May take PROBE_S.
+    The interpreter is run once, and again only if it or the folders from which it imports change. The call may take
+    PROBE_S.
     """
     path = resolve(configured)
     if path is None:
@@ -93,7 +94,7 @@ def find(configured: str | None) -> TrainingPython:
 
 
 def resolve(configured: str | None) -> str | None:
-    """The path of an executable interpreter, or None."""
+    """Returns the path of an executable interpreter, or None."""
     if configured:
         return shutil.which(os.path.expandvars(os.path.expanduser(configured)))
     return shutil.which("python3") or shutil.which("python")
@@ -111,7 +112,7 @@ def _changes(paths: Any) -> dict[str, float]:
 
 
 def _probe(path: str) -> tuple[TrainingPython, list[str]]:
-    """Runs the interpreter; returns its versions and the folders that it imports from."""
+    """Runs the interpreter, and returns its versions and the folders from which it imports."""
     try:
         code, output, errors = _run([path, "-c", _PROBE])
     except TimeoutError:
@@ -151,8 +152,13 @@ def _problem(code: str, message: str, hint: str) -> dict[str, str]:
 
 
 def _run(argv: list[str]) -> tuple[int, str, str]:
-    """(exit status, stdout, stderr). Raises TimeoutError, after all its processes have ended, or OSError."""
-    import subprocess  # only here: a sampling process needs none
+    """Runs a command, and returns its exit status, stdout and stderr.
+
+    Raises:
+        TimeoutError: The command took too long; all its processes have been killed.
+        OSError: The command cannot be started.
+    """
+    import subprocess  # This module is imported here, because a process that only samples does not need it.
 
     process = subprocess.Popen(
         argv,
@@ -168,7 +174,7 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
         try:
             output, errors = process.communicate(timeout=PROBE_S)
         except subprocess.TimeoutExpired:
-            # The group, because a wrapper script's children would keep the pipes open.
+            # The process group is killed, because the children of a wrapper script would keep the pipes open.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise TimeoutError from None

@@ -17,7 +17,10 @@ _LONGEST = 64 * 1024 * 1024
 
 
 def xids(path: str = KERNEL_LOG) -> dict[str, list[int]] | None:
-    """XIDs but those of programs, by the GPU's bus ID (`0000:3b:00`), oldest first; None if the log is not readable."""
+    """Returns the XIDs by the GPU's bus ID (`0000:3b:00`), oldest first, or None if the log is not readable.
+
+    XIDs that programs cause are excluded.
+    """
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -28,9 +31,9 @@ def xids(path: str = KERNEL_LOG) -> dict[str, list[int]] | None:
             try:
                 record = os.read(log, _RECORD)
             except BlockingIOError:
-                break  # the end of the log
+                break  # This is the end of the log.
             except BrokenPipeError:
-                continue  # the oldest records were overwritten meanwhile
+                continue  # The oldest records were overwritten while the log was being read.
             if not record:
                 break
             for bus_id, code in _XID.findall(record):

@@ -1,18 +1,18 @@
-"""Starts a rank's interpreter early: it imports torch, and waits until its keeper makes it the rank.
+"""Early start of a rank's interpreter: it imports torch, and waits until its keeper makes it the rank.
 
 This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. After the
 wait, the interpreter itself starts `python script.py` or `python -m module`, so that `sys.argv`, `__main__`,
-`sys.path[0]`, tracebacks and exit codes are as usual. The keeper's side is
+`sys.path[0]`, tracebacks and exit codes are as usual. The corresponding code of the keeper is
 `torchyard_agent.keeper.processes.warm_interpreters`.
 
 1. The keeper starts `python -c …`, which proves that this interpreter imports this module, and then executes the rank's
    command line. Otherwise the process ends without running any code of the rank.
-2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte.
-3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
-   interpreter might import other modules, the process executes the command line again. The end of the channel ends the
-   process.
+2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte. 3.
+The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
+   interpreter might import other modules, the process executes the command line again. If the channel is closed
+   instead, the process ends.
 
-Runs under the rank's own Python, 3.9 or later.
+The module runs under the rank's own Python, 3.9 or later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _begin() -> None:
     if order is not None:
         try:
             _serve(order)
-        except BaseException as error:  # the script must not run without an order of the keeper
+        except BaseException as error:  # The script must not run without an order of the keeper.
             os.write(2, f"the interpreter could not be started early: {error!r}\n".encode("utf-8", "replace"))
             os._exit(1)
     _import_the_real_one()
@@ -51,11 +51,12 @@ def _import_the_real_one() -> None:
     sys.modules.pop("sitecustomize", None)
     import importlib
 
-    importlib.import_module("sitecustomize")  # raises the ImportError that `site` expects if there is none
+    # If there is no such module, this raises the ImportError that `site` expects.
+    importlib.import_module("sitecustomize")
 
 
 def _serve(order: str) -> None:
-    """Waits for the rank; returns once this process is the rank."""
+    """Waits for the keeper's orders, and returns once this process is the rank."""
     known = set(sys.modules)
     import json
 
@@ -74,19 +75,19 @@ def _serve(order: str) -> None:
         channel.send(b"i")
     planned = dict(os.environ)
     whole = True
-    gc.disable()  # imports create little garbage, and the collector takes a fifth of the time of torch's import
+    gc.disable()  # Imports create little garbage, and the collector would take a fifth of the time of torch's import.
     try:
         for name in described["imports"]:
             importlib.import_module(name)
-    except BaseException:  # the script's own import reports the error
+    except BaseException:  # The script's own import reports the error.
         whole = False
     finally:
         gc.freeze()
-        gc.unfreeze()  # moves all objects to the oldest generation, as collections would have
+        gc.unfreeze()  # This moves all objects to the oldest generation, as collections would have done.
         gc.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with contextlib.suppress(BrokenPipeError):  # the keeper has sent the orders and closed its end
+    with contextlib.suppress(BrokenPipeError):  # The keeper has sent the orders already and closed its end.
         channel.send(b"+")
     data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     if not data:
@@ -100,7 +101,7 @@ def _serve(order: str) -> None:
     if not whole or orders["anew"] or _is_shadowed(orders["argv"], set(sys.modules) - known):
         _execute(orders["argv"][0], orders["argv"], orders["environment"])
     _take_the_environment(planned, orders["environment"])
-    sys.path_importer_cache.clear()  # folders may have been created since the start
+    sys.path_importer_cache.clear()  # Folders may have been created since the start.
 
 
 def _execute_the_command(argv: list[str], order: str) -> None:
@@ -122,13 +123,14 @@ def _found(program: str) -> str | None:
 def _execute(program: str, argv: list[str], environment: dict[str, str]) -> None:
     import signal
 
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a new program inherits that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        # Python ignores these signals, and a new program would inherit that.
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(program, argv, environment)
 
 
 def _take_the_log(log: int) -> None:
-    """Copies the output of the imports to the rank's log, and redirects further output there."""
+    """Copies the output of the imports to the rank's log, and redirects further output to the log."""
     printed = os.pread(1, os.fstat(1).st_size, 0)
     while printed:
         printed = printed[os.write(log, printed) :]
@@ -137,7 +139,7 @@ def _take_the_log(log: int) -> None:
 
 
 def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> None:
-    """Applies changes of the environment since the start; variables that an import has set are kept."""
+    """Applies changes of the environment since the start. Variables that an import has set are kept."""
     for name in planned:
         if name not in final:
             os.environ.pop(name, None)
@@ -147,7 +149,7 @@ def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> Non
 
 
 def _is_shadowed(argv: list[str], imported: set[str]) -> bool:
-    """Whether the program's folders have a module that a new interpreter would import instead of one of these."""
+    """Returns whether a new interpreter would import a module of the program's folders instead of one in `imported`."""
     here = os.getcwd()
     script = argv[1] if len(argv) > 1 else ""
     folders = [path for path in sys.path if (path + os.sep).startswith(here + os.sep)]

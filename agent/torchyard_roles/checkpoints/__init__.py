@@ -1,1 +1,1 @@
-"""Checkpoints: files, saving, restoring, evaluation, and the group that saves together."""
+"""Checkpoints: their files, saving, restoring, evaluation, and the group of processes that save together."""

@@ -1,4 +1,4 @@
-"""The processes that save and stop together: a worker group, or one process that trains alone."""
+"""The processes that save and stop together: a worker group, or a single process that trains alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 class CheckpointGroup:
-    """One process's view of the group. `trains_alone` makes it a group of one."""
+    """The group of processes with which this process saves and stops.
+
+    Args:
+        trains_alone: Whether the group consists of this process only.
+    """
 
     def __init__(self, environment: Environment, *, trains_alone: bool) -> None:
         self._environment = environment
@@ -25,7 +29,7 @@ class CheckpointGroup:
         """The number of processes."""
 
     def meet(self) -> JoinStore | None:
-        """The run's join store, or None without a store or for a process that trains alone. Raises StoreLost."""
+        """Return the run's join store; None if the run has no store or this process trains alone. Raises StoreLost."""
         environment = self._environment
         if self._store is None and environment.store and environment.key and not self._trains_alone:
             from torchyard_roles.coordination.join_store_client import JoinStore
@@ -36,7 +40,7 @@ class CheckpointGroup:
     def agree(self, model: torch.nn.Module, optimizer: Any, *, number: int = 0) -> None:
         """Compare the models of all trainers in call `number` of distribute(). Raises UsageProblem.
 
-        Without a store there is no comparison.
+        If there is no join store, the models are not compared.
         """
         from torchyard_roles.coordination import model_consistency
 
@@ -47,7 +51,10 @@ class CheckpointGroup:
             )
 
     def answer_sigterm(self, step: int) -> GracefulStop | None:
-        """Install the graceful stop, if Torchyard started this process and the group has a store to agree through."""
+        """Install the graceful stop if Torchyard started this process and the group can coordinate the stop.
+
+        A group of several processes needs a join store for this.
+        """
         environment = self._environment
         if not environment.is_torchyard or (self.size > 1 and self._store is None):
             return None
@@ -56,7 +63,7 @@ class CheckpointGroup:
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:
-        """Wait for the first rank's checkpoint, so that exit code 0 means that it is saved."""
+        """Wait until the first rank has saved its checkpoint, so that exit code 0 implies a saved checkpoint."""
         if self._store is None or self.size == 1:
             return
         environment = self._environment
@@ -67,7 +74,7 @@ class CheckpointGroup:
             else:
                 self._store.get(key, environment.options.stop_grace_s)
         except RolesError:
-            return  # the first rank is gone or too slow
+            return  # The first rank has ended or is too slow.
 
     def close(self) -> None:
         if self._store is not None:

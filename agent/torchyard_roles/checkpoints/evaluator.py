@@ -1,4 +1,4 @@
-"""Iteration over new checkpoints for an evaluator. It only reads, so training never waits for it."""
+"""Iteration over new checkpoints for an evaluator, which only reads, so that training never waits for it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ def evaluations(
 ) -> Iterator[int]:
     """Load each new complete checkpoint into `model` in order, and yield its step.
 
-    Checkpoints that are pruned before their turn are skipped. A step that is saved again as the end of `run` counts as
-    new. Iteration ends after the checkpoint that is marked as the end of `run`. After SIGTERM only the newest one is
-    still yielded; a stopped chief may be saving it, so the wait for it is `last_s`.
+    Checkpoints that are deleted before their turn are skipped. A step that is saved again as the end of `run` counts as
+    a new checkpoint. The iteration ends after the checkpoint that is marked as the end of `run`. After SIGTERM only the
+    newest checkpoint is still yielded. Since a stopped chief may be saving that checkpoint, the evaluator waits
+    `last_s` for it.
 
     Raises:
-        UsageProblem: for a checkpoint of another model.
+        UsageProblem: A checkpoint belongs to another model.
     """
     done = -1
     saved: Any = None
     with _StopSignal() as stop:
         while True:
-            ending = stop.since() >= 0  # before the scan, so that checkpoints from before the signal are found
+            # The signal is checked before the scan, so that checkpoints from before the signal are found.
+            ending = stop.since() >= 0
             there = files.complete(root)
             fresh = [
                 one
@@ -72,7 +74,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
     except files.Damaged as damage:
-        if one.folder.exists():  # else it was pruned meanwhile
+        if one.folder.exists():  # Otherwise the checkpoint was deleted in the meantime.
             log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
@@ -86,14 +88,16 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
 
 
 class _StopSignal:
-    """Notices SIGTERM, if it is entered in the main thread and the script has no handler. A second signal terminates.
+    """Records SIGTERM, if it is entered in the main thread and the script has no handler.
 
-    The handler stays after the iteration: a finished run stops its evaluator just when it ends by itself, which must
-    not change the exit code. After an exception the earlier handler is restored.
+    A second signal ends the process. The handler stays after the iteration: a finished run stops its evaluator at the
+    time when it ends by itself, which must not change the exit code. After an exception the earlier handler is
+    restored.
     """
 
     def __init__(self) -> None:
-        # No threading.Event: set() in the handler waits forever for the lock that an interrupted wait() holds.
+        # This is no threading.Event, because set() in the handler would wait forever for the lock of an interrupted
+        # wait().
         self._at: float | None = None
         self._earlier: Any = None
 
@@ -111,7 +115,7 @@ class _StopSignal:
             signal.signal(signal.SIGTERM, self._earlier)
 
     def since(self) -> float:
-        """Seconds since SIGTERM, or -1."""
+        """Return the seconds since SIGTERM, or -1 before it."""
         return time.monotonic() - self._at if self._at is not None else -1.0
 
     def wait(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoint files: their format, completeness and pruning.
+"""Checkpoint files: their format, completeness and deletion.
 
     <root>/step-000000001200/        atomic: renamed into place when it is complete
         model.pt  optimizer.pt  extra.pt
@@ -36,7 +36,7 @@ _NAME = re.compile(r"step-(\d{12})")
 
 
 class Checkpoint(NamedTuple):
-    """A complete checkpoint."""
+    """A complete checkpoint on disk."""
 
     folder: Path
     step: int
@@ -44,12 +44,12 @@ class Checkpoint(NamedTuple):
     """The contents of checkpoint.json."""
 
     def load(self, name: str) -> Any:
-        """Load one of FILES with tensors on the CPU. Raises Damaged."""
+        """Load one of FILES, with tensors on the CPU. Raises Damaged."""
         return load(self.folder / name)
 
 
 class Damaged(Exception):
-    """A file is missing or unreadable; the message is a clause."""
+    """A file is missing or unreadable. The message is a clause."""
 
 
 def name_of(step: int) -> str:
@@ -57,18 +57,18 @@ def name_of(step: int) -> str:
 
 
 def load(path: Path) -> Any:
-    """Load a file of torch.save() with tensors on the CPU. Raises Damaged."""
+    """Load a file that torch.save() has written, with tensors on the CPU. Raises Damaged."""
     import torch
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises various errors for a truncated file
+    except Exception as error:  # torch raises various errors for a truncated file.
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise Damaged(f"{path.name} cannot be read ({first})") from error
 
 
 def steps(root: Path) -> list[int]:
-    """The steps that have a folder, complete or not, newest first."""
+    """Return the steps that have a folder, complete or not, newest first."""
     try:
         names = [_NAME.fullmatch(entry.name) for entry in os.scandir(root) if entry.is_dir()]
     except OSError:
@@ -77,7 +77,7 @@ def steps(root: Path) -> list[int]:
 
 
 def read(root: Path, step: int) -> Checkpoint:
-    """The checkpoint of a step, without loading tensors. Raises Damaged if it is incomplete."""
+    """Read the checkpoint of a step, without loading its tensors. Raises Damaged if the checkpoint is incomplete."""
     folder = root / name_of(step)
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def read(root: Path, step: int) -> Checkpoint:
     for name, size in files.items():
         try:
             actual = (folder / Path(name).name).stat().st_size
-        except (OSError, ValueError):  # ValueError: a name with a NUL
+        except (OSError, ValueError):  # A name that contains a NUL raises ValueError.
             raise Damaged(f"{name} is missing") from None
         if actual != size:
             raise Damaged(f"{name} has {actual} of {size} bytes")
@@ -103,7 +103,7 @@ def read(root: Path, step: int) -> Checkpoint:
 
 
 def complete(root: Path) -> list[Checkpoint]:
-    """All complete checkpoints, newest first."""
+    """Return all complete checkpoints, newest first."""
     found = []
     for step in steps(root):
         try:
@@ -114,9 +114,13 @@ def complete(root: Path) -> list[Checkpoint]:
 
 
 def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str, Any]) -> Checkpoint:
-    """Write a checkpoint atomically, replacing one of the same step. Raises OSError or RuntimeError.
+    """Write a checkpoint atomically, in place of any earlier checkpoint of the same step.
 
-    `contents` maps the names in FILES to the states to save.
+    Args:
+        contents: The states to save, by the names in FILES.
+
+    Raises:
+        OSError, RuntimeError: A file cannot be written.
     """
     root.mkdir(parents=True, exist_ok=True)
     unfinished = root / f"{UNFINISHED}{name_of(step)}-{socket.gethostname()}-{os.getpid()}"
@@ -127,14 +131,14 @@ def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str
         whole = {**about, "step": step, "files": sizes, "time": time.time()}
         _write_text(unfinished / ABOUT, json.dumps(whole))
         _move_into_place(unfinished, root / name_of(step))
-    except BaseException:  # cleanup on cancellation too; raised again
-        shutil.rmtree(unfinished, ignore_errors=True)  # it may have filled the disk
+    except BaseException:  # The unfinished folder is also deleted if a BaseException ends the save.
+        shutil.rmtree(unfinished, ignore_errors=True)  # The unfinished folder may have filled the disk.
         raise
     return Checkpoint(root / name_of(step), step, whole)
 
 
 def mark_final(root: Path, step: int, run: str) -> None:
-    """Mark the checkpoint as the end of a run's training. Raises OSError and Damaged."""
+    """Mark a checkpoint as the end of a run's training. Raises OSError and Damaged."""
     found = read(root, step)
     unfinished = found.folder / f"{UNFINISHED}{ABOUT}"
     _write_text(unfinished, json.dumps({**found.about, "final": True, "run": run}))
@@ -152,23 +156,23 @@ def prune(root: Path, kept: int = KEPT) -> None:
     _delete_unfinished(root)
 
 
-# Parts of ranks and servers
+# Functions for the parts of ranks and servers
 
 
 def part_path(root: Path, who: str, step: int | None) -> Path:
-    """The file of a part; `step` None is the newest part."""
+    """Return the path of a part, which is the newest part if `step` is None."""
     return root / PARTS / who / f"{NEWEST if step is None else name_of(step)}.pt"
 
 
 def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
-    """Save the state of `who` (`worker-1.0`, `ps-0`) at `step`. Raises OSError or RuntimeError."""
+    """Save the state of `who` (such as `worker-1.0` or `ps-0`) at `step`. Raises OSError or RuntimeError."""
     path = part_path(root, who, step)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
     try:
         _write_tensors(unfinished, state)
         unfinished.replace(path)
-    except BaseException:  # cleanup on cancellation too; raised again
+    except BaseException:  # The unfinished file is also deleted if a BaseException ends the save.
         unfinished.unlink(missing_ok=True)
         raise
 
@@ -180,13 +184,13 @@ def keep_newest_part(root: Path, who: str, step: int) -> None:
     unfinished.unlink(missing_ok=True)
     try:
         os.link(part_path(root, who, None), unfinished)
-    except OSError:  # a file system without hard links
+    except OSError:  # The file system has no hard links.
         shutil.copyfile(part_path(root, who, None), unfinished)
     unfinished.replace(path)
 
 
 def read_part(root: Path, who: str, step: int | None) -> Any:
-    """The state that write_part() saved, or None if there is none or it is damaged, which is logged."""
+    """Return the state that write_part() has saved, or None if there is none. A damaged part is logged and ignored."""
     path = part_path(root, who, step)
     try:
         return load(path) if path.exists() else None
@@ -196,13 +200,13 @@ def read_part(root: Path, who: str, step: int | None) -> Any:
 
 
 def part_steps(root: Path, who: str) -> list[int]:
-    """The steps for which `who` has a part, newest first."""
+    """Return the steps for which `who` has a part, newest first."""
     found = [_NAME.fullmatch(path.stem) for path in (root / PARTS / who).glob("step-*.pt")]
     return sorted((int(one[1]) for one in found if one), reverse=True)
 
 
 def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
-    """Delete the parts of all steps except `keep`."""
+    """Delete the parts of all steps except those in `keep`."""
     kept = set(keep)
     for step in part_steps(root, who):
         if step not in kept:
@@ -225,7 +229,7 @@ def _write_tensors(path: Path, content: Any) -> int:
     with path.open("wb") as file:
         torch.save(content, file)
         file.flush()
-        os.fsync(file.fileno())  # without it, the renamed file could be empty after a power failure
+        os.fsync(file.fileno())  # Without this call, the renamed file could be empty after a power failure.
         return file.tell()
 
 
@@ -255,4 +259,4 @@ def _last_written(folder: Path) -> float:
     try:
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
-        return time.time()  # being written
+        return time.time()  # The folder is being written at this moment.

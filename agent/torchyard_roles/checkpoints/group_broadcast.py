@@ -19,12 +19,12 @@ LARGEST = 64 * 1024
 
 
 def is_connected(size: int) -> bool:
-    """Whether the group is a torch world, in which values of any size can be broadcast."""
+    """Return whether torch.distributed connects the group, in which case values of any size can be broadcast."""
     return size > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == size
 
 
 def from_first(data: bytes | None, device: torch.device) -> bytes:
-    """Broadcast `data` of the first rank in a torch world; other ranks pass None."""
+    """Broadcast `data` of the first rank through torch.distributed. Other ranks pass None."""
     place = device if dist.get_backend() == "nccl" else torch.device("cpu")
     length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64, device=place)
     dist.broadcast(length, src=0)
@@ -39,7 +39,7 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
     if data is not None:
         return data
     received = buffer.cpu()
-    return ctypes.string_at(received.data_ptr(), size)  # numpy is optional
+    return ctypes.string_at(received.data_ptr(), size)  # numpy may not be installed.
 
 
 def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:

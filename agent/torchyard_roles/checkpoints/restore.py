@@ -1,8 +1,8 @@
-"""Resuming from the newest complete checkpoint: the chief reads it, and all ranks of its group get the same state.
+"""Resumption from the newest complete checkpoint, which the chief reads and shares with all ranks of its group.
 
 A resumed script repeats the code before its loop, and the code at the end of finished epochs (`scheduler.step()`).
 State that such code changes is therefore restored twice: in distribute() or checkpoint(), and again at the *resume
-point*, right before the first new batch.
+point*, immediately before the first new batch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,14 @@ class Resumed:
     """The state from which a run resumes."""
 
     def __init__(self, step: int, script: dict[str, Any], part: dict[str, Any] | None) -> None:
-        """`script` has the optimizer's state, the objects of checkpoint() and the data positions of the rank that saved
-        them; `part` has the positions and random states of this rank."""
+        """Take over the restored state.
+
+        Args:
+            step: The step of the checkpoint.
+            script: The optimizer's state, the objects of checkpoint() and the data positions of the rank that saved
+                them.
+            part: The data positions and random states of this rank; None if it has saved no part.
+        """
         self.step = step
         place = part if part is not None else script
         self.stateful: dict[str, Any] = script.get("stateful", {})
@@ -47,13 +53,13 @@ class Resumed:
 
     @property
     def waits_for_loader(self) -> bool:
-        """Whether a loader of the cluster marks the point at which new data begins."""
+        """Whether a loader of the cluster determines the point at which new data begins."""
         return self.active < len(self.positions) and self.positions[self.active]["begun"] > 0
 
     def into(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        """Restore the optimizer's state, but not the settings of its groups such as learning rates.
+        """Restore the optimizer's state, but not the settings of its groups, such as learning rates.
 
-        The settings keep the script's values until finish(), since a scheduler that the script creates now expects
+        The settings keep the script's values until finish(), because a scheduler that the script creates next expects
         them. If the checkpoint has more parameter groups than the optimizer, finish() restores the whole state.
         """
         state = self._optimizer_state
@@ -68,10 +74,10 @@ class Resumed:
             group.update(settings)
 
     def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
-        """Restore learning rates, the objects of checkpoint(), and last the random states.
+        """Restore learning rates, then the objects of checkpoint(), and last the random states.
 
-        Called at the point where the checkpoint was saved. Raises UsageProblem if the script has not added the
-        parameter groups of the checkpoint again.
+        This method is called at the point where the checkpoint was saved. Raises UsageProblem if the script has not
+        added the parameter groups of the checkpoint again.
         """
         state, self._optimizer_state = self._optimizer_state, None
         if state is not None:
@@ -88,7 +94,8 @@ class Resumed:
         for group, settings in zip(optimizer.param_groups, self._groups):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                    group[name].copy_(value)  # a compiled or captured step refers to this tensor
+                    # A compiled or captured step refers to this tensor, so it is changed in place.
+                    group[name].copy_(value)
                 else:
                     group[name] = value
         for name, each in stateful.items():
@@ -98,7 +105,7 @@ class Resumed:
             training_state.set_random_state(self._random, device)
 
     def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
-        """Set the position of the loader `number`; the active loader calls `resumed` there."""
+        """Set the position of the loader `number`. If that loader is active, it calls `resumed` at its position."""
         if number < len(self.positions):
             loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)
 
@@ -112,11 +119,11 @@ def restore(
     model: torch.nn.Module,
     device: torch.device,
 ) -> Resumed | None:
-    """Load the newest complete checkpoint into `model`; returns None if there is none.
+    """Load the newest complete checkpoint into `model`, and return the state to resume from. Returns None without one.
 
-    All ranks of the group call it; the others wait until the first rank has read the checkpoint. Groups without the
-    chief resume from their own parts and get their model from the servers. Raises UsageProblem on all ranks for a
-    checkpoint of another model.
+    All ranks of the group must call this function; the other ranks wait until the first rank has read the checkpoint.
+    Groups without the chief resume from their own parts and receive their model from the servers. Raises UsageProblem
+    on all ranks for a checkpoint of another model.
     """
     first = size == 1 or environment.group_rank == 0
     is_chief = environment.trains and environment.rank == 0
@@ -153,7 +160,7 @@ def restore(
         raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
         optimizer, extra = (_load(group_broadcast.from_first(each, device)) for each in raw)
         script = {**extra, "optimizer": optimizer}
-    elif connected:  # a group without the chief: its first rank's
+    elif connected:  # A group without the chief resumes from its first rank's part.
         script = _load(group_broadcast.from_first(_dumped(_of_script(part)) if first else None, device))
     elif found is not None:
         script = _of_chief(contents)
@@ -174,7 +181,7 @@ def restore(
 def _newest(
     root: Path, fingerprint: dict[str, Any], summary: dict[str, Any]
 ) -> tuple[files.Checkpoint | None, dict[str, Any]]:
-    """The newest readable checkpoint with its contents; `summary` receives the data for the other ranks."""
+    """Return the newest readable checkpoint with its contents. `summary` receives the data for the other ranks."""
     for step in files.steps(root):
         try:
             found = files.read(root, step)
@@ -193,7 +200,7 @@ def _newest(
 
 
 def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
-    """The newest readable part."""
+    """Return the newest readable part, or None if there is none."""
     for step in files.part_steps(root, who):
         part: dict[str, Any] | None = files.read_part(root, who, step)
         if part is not None:
@@ -206,14 +213,14 @@ def _of_chief(contents: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
-    """A part without its random states, or nothing if the part has no script state."""
+    """Return a part without its random states, or an empty dict if the part has no script state."""
     if part is None or "stateful" not in part:
         return {}
     return {name: value for name, value in part.items() if name != "random"}
 
 
 def _shared(root: Path, step: int) -> dict[str, Any]:
-    """The chief's state, if its folder is visible from this host."""
+    """Return the chief's state if the chief's folder is visible from this host, else an empty dict."""
     try:
         found = files.read(root, step)
         return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
@@ -236,7 +243,7 @@ def _dumped(state: Any) -> bytes:
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a parameter group, such as its learning rate."""
+    """Return the settings of a parameter group, such as its learning rate."""
     return {
         name: value.clone() if isinstance(value, torch.Tensor) else value
         for name, value in group.items()
@@ -245,7 +252,10 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions(script: dict[str, Any]) -> Iterator[bytes]:
-    """Encodings of the script state, each smaller than the one before. Models come from the strategy."""
+    """Yield encodings of the script state, each smaller than the previous one.
+
+    Models are omitted because the strategy distributes them.
+    """
     script = {name: value for name, value in script.items() if name != "models"}
     yield _dumped(script)
     if "optimizer" in script:

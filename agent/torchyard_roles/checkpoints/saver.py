@@ -1,7 +1,8 @@
-"""Saving of checkpoints: state is copied at a step boundary and written in the background.
+"""Saving of checkpoints: the state is copied at a step boundary and written in the background.
 
 All ranks of a group save their parts of the same step. The first rank announces the step through the join store, far
-enough ahead that all ranks receive it before they reach the step. A rank that receives it too late saves no part.
+enough ahead that all ranks receive the announcement before they reach the step. A rank that receives it too late saves
+no part.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def log(message: str) -> None:
 
 
 class CheckpointSaver:
-    """Saves the checkpoints of a trainer: model and optimizer on the chief, and a part on every rank."""
+    """The saver of one trainer's checkpoints: model and optimizer on the chief, and a part on every rank."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class CheckpointSaver:
         store: JoinStore | None,
         size: int,
     ) -> None:
-        """`size` is the number of processes that save together."""
+        """Create a saver for one of `size` processes that save together."""
         self.root = root
         self.who = f"{environment.replica or environment.name}.{environment.local_rank}"
         self.automatic = environment.is_torchyard
@@ -87,7 +88,7 @@ class CheckpointSaver:
     def start(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: dict[str, Any], step: int
     ) -> None:
-        """Set the objects to save; the state at `step` needs no checkpoint."""
+        """Set the objects to save. The state at `step` needs no checkpoint."""
         self._model, self._optimizer, self._fingerprint = model, optimizer, fingerprint
         self._saved = step
         self._saved_at = time.monotonic()
@@ -96,17 +97,17 @@ class CheckpointSaver:
             self._store.watch(f"save/{self._keys}", self._on_announcement)
 
     def ask(self) -> None:
-        """Request a checkpoint at the next step that all ranks can agree on."""
+        """Request a checkpoint at the next step that all ranks can save."""
         self.automatic = self._asked = True
 
     def at_boundary(self, step: int) -> None:
-        """After `step`: save if it is the announced step, or announce a save that is due."""
+        """Save `step` if its save was announced, or announce a save that is due."""
         announced = self._announced
         if announced is not None and step >= announced["step"]:
             self._announced = None
             if step == announced["step"]:
                 self.save(step, kept=announced["kept"])
-            else:  # the announcement came too late; the chief must not wait for this part
+            else:  # The announcement arrived too late; the chief must not wait for this rank's part.
                 self._strategy.flush(announced["step"])
                 self._mark(announced["step"])
         elif announced is None and self._rank == 0 and self._is_due(step):
@@ -117,16 +118,16 @@ class CheckpointSaver:
     def save(
         self, step: int, *, kept: Sequence[int] = (), last: bool = False, final: bool = False, anew: bool = False
     ) -> bool:
-        """Save now.
+        """Save a checkpoint of the current state.
 
         Args:
-            kept: steps whose parts are not pruned.
-            last: wait until the checkpoint is written; otherwise a thread writes it.
-            final: mark it as the end of training.
-            anew: save again even if this step was saved, since the model has changed.
+            kept: Steps whose parts are not deleted.
+            last: Whether to wait until the checkpoint is written; otherwise a thread writes it.
+            final: Whether to mark the checkpoint as the end of training.
+            anew: Whether to save again a step that was saved already, since the model has changed.
 
         Returns:
-            False if the save has failed, which a line in the log reports.
+            False if the save has failed, which is also logged.
         """
         if step == self._saved and not anew:
             return self._settle(step, final=final) if last else True
@@ -158,7 +159,7 @@ class CheckpointSaver:
             "fingerprint": self._fingerprint,
             "strategy": self._kind,
         }
-        if last:  # at the interpreter's exit no threads can be started
+        if last:  # At the interpreter's exit, no threads can be started.
             self._write(step, contents, about)
             return self._written
         self._writer = threading.Thread(target=self._write, args=(step, contents, about), name="torchyard-checkpoint")
@@ -166,7 +167,7 @@ class CheckpointSaver:
         return True
 
     def wait(self) -> bool:
-        """Wait for a background save; returns whether it succeeded."""
+        """Wait for a save in the background, and return whether it succeeded."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -182,7 +183,7 @@ class CheckpointSaver:
                 self._report(step, error)
         return written
 
-    # Schedule
+    # Methods for the schedule
 
     def _is_due(self, step: int) -> bool:
         if step == self._saved or not (self._asked or self.automatic):
@@ -209,12 +210,15 @@ class CheckpointSaver:
             self._announced = announced
 
     def _kept(self) -> list[int]:
-        """Steps whose parts are kept: those of complete checkpoints, or in a group without the chief the newest."""
+        """Return the steps whose parts are kept.
+
+        These are the steps of complete checkpoints, or of the newest parts in a group without the chief.
+        """
         if self._is_chief:
             return [one.step for one in files.complete(self.root)[: files.KEPT]]
         return files.part_steps(self.root, self.who)[: files.KEPT]
 
-    # Contents
+    # Methods for the contents
 
     def _contents(self) -> dict[str, Any]:
         assert self._model is not None
@@ -240,11 +244,11 @@ class CheckpointSaver:
         assert self._optimizer is not None
         try:
             state |= training_state.of_script(self.stateful, self._optimizer)
-        except UsageProblem as problem:  # the script's state has changed to something that cannot be saved
+        except UsageProblem as problem:  # The script's state has changed to a value that cannot be saved.
             log(f"{self.who} keeps less of step {step} than it needs to resume alone: {problem.message}")
         if at_once:
             self._write_part(step, state, kept)
-        else:  # the part may be as large as a model
+        else:  # The part may be as large as a model, so a thread writes it.
             self._writer = threading.Thread(
                 target=self._write_part, args=(step, state, kept), name="torchyard-checkpoint"
             )
@@ -261,10 +265,10 @@ class CheckpointSaver:
 
     def _mark(self, step: int) -> None:
         if self._store is not None:
-            with suppress(RolesError):  # without it the chief only waits longer
+            with suppress(RolesError):  # Without this mark, the chief only waits longer.
                 self._store.set(f"part/{self._keys}/{self._rank}", str(step).encode())
 
-    # Writing in the background
+    # Methods for writing in the background
 
     def _write(self, step: int, contents: dict[str, Any], about: dict[str, Any]) -> None:
         self._wait_for_parts(step)
@@ -273,7 +277,7 @@ class CheckpointSaver:
             files.write(self.root, step, contents, about)
             files.prune(self.root)
             self._written = True
-        except Exception as error:  # a failed save must not end training
+        except Exception as error:  # A failed save must not end training.
             self._failed(step, error)
 
     def _wait_for_parts(self, step: int) -> None:
@@ -295,7 +299,7 @@ class CheckpointSaver:
             return
 
     def _failed(self, step: int, error: Exception) -> None:
-        """Report a failed save; the end of training or a stop tries again."""
+        """Report a failed save, so that the end of training or a stop saves again."""
         self._written = False
         if self._saved == step:
             self._saved = -1
@@ -310,7 +314,7 @@ class CheckpointSaver:
 
 def _why(error: Exception) -> str:
     cause: BaseException | None = error
-    while cause is not None:  # torch wraps the error of the operating system
+    while cause is not None:  # torch wraps the error of the operating system.
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return "the disk is full"
         if isinstance(cause, OSError) and cause.strerror:

@@ -1,7 +1,7 @@
-"""The state that each rank saves beside the chief's checkpoint: random states and positions in the data.
+"""The state that each rank saves in addition to the chief's checkpoint: random states and positions in the data.
 
-A rank that shares no torch world with the chief also saves the script's objects (`of_script`), since it cannot receive
-those of the chief.
+A rank outside the chief's process group also saves the script's objects (`of_script`), since it cannot receive those of
+the chief.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchyard_roles.errors import UsageProblem
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """The states of the random generators of torch, Python and, if it is imported, numpy."""
+    """Return the states of the random generators of torch, Python and, if it is imported, numpy."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -29,7 +29,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore a random_state(); a state of another kind of device is ignored."""
+    """Restore the result of random_state(). A state of another kind of device is ignored."""
     torch.set_rng_state(state["torch"])
     random.setstate(_tuples(state["python"]))
     if device.type == "cuda" and "cuda" in state:
@@ -37,14 +37,14 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     if "numpy" in state:
         try:
             import numpy
-        except ImportError:  # missing here; a script that needs it fails by itself
+        except ImportError:  # numpy is not installed; a script that needs it fails without this state.
             return
         kind, keys, position, has_gauss, gauss = state["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), int(position), int(has_gauss), gauss))
 
 
 def of_script(stateful: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of the optimizer and of the objects given to checkpoint()."""
+    """Return the state of the optimizer and of the objects that were given to checkpoint()."""
     return {
         "stateful": {name: copied(each.state_dict(), name) for name, each in stateful.items()},
         "optimizer": copied(optimizer.state_dict(), "the optimizer's state"),
@@ -59,9 +59,13 @@ _SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torc
 
 
 def copied(value: Any, where: str) -> Any:
-    """A copy of a state on the CPU, so that training may continue while it is written.
+    """Copy a state to the CPU, so that training may continue while the copy is written.
 
-    `where` names the state in messages. Raises UsageProblem for values that weights_only loading would reject.
+    Args:
+        where: The name of the state in messages.
+
+    Raises:
+        UsageProblem: The state contains values that loading with weights_only would reject.
     """
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
@@ -71,7 +75,7 @@ def copied(value: Any, where: str) -> Any:
         return _copied_dict(value, where)
     if type(value) in (list, tuple, set):
         return type(value)(copied(each, f"{where}[{number}]") for number, each in enumerate(value))
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # The value is a numpy scalar.
         return value.item()
     raise UsageProblem(
         f"{where} is a {type(value).__name__}, which a checkpoint cannot hold.",
@@ -83,7 +87,7 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
     copy: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
     for key, each in value.items():
         copy[key] = copied(each, f"{where}[{key!r}]")
-    metadata = getattr(value, "_metadata", None)  # of a module's state_dict(): format versions
+    metadata = getattr(value, "_metadata", None)  # A module's state_dict() has format versions in this attribute.
     if metadata is not None:
         copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # as torch does
     return copy

@@ -1,1 +1,1 @@
-"""Agreement between the processes of a run: join store, collectives, stops, the checkpoint group."""
+"""Coordination between the processes of a run: the join store, collective calls, consistency checks and stops."""

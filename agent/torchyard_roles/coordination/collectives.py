@@ -1,8 +1,8 @@
 """Collective calls over all trainers, under every strategy: mean, gather, any, barrier and broadcast.
 
-Values travel in a separate gloo group if torch.distributed has all trainers, else through the run's join store
-(`store_collectives`). Sums are in double precision and in rank order, so that results are bitwise equal on all
-trainers. The default dtype and device of torch do not matter.
+Values are exchanged in a separate gloo group if torch.distributed connects all trainers, else through the run's join
+store (`store_collectives`). Sums are computed in double precision and in rank order, so that results are bitwise equal
+on all trainers. The default dtype and device of torch do not matter.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Collectives:
     """The collective calls of one process.
 
     Args:
-        meet: returns the run's join store, or None.
-        resuming: whether the script has not yet reached the point at which it resumes.
+        meet: Returns the run's join store, or None.
+        resuming: Returns whether the script has not yet reached the point at which it resumes.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Collectives:
         return self._meetings
 
     def _exchanged(self, what: str, x: Any) -> list[Any]:
-        """The values of all trainers for this call, in rank order."""
+        """Exchange values with all trainers, and return those of all trainers in rank order."""
         if self._is_alone:
             return [x]
         if self._has_left:
@@ -117,7 +117,7 @@ class Collectives:
         return [each["x"] for each in found]
 
     def _load(self, data: bytes) -> Any:
-        """Tensors from a GPU go to this process's device, others to the CPU."""
+        """Load a value, with GPU tensors on this process's device and others on the CPU."""
 
         def place(storage: Any, location: str) -> Any:
             on_cpu = location == "cpu" or self._device.type != "cuda"
@@ -126,12 +126,13 @@ class Collectives:
         return torch.load(io.BytesIO(data), map_location=place, weights_only=True)
 
     def _choose(self, what: str) -> StoreCollectives | _World:
-        """The transport of the values; the choice is the same on all trainers."""
+        """Choose the transport of the values, which is the same on all trainers."""
         environment, meetings = self._environment, self._through_the_store()
         is_up = dist.is_available() and dist.is_initialized()
         if is_up and dist.get_world_size() == environment.world_size:
             if meetings is not None:
-                meetings.exchange(b"", "", what)  # detects ended trainers, for which torch would wait half an hour
+                # This call detects ended trainers, for which torch would wait half an hour.
+                meetings.exchange(b"", "", what)
             return _World(environment, dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S)))
         if meetings is not None:
             return meetings
@@ -143,11 +144,11 @@ class Collectives:
         )
 
 
-# Values
+# Functions on values
 
 
 def plain(x: Any, what: str) -> Any:
-    """A copy of numbers, text, tensors, and dicts, lists and tuples of them. Raises UsageProblem for anything else."""
+    """Copy numbers, text, tensors, and dicts, lists and tuples of them. Raises UsageProblem for other values."""
     if isinstance(x, torch.Tensor):
         return x.detach().clone()
     if x is None or isinstance(x, (bool, int, float, complex, str, bytes)):
@@ -157,7 +158,7 @@ def plain(x: Any, what: str) -> Any:
     if isinstance(x, (list, tuple)):
         items = [plain(value, what) for value in x]
         return tuple(items) if isinstance(x, tuple) else items
-    if isinstance(x, numbers.Number) and hasattr(x, "item"):  # one of numpy's
+    if isinstance(x, numbers.Number) and hasattr(x, "item"):  # The value is a numpy number.
         return x.item()
     raise UsageProblem(
         f"{what}() got a {type(x).__name__}.", "Give it numbers, text, tensors, or dicts and lists of them."
@@ -165,7 +166,7 @@ def plain(x: Any, what: str) -> Any:
 
 
 def _averageable(x: Any) -> Any:
-    """`x` with numbers in double precision and tensors on the CPU."""
+    """Convert `x` for mean(): numbers to double precision, and tensors to double precision on the CPU."""
     if isinstance(x, torch.Tensor):
         whole = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         return whole.to(device="cpu", dtype=torch.complex128 if x.is_complex() else torch.float64, copy=True)
@@ -173,13 +174,13 @@ def _averageable(x: Any) -> Any:
         return {key: _averageable(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):
         return [_averageable(value) for value in x]
-    if isinstance(x, numbers.Real) or hasattr(x, "item"):  # with numpy's bool
+    if isinstance(x, numbers.Real) or hasattr(x, "item"):  # This includes numpy's bool.
         return float(x)
     raise UsageProblem(f"mean() got a {type(x).__name__}.", "Give it a number, a tensor, or a dict or list of them.")
 
 
 def _mean(values: Sequence[Any], like: Any) -> Any:
-    """The mean of all values, with the structure of `like`. Raises UsageProblem if structures differ."""
+    """Return the mean of all values, with the structure of `like`. Raises UsageProblem if structures differ."""
     if isinstance(like, torch.Tensor):
         for value in values:
             if not isinstance(value, torch.Tensor) or value.shape != like.shape:
@@ -225,7 +226,7 @@ def _differs(here: str, there: str) -> UsageProblem:
 
 
 def _site(what: str) -> str:
-    """A checksum of the script's call stack, the same on all ranks for the same call."""
+    """Return a checksum of the script's call stack, which is the same on all ranks for the same call."""
     package = str(Path(__file__).parents[1])
     lines: list[str] = []
     frame = sys._getframe(1)
@@ -233,7 +234,7 @@ def _site(what: str) -> str:
         if not frame.f_code.co_filename.startswith(package):
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
-            break  # frames above may differ between ranks
+            break  # Outer frames may differ between ranks.
         frame = frame.f_back  # type: ignore[assignment]
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
 
@@ -242,7 +243,7 @@ def _site(what: str) -> str:
 
 
 class _World:
-    """A gloo group of all trainers that is used for these calls only."""
+    """A gloo group of all trainers, which is used for these calls only."""
 
     def __init__(self, environment: Environment, group: Any, *, is_own: bool = False) -> None:
         self._size = environment.world_size
@@ -251,7 +252,10 @@ class _World:
         self._is_own = is_own
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool) -> list[bytes]:
-        """`site` and `resuming` are ignored, since all trainers of a world restart together."""
+        """Exchange a value with all trainers, and return the values in rank order.
+
+        `site` and `resuming` are ignored, since all trainers in a process group restart together.
+        """
         head = len(value).to_bytes(8, "little") + value[: AT_ONCE - 8]
         heads = self._gathered(head.ljust(AT_ONCE, b"\0"), what)
         lengths = [int.from_bytes(each[:8], "little") for each in heads]
@@ -278,7 +282,7 @@ class _World:
 
 
 def _met_at_the_master(environment: Environment) -> Any:
-    """A process group without a default world, which the script may initialize itself."""
+    """Create a process group without initializing the default one, which the script may do itself."""
     timeout = timedelta(seconds=MEET_WITHIN_S)
     rank, size = environment.rank or 0, environment.world_size
     try:

@@ -1,4 +1,4 @@
-"""Wait for idle gloo threads before the interpreter exits."""
+"""The wait for idle gloo threads before the interpreter exits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SETTLE_S = 2.0
 
 
 def settle(tasks: Path = Path("/proc/self/task")) -> None:
-    """Wait until gloo's threads have released the tensors of the last collective, at most SETTLE_S.
+    """Wait until gloo's threads have released the tensors of the last collective, for at most SETTLE_S.
 
-    The threads outlive the process group (torch 2.13). One that frees a tensor during the interpreter's shutdown aborts
-    the process, as seen in 1 of 24 exits right after a collective. Threads that are asleep in two consecutive samples
-    wait for work and hold no tensors.
+    The threads outlive the process group (torch 2.13). A thread that frees a tensor during the interpreter's shutdown
+    aborts the process, as observed in 1 of 24 exits immediately after a collective. Threads that are asleep in two
+    consecutive samples wait for work and hold no tensors.
     """
     deadline = time.monotonic() + SETTLE_S
     at_rest = 0
@@ -26,12 +26,12 @@ def settle(tasks: Path = Path("/proc/self/task")) -> None:
 
 def _asleep(tasks: Path) -> bool:
     if not tasks.is_dir():
-        return True  # not Linux: rely on the time of the samples
+        return True  # Other systems than Linux have no such files; the time between two samples must suffice there.
     for task in tasks.iterdir():
         try:
             _, rest = (task / "stat").read_text(encoding="utf-8", errors="replace").split("(", 1)
         except OSError:
-            continue  # a thread that has just ended
+            continue  # The thread has just ended.
         name, fields = rest.rsplit(")", 1)
         if name == THREAD_NAME and fields.split()[0] != "S":
             return False

@@ -2,7 +2,7 @@
 
 A rank inside a collective runs no Python code, so a thread reads the signal from the wake-up descriptor. It *publishes*
 the last step that its rank has begun; from then on the rank begins no step without permission. The first rank of the
-group takes the maximum of all published steps. All ranks can finish that step, since all take part in it, and stop
+group takes the maximum of all published steps. All ranks can finish that step, since all take part in it, and they stop
 after it.
 
     thread of a rank            join store                         training thread
@@ -34,7 +34,11 @@ _REQUESTED_BY_PEER = b"\xff"
 
 
 class GracefulStop:
-    """The stop of one rank. `store` is None for a process that trains alone."""
+    """The graceful stop of one rank.
+
+    Args:
+        store: The join store; None for a process that trains alone.
+    """
 
     def __init__(self, store: JoinStore | None, gang: str, generation: int, rank: int, size: int) -> None:
         self._store = store if size > 1 else None
@@ -51,9 +55,11 @@ class GracefulStop:
         self._process = os.getpid()
 
     def install(self, step: int) -> bool:
-        """Handle SIGTERM from now on; `step` steps are done.
+        """Handle SIGTERM from now on, when `step` steps are done.
 
-        Returns False if the script has its own handler, or outside the main thread, which alone may set one.
+        Returns:
+            False if the script has its own handler, or outside the main thread, since only the main thread may set a
+                handler.
         """
         self._begun = step
         if threading.current_thread() is not threading.main_thread():
@@ -65,16 +71,16 @@ class GracefulStop:
         self._sockets = receiver, sender
         signal.signal(signal.SIGTERM, _ignore_signal)
         self._earlier_descriptor = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=self._reset_in_child)  # a forked child gets the default handler
+        os.register_at_fork(after_in_child=self._reset_in_child)  # A forked child gets the default handler.
         threading.Thread(target=self._listen, name="torchyard-stopping", daemon=True).start()
         if self._store is not None:
             self._store.watch(f"{self._prefix}/asked", self._on_peer_request)
         return True
 
     def may_begin(self, step: int, *, begin: bool = True) -> bool:
-        """Whether training may continue after `step`; False to stop here, like all other ranks.
+        """Return whether training may continue after `step`. If not, this rank stops here, like all other ranks.
 
-        Waits while the ranks agree on the last step. `begin` is False if no step follows yet.
+        This method waits while the ranks determine the last step. `begin` is False if no step follows yet.
         """
         with self._changed:
             while self._requested and self._after is None:
@@ -95,11 +101,11 @@ class GracefulStop:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _, sender = self._sockets
         self._sockets = None
-        sender.close()  # ends the thread
+        sender.close()  # Closing the sender ends the thread.
         self._publish_last()
 
     def _publish_last(self) -> None:
-        """Publish the last step, so that a later stop of the other ranks does not wait for this one."""
+        """Publish the last step, so that a later stop of the other ranks does not wait for this rank."""
         if self._store is None or self._requested:
             return
         with suppress(RolesError):
@@ -121,7 +127,7 @@ class GracefulStop:
         if sockets is not None:
             try:
                 sockets[1].send(_REQUESTED_BY_PEER)
-            except OSError:  # full of signals, or closed
+            except OSError:  # The socket is full of signals, or closed.
                 return
 
     def _listen(self) -> None:
@@ -155,9 +161,10 @@ class GracefulStop:
             self._changed.notify_all()
 
     def _agree(self, store: JoinStore, begun: int) -> int:
-        """The step after which all ranks stop. Raises StoreLost and StoreTimeout.
+        """Determine the step after which all ranks stop. Raises StoreLost and StoreTimeout.
 
-        In a failed gang ranks are missing and cannot agree; the keeper announces the failure before its SIGTERM.
+        The ranks of a failed gang are not complete and cannot do this; the keeper records the failure in the store
+        before it sends SIGTERM.
         """
         store.watch(self._failed, lambda _: _end("ended: another of its gang has failed"))
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
@@ -174,7 +181,7 @@ class GracefulStop:
 
 
 def _ignore_signal(*_: Any) -> None:
-    """Python-level handler without effect: the thread reads the signal from the descriptor."""
+    """Do nothing, as Python's handler of the signal: the thread reads the signal from the descriptor."""
 
 
 def _end(why: str) -> None:

@@ -1,8 +1,8 @@
-"""Client of the run's join store, through which replicas exchange small values.
+"""The client of the run's join store, through which replicas exchange small values.
 
-The primary's keeper serves the store (`torchyard_agent.keeper.link.join_store`), so it outlives the processes of the
-run. After a broken connection the client reconnects and repeats unanswered requests; the server executes each request
-once.
+The primary's keeper serves the store (`torchyard_agent.keeper.link.join_store`), so the store outlives the processes of
+the run. After a broken connection the client reconnects and repeats unanswered requests; the server executes each
+request once.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Callback = Callable[[bytes], None]
 
 
 class JoinStore:
-    """A dictionary of bytes that all ranks of a run share. Thread-safe.
+    """A dictionary of bytes that all ranks of a run share. All methods are thread-safe.
 
-    Keys have at most 256 bytes, values 64 KiB, and there are at most 10,000 keys; beyond, calls raise UsageProblem.
-    Every call raises StoreLost once the store was unreachable for RECONNECT_S.
+    A key has at most 256 bytes, a value at most 64 KiB, and the store at most 10,000 keys; calls that exceed a limit
+    raise UsageProblem. Every call raises StoreLost once the store was unreachable for RECONNECT_S.
     """
 
     def __init__(self, address: str, key: bytes, who: str, rank: int | None = None) -> None:
-        """Use connect()."""
+        """Create a store without a connection. Use connect() or of() instead."""
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._key = key
@@ -66,7 +66,7 @@ class JoinStore:
 
     @classmethod
     def connect(cls, address: str, key: bytes, who: str, rank: int | None = None) -> JoinStore:
-        """Connect to `host:port`; `who` names the caller in the keeper's log. Raises StoreLost."""
+        """Connect to `host:port`. `who` names this process in the keeper's log. Raises StoreLost."""
         store = cls(address, key, who, rank)
         store._link = store._call_until(time.monotonic() + RECONNECT_S)
         store._start_thread(store._listen, "torchyard-store")
@@ -74,7 +74,12 @@ class JoinStore:
 
     @classmethod
     def of(cls, environment: Environment) -> JoinStore:
-        """Connect to the store of this run. Raises EnvironmentProblem if it has none, and StoreLost."""
+        """Connect to the store of this run.
+
+        Raises:
+            EnvironmentProblem: The run has no store.
+            StoreLost: The store cannot be reached.
+        """
         if not environment.store or not environment.key:
             raise EnvironmentProblem(
                 f"The strategy {environment.strategy} needs the run's join store, and TORCHYARD_STORE and "
@@ -87,39 +92,43 @@ class JoinStore:
         self._request("set", key=key, value=_text(value))
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """The value of a key, once it is set. Raises StoreTimeout."""
+        """Wait until a key is set, and return its value. Raises StoreTimeout."""
         return _bytes(self._request("get", wait_s=timeout_s, key=key)["value"])
 
     def try_get(self, key: str) -> bytes | None:
-        """The value of a key, or None if it is not set."""
+        """Return the value of a key, or None if the key is not set."""
         value = self._request("try", key=key)["value"]
         return None if value is None else _bytes(value)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number of a key, initially 0; returns the sum."""
+        """Add to the number stored at a key, which is initially 0, and return the sum."""
         return int(self._request("add", key=key, amount=amount)["number"])
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes) -> bytes:
-        """Set a key if its value is `expected` (None: not set). Returns the value then, empty if it is not set."""
+        """Set a key if its value is `expected` (None if the key is not set).
+
+        Returns:
+            The value afterwards, or b"" if the key is not set.
+        """
         encoded = None if expected is None else _text(expected)
         now = self._request("compare_set", key=key, expected=encoded, value=_text(value))["value"]
         return b"" if now is None else _bytes(now)
 
     def delete(self, key: str) -> bool:
-        """Delete a key; returns whether it was set."""
+        """Delete a key, and return whether it was set."""
         return bool(self._request("delete", key=key)["number"])
 
     def count(self) -> int:
         return int(self._request("count")["number"])
 
     def wait(self, keys: Iterable[str], timeout_s: float) -> None:
-        """Wait until all keys are set. Raises StoreTimeout with the names of the missing ones."""
+        """Wait until all keys are set. Raises StoreTimeout with the names of the missing keys."""
         self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
         """Call `callback` with the current value and with each new one, on a thread of the store.
 
-        Callbacks run one at a time and may use the store. After a reconnection intermediate values may be missing.
+        Callbacks run one at a time and may use the store. After a reconnection, intermediate values may be missing.
         """
         with self._lock:
             self._watches.setdefault(key, []).append(callback)
@@ -132,11 +141,11 @@ class JoinStore:
             self._request("watch", key=key)
 
     def close(self) -> None:
-        """Disconnect. Calls that still wait in other threads raise StoreLost."""
-        if os.getpid() == self._process:  # a forked child must not close its parent's connection
+        """Disconnect. Calls that are waiting in other threads raise StoreLost."""
+        if os.getpid() == self._process:  # A forked child must not close its parent's connection.
             self._give_up(StoreLost("This process has parted from the run's join store."))
 
-    # Requests
+    # Methods for requests
 
     def _request(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
         if os.getpid() != self._process:
@@ -159,7 +168,7 @@ class JoinStore:
         return _checked(request.answer, words, wait_s)
 
     def _send(self, number: int, request: _Request) -> None:
-        """Send a request, or leave it for the next connection. Call with the lock held."""
+        """Send a request, or leave it for the next connection. The caller must hold the lock."""
         if self._link is None:
             return
         frame = {"id": number, "done": min(self._open), **request.words}
@@ -168,9 +177,9 @@ class JoinStore:
         try:
             self._link.send(frame)
         except OSError:
-            self._link.cut()  # makes the receiving thread reconnect
+            self._link.cut()  # This makes the receiving thread reconnect.
 
-    # The threads
+    # Methods of the threads
 
     def _start_thread(self, target: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -193,7 +202,7 @@ class JoinStore:
             if closed:
                 return
             if time.monotonic() - since < RETRY_PAUSES_S[1]:
-                time.sleep(RETRY_PAUSES_S[1])  # avoids a busy loop if every connection ends at once
+                time.sleep(RETRY_PAUSES_S[1])  # The pause avoids a busy loop if every connection ends immediately.
             try:
                 self._resume(self._call_until(time.monotonic() + RECONNECT_S))
             except StoreLost as lost:
@@ -239,7 +248,7 @@ class JoinStore:
             for callback in callbacks:
                 try:
                     callback(value)
-                except Exception as error:  # an error in one callback must not stop the others
+                except Exception as error:  # An error in one callback must not stop the others.
                     name = getattr(callback, "__qualname__", callback)
                     print(f"torchyard: {name} failed on a change in the join store: {error!r}", file=sys.stderr)
 
@@ -258,10 +267,10 @@ class JoinStore:
             if thread is not threading.current_thread():
                 thread.join(0.5)
 
-    # The connection
+    # Methods of the connection
 
     def _call_until(self, deadline: float) -> _Link:
-        """Connect, with retries. Raises StoreLost with the last error."""
+        """Connect, with repeated attempts until the deadline. Raises StoreLost with the last error."""
         again_s = RETRY_PAUSES_S[0]
         while True:
             try:
@@ -280,7 +289,7 @@ class JoinStore:
 
 @dataclass
 class _Request:
-    """A request without an answer yet."""
+    """A request that has no answer yet."""
 
     words: dict[str, Any]
     until: float | None
@@ -291,7 +300,7 @@ class _Request:
 
 
 class _Link:
-    """One authenticated connection. Methods raise OSError and AuthenticationError."""
+    """One authenticated connection. Its methods raise OSError and AuthenticationError."""
 
     def __init__(self, address: tuple[str, int], key: bytes, introduction: dict[str, Any], deadline: float) -> None:
         within_s = min(authenticated_transport.HANDSHAKE_DEADLINE_S, max(0.1, deadline - time.monotonic()))
@@ -303,7 +312,7 @@ class _Link:
             self.send(introduction)
             self.welcome = self.receive()
             self._socket.settimeout(None)
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The socket is also closed if a BaseException ends the handshake.
             self._socket.close()
             raise
 
@@ -317,7 +326,7 @@ class _Link:
 
     def cut(self) -> None:
         """Shut the connection down, which wakes the receiving thread."""
-        with contextlib.suppress(OSError):  # it may be closed already
+        with contextlib.suppress(OSError):  # The socket may be closed already.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

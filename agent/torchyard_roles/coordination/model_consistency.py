@@ -1,8 +1,8 @@
 """Comparison of the models and optimizers of all trainers through the join store, before training.
 
 Each trainer describes its model and optimizer in lines of `name: description`. The chief publishes its description, and
-the others compare theirs with it. A worker with a difference reports it and ends. A gang starts to train only when all
-its ranks agree.
+the others compare their own descriptions with it. A worker whose description differs reports the difference and ends. A
+gang starts to train only when all its ranks have equal descriptions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ LATER_S = 2.0
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
-    """The description that must be equal on all trainers: parameters and buffers in order, optimizer, and `more`.
+    """Return the description that must be equal on all trainers.
 
-    `more` are JSON values by name, such as the options of the strategy.
+    It contains parameters and buffers in order, the optimizer, and `more`.
+
+    Args:
+        more: Further values for JSON by name, such as the options of the strategy.
     """
     from torchyard_roles.model_optimizer_pairs import names_of
 
@@ -65,7 +68,7 @@ def _shape_and_dtype(tensor: torch.Tensor) -> str:
 
 
 def _plain(value: Any) -> str:
-    if hasattr(value, "tolist"):  # a learning rate may be a tensor
+    if hasattr(value, "tolist"):  # A learning rate may be a tensor.
         value = value.tolist()
     return json.dumps(value, sort_keys=True, default=lambda other: type(other).__name__)
 
@@ -73,15 +76,15 @@ def _plain(value: Any) -> str:
 def agree(
     store: JoinStore, environment: Environment, fingerprint: str, within_s: float = AGREE_WITHIN_S, *, number: int = 0
 ) -> None:
-    """Wait until all trainers of this gang have the chief's `fingerprint`, made by describe().
+    """Wait until all trainers of this gang have the chief's `fingerprint`, which describe() has returned.
 
     Args:
-        within_s: the longest wait.
-        number: of the call of distribute(), the same on all trainers.
+        within_s: The longest wait in seconds.
+        number: The number of the distribute() call, the same on all trainers.
 
     Raises:
-        UsageProblem: on a trainer that differs, with the first difference.
-        StoreTimeout: a trainer is missing; the first rank of the gang names it.
+        UsageProblem: This trainer differs from the chief; the message names the first difference.
+        StoreTimeout: A trainer is missing; the first rank of the gang names it.
     """
     if environment.rank is None:
         raise ValueError("only trainers are compared")
@@ -98,7 +101,7 @@ def agree(
 
 
 def difference(mine: str, chiefs: str) -> str:
-    """The first difference between two descriptions as a clause, or an empty string."""
+    """Return the first difference between two descriptions as a clause, or "" if they are equal."""
     here, there = _by_name(mine), _by_name(chiefs)
     for name, words in here.items():
         if name not in there:
@@ -150,7 +153,7 @@ def _compare(
 
 
 def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
-    """Wait for all ranks of the gang; its first rank names those that are missing."""
+    """Wait for all ranks of the gang. The gang's first rank names those that are missing."""
     if environment.group_size == 1:
         return
     scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")
@@ -179,7 +182,7 @@ def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
 
 
 def _name_of(environment: Environment, rank: int) -> str:
-    """The name of a trainer process by its rank, as in `Environment.name`."""
+    """Return the name of a trainer process by its rank, as in `Environment.name`."""
     listed = environment.peers.trainer_process(rank)
     return listed[0] if listed else f"rank {rank}" if rank else "the chief"
 

@@ -1,4 +1,4 @@
-"""Collective calls through the run's join store, for trainers that share no torch world.
+"""Collective calls through the run's join store, for trainers that torch.distributed does not connect.
 
 A *meeting* is one collective call of all trainers, such as mean(). Each rank stores its value, the last rank of a
 worker group marks the group's part as complete, and all ranks read the values of all groups. Meetings are numbered.
@@ -40,7 +40,7 @@ LARGEST = 16 * 1024 * 1024
 
 
 class StoreCollectives:
-    """The meetings of one rank. The caller keeps ownership of `store`."""
+    """The meetings of one rank. The caller must close `store`."""
 
     def __init__(self, store: JoinStore, environment: Environment) -> None:
         self._store = store
@@ -62,18 +62,18 @@ class StoreCollectives:
         self._obsolete: list[tuple[int, int]] = []
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool = False) -> list[bytes]:
-        """The values of all trainers that are still in the run, by group and rank.
+        """Return the values of all trainers that are still in the run, by group and rank.
 
         Args:
-            value: of this rank, at most 16 MiB.
-            site: identifies the line of the script, the same on all ranks.
-            what: the name of the call in messages.
-            resuming: whether the script has not yet reached the point at which it resumes.
+            value: The value of this rank, at most 16 MiB.
+            site: An identifier of the line of the script, the same on all ranks.
+            what: The name of the call in messages.
+            resuming: Whether the script has not yet reached the point at which it resumes.
 
         Raises:
-            PeerLost: a trainer has ended without this call.
-            StoreTimeout: a trainer did not make the call in time.
-            StoreLost: the store cannot be reached.
+            PeerLost: A trainer has ended without this call.
+            StoreTimeout: A trainer did not make the call in time.
+            StoreLost: The store cannot be reached.
         """
         if len(value) > LARGEST:
             raise UsageProblem(
@@ -95,7 +95,7 @@ class StoreCollectives:
         return values
 
     def leave(self, *, stopped: bool) -> None:
-        """Declare that this rank makes no further calls. In a stopped run the others continue without it."""
+        """Declare that this rank makes no further calls. In a stopped run, the others continue without this rank."""
         environment = self._environment
         count = self._store.add(self._key("left", self._group, environment.generation), 1)
         if count == environment.group_size:
@@ -104,7 +104,7 @@ class StoreCollectives:
     def _key(self, *parts: object) -> str:
         return "/".join([self._prefix, *map(str, parts)])
 
-    # A meeting
+    # Methods of a meeting
 
     def _put(self, number: int, value: bytes, site: str) -> None:
         environment, store = self._environment, self._store
@@ -119,7 +119,7 @@ class StoreCollectives:
             store.compare_set(self._key(number, self._group), None, complete)
 
     def _wait(self, number: int, what: str) -> list[int]:
-        """Wait until all groups have completed their parts; returns the groups that take part."""
+        """Wait until all groups have completed their parts. Return the groups that take part."""
         deadline = time.monotonic() + MEET_WITHIN_S
         present = list(self._groups)
         while True:
@@ -134,10 +134,10 @@ class StoreCollectives:
                 return present
 
     def _without_the_ended(self, number: int, groups: list[int], what: str) -> list[int]:
-        """The groups without those that have ended. Raises PeerLost if one ended without this call.
+        """Return the groups that have not ended. Raises PeerLost if a group ended without this call.
 
-        It is no error in a stopped run, or after a restart, when the number of calls may differ between groups. The
-        result is the same on all ranks, since an ended group completes no further parts.
+        The end of a group is no error in a stopped run, or after a restart, when the number of calls may differ between
+        groups. The result is the same on all ranks, since an ended group completes no further parts.
         """
         why = f"it has ended without calling {what}(), which all trainers do alike"
         present = []
@@ -162,14 +162,14 @@ class StoreCollectives:
         return values
 
     def _value(self, place: tuple[int, int, int, int]) -> tuple[str, bytes]:
-        """(site, value)."""
+        """Return the site and the value that a rank has stored."""
         head, _, value = self._store.get(self._key(*place), MEET_WITHIN_S).partition(b"\n")
         pieces, _, site = head.decode().partition(" ")
         rest = [self._store.get(self._key(*place, piece), MEET_WITHIN_S) for piece in range(1, int(pieces))]
         return site, b"".join([value, *rest])
 
     def _complete(self, number: int, site: str, pieces: int) -> None:
-        """Delete values of earlier meetings: all ranks have read them, since all take part in this one."""
+        """Delete values of earlier meetings, which all ranks have read, since all take part in this meeting."""
         if self._asynchronous and self._is_first:
             self._store.set(self._key("site", site), str(number).encode())
             self._store.set(self._key("done"), str(number + 1).encode())
@@ -185,10 +185,13 @@ class StoreCollectives:
         self._obsolete = [self._kept[site]] if site in self._kept else []
         self._kept[site] = (number, pieces)
 
-    # After a restart
+    # Methods used after a restart
 
     def _first_calls(self, site: str, *, resuming: bool) -> tuple[str, int]:
-        """(`join` or `repeat`, the meeting), the same on all ranks of the group."""
+        """Return what a restarted group does: `join` or `repeat`, and the number of the meeting.
+
+        The result is the same on all ranks of the group.
+        """
         key = self._key("first", self._group, self._environment.generation, self._calls)
         self._calls += 1
         decided = self._store.try_get(key)
@@ -211,10 +214,10 @@ class StoreCollectives:
         return f"join {done}"
 
     def _present(self, number: int) -> list[int]:
-        """The groups that have completed their part so far."""
+        """Return the groups that have completed their part so far."""
         return [group for group in self._groups if self._store.try_get(self._key(number, group)) is not None]
 
-    # Names
+    # Methods that return names
 
     def _missing(self, number: int, groups: list[int]) -> list[str]:
         absent = set(groups) - set(self._present(number))
@@ -224,12 +227,12 @@ class StoreCollectives:
         return names
 
     def _missing_ranks(self, number: int) -> list[int]:
-        """The missing ranks of this rank's own group."""
+        """Return the missing ranks of this rank's own group."""
         environment = self._environment
         keys = (self._key(number, self._group, rank, environment.generation) for rank in range(environment.group_size))
         return [rank for rank, key in enumerate(keys) if self._store.try_get(key) is None]
 
     def _place(self, group: int, rank: int) -> tuple[str, str]:
-        """(name, address) of a process of a group."""
+        """Return the name and address of a process of a group."""
         listed = self._environment.peers.trainer_process(rank, group if self._asynchronous else None)
         return listed or (f"worker group {group}" if self._asynchronous else f"rank {rank}", "another host")

@@ -1,4 +1,4 @@
-"""A torch.distributed store on top of the join store, so that process groups need no TCPStore on rank 0."""
+"""A store of torch.distributed that is based on the join store, so that process groups need no TCPStore on rank 0."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _alive: list[TorchStore] = []
 
 
 class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
-    """For `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
+    """A store for `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
 
-    The store outlives process groups, and each group needs new keys: `prefix` must be unique, for example by the
-    generation. torch (2.13) calls two methods by their C++ names.
+    The join store outlives process groups, and each group needs new keys: `prefix` must be unique, for example by
+    containing the generation. torch (2.13) calls two methods by their C++ names.
     """
 
     def __init__(self, store: JoinStore, prefix: str = "", timeout_s: float = 300.0) -> None:
@@ -34,14 +34,17 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by 
         self._store.set(self._prefix + key, _as_bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Waits up to the timeout. Raises StoreTimeout."""
+        """Wait for a key up to the timeout, and return its value. Raises StoreTimeout."""
         return self._store.get(self._prefix + key, self._timeout_s)
 
     def add(self, key: str, amount: int) -> int:
         return self._store.add(self._prefix + key, amount)
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """An empty `expected` stands for a key that is not set, as in torch's own stores."""
+        """Set a key if its value is `expected`, and return the value afterwards.
+
+        An empty `expected` means that the key is not set, as in torch's own stores.
+        """
         now = self._store.compare_set(self._prefix + key, _as_bytes(expected) or None, _as_bytes(desired))
         return now or _as_bytes(expected)
 
@@ -58,7 +61,7 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by 
     deleteKey = delete_key
 
     def num_keys(self) -> int:
-        """The number of keys in the whole store, including other prefixes."""
+        """Return the number of keys in the whole store, including other prefixes."""
         return self._store.count()
 
     getNumKeys = num_keys
@@ -85,5 +88,5 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by 
 
 
 def _as_bytes(value: bytes | str | Sequence[int]) -> bytes:
-    """The argument as bytes: torch passes text, bytes, or a list of integers."""
+    """Convert an argument to bytes: torch passes text, bytes, or a list of integers."""
     return value.encode() if isinstance(value, str) else bytes(value)

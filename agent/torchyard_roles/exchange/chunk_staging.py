@@ -1,8 +1,8 @@
 """Staging of a worker's gradients and parameters as chunks, without copies where possible.
 
-No copy is needed on the CPU for a chunk that is one piece of a contiguous tensor, which holds for nearly all bytes of a
-large model. Small parameters share chunks and are copied. GPU tensors go through pinned memory in a separate CUDA
-stream for each GPU, since copies in the default stream and the next step's kernels would wait for each other.
+On the CPU, a chunk needs no copy if it is one piece of a contiguous tensor, which is true for nearly all bytes of a
+large model. Small parameters share chunks and are copied. GPU tensors are copied through pinned memory in a separate
+CUDA stream for each GPU, since copies in the default stream and the next step's kernels would wait for each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 
 class Gradient(NamedTuple):
-    """The gradient of a chunk to send: 1-D on the CPU, or None if all of its pieces lack a gradient."""
+    """The gradient of a chunk to send, 1-D on the CPU, with the numbers of pieces that lack a gradient.
+
+    `values` is None if all pieces lack a gradient.
+    """
 
     values: torch.Tensor | None
     absent: frozenset[int]
@@ -27,7 +30,8 @@ class Gradient(NamedTuple):
 class Staging:
     """The chunks of one worker's parameters, a sequence that may grow.
 
-    `in_place`: write new parameters to the model when they arrive. Otherwise install() writes them.
+    Args:
+        in_place: Whether new parameters are written to the model when they arrive. If not, install() writes them.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], *, in_place: bool) -> None:
@@ -43,9 +47,9 @@ class Staging:
         self._fences: list[tuple[torch.cuda.Stream, torch.cuda.Event]] = []
 
     def fence(self) -> None:
-        """Order GPU work of this object after all GPU work of the calling thread so far.
+        """Order this object's GPU work after all GPU work that the calling thread has issued so far.
 
-        Called by the training thread before an exchange.
+        The training thread calls this method before an exchange.
         """
         fences = []
         for gpu, stream in self._streams.items():
@@ -56,7 +60,7 @@ class Staging:
 
     @contextmanager
     def _on_streams(self) -> Iterator[None]:
-        """Run GPU copies in this object's streams, after the fence, and wait for them at the end."""
+        """Run GPU copies in this object's streams, after the fence, and wait for their end."""
         with ExitStack() as entered:
             fences = self._fences
             for stream, fence in fences:
@@ -67,7 +71,11 @@ class Staging:
                 stream.synchronize()
 
     def offer(self, gradients: Sequence[torch.Tensor | None], *, copied: bool) -> None:
-        """Set the gradients for gradient(), one for each parameter. `copied`: the script may change them later."""
+        """Set the gradients for gradient(), one for each parameter.
+
+        Args:
+            copied: Whether the gradients are copied, because the script may change them later.
+        """
         if not copied:
             self._gradients = gradients
             return
@@ -82,7 +90,7 @@ class Staging:
         self._gradients = kept
 
     def gradient(self, chunk: Chunk) -> Gradient:
-        """A chunk of the offered gradients, with zeros for pieces without one, which are listed as absent."""
+        """Return a chunk of the offered gradients. Pieces without a gradient are zeros and listed as absent."""
         sources = [self._gradients[piece.parameter] for piece in chunk.pieces]
         if all(source is None for source in sources):
             return Gradient(None, frozenset())
@@ -104,28 +112,28 @@ class Staging:
         return Gradient(out, frozenset(absent))
 
     def values(self, chunk: Chunk) -> torch.Tensor:
-        """A copy of a chunk of the current parameters."""
+        """Return a copy of a chunk of the current parameters."""
         parts = [
             self._parameters[piece.parameter].detach().reshape(-1)[piece.start : piece.stop] for piece in chunk.pieces
         ]
         return torch.cat(parts).cpu()
 
     def target(self, chunk: Chunk) -> torch.Tensor:
-        """The tensor to receive a chunk's new parameters into."""
+        """Return the tensor into which a chunk's new parameters are received."""
         if self._in_place and self._is_direct(chunk):
             (piece,) = chunk.pieces
             return self._parameters[piece.parameter].detach().view(-1)[piece.start : piece.stop]
         return self._buffer(self._incoming, chunk)
 
     def arrived(self, chunk: Chunk) -> None:
-        """Called when the target of a chunk is filled."""
+        """Handle a chunk whose target is filled."""
         if self._in_place and not self._is_direct(chunk):
             self._write(chunk)
 
     def install(self, chunks: Sequence[Chunk]) -> None:
         """Write received chunks to the model, unless they were received in place."""
         if not self._in_place:
-            self.fence()  # kernels of this step still read the old parameters
+            self.fence()  # Kernels of this step may still read the old parameters.
             for chunk in chunks:
                 self._write(chunk)
 
@@ -139,9 +147,11 @@ class Staging:
                 part = part.to(parameter.device, non_blocking=True)
                 if parameter.is_contiguous():
                     place = parameter.view(-1)[piece.start : piece.stop]
-                    if not torch.equal(place, part):  # unchanged values may still be in an autograd graph
+                    if not torch.equal(place, part):  # Unchanged values may still be in an autograd graph.
                         place.copy_(part)
-                else:  # such as channels_last: through a row-major copy, one at a time
+                else:
+                    # In another layout, such as channels_last, a row-major copy is changed and written back by one
+                    # thread at a time.
                     with self._writing:
                         rows = parameter.contiguous()
                         place = rows.view(-1)[piece.start : piece.stop]
@@ -177,18 +187,18 @@ class PackedTensors:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
 
     def packed(self) -> torch.Tensor:
-        """A packed copy, of torch.uint8."""
+        """Return a packed copy as a tensor of torch.uint8."""
         return torch.cat([one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in self._tensors])
 
     def unpack(self, row: torch.Tensor) -> None:
-        """Fill the tensors with the packed() of another process."""
+        """Fill the tensors with the values that packed() has returned in another process."""
         start = 0
         for tensor in self._tensors:
             size = tensor.numel() * tensor.element_size()
-            values = row[start : start + size].clone().view(tensor.dtype)  # a copy is aligned for its dtype
+            values = row[start : start + size].clone().view(tensor.dtype)  # The clone is aligned for its dtype.
             start += size
             values = values.view(tensor.shape).to(tensor.device)
             if not torch.equal(tensor, values):
-                # Through `.data`, which autograd does not count, like batch norm's own updates: counted ones would make
-                # it reject a backward pass that does not use the buffer.
+                # The tensor is changed through `.data`, which autograd does not count, as in batch norm's own updates.
+                # If the update were counted, autograd would reject a backward pass that does not use the buffer.
                 tensor.data.copy_(values)

@@ -1,7 +1,7 @@
-"""The listening side of connections: accepting, authenticating and counting callers.
+"""The listening side of connections: accepting, authenticating and counting clients.
 
 Any process on the data network can connect. At most UNAUTHENTICATED connections are held at a time, so that they cannot
-exhaust descriptors; a failed accept() is retried; refusals are counted and logged at most once a minute.
+exhaust the descriptors; a failed accept() is retried; refusals are counted and logged at most once a minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IS_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
 class Admission:
-    """Accepts callers of `listener`; the owner authenticates each on a separate thread."""
+    """The admission of clients of `listener`. The owner authenticates each client on a separate thread."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str) -> None:
         self.refusals = RefusedConnections()
@@ -37,13 +37,13 @@ class Admission:
         self._unauthenticated: dict[socket.socket, None] = {}
 
     def accept(self) -> socket.socket | None:
-        """The next caller, to be passed to authenticate(); None after a timeout or a failed accept().
+        """Return the next client for authenticate(), or None after a timeout or a failed accept().
 
         Raises OSError once the listener is closed.
         """
         try:
             caller, _ = self._listener.accept()
-        except socket.timeout:  # another class in Python 3.9
+        except socket.timeout:  # In Python 3.9 this is not the built-in TimeoutError.
             return None
         except OSError as error:
             if error.errno in _IS_CLOSED:
@@ -58,11 +58,11 @@ class Admission:
                 del self._unauthenticated[oldest]
         if oldest is not None:
             with suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # the thread that authenticates it closes it
+                oldest.shutdown(socket.SHUT_RDWR)  # The thread that authenticates the client closes this socket.
         return caller
 
     def authenticate(self, caller: socket.socket) -> tuple[Connection, dict[str, Any]] | None:
-        """The caller's connection and introduction, or None without the key. Takes at most 5 s."""
+        """Return a client's connection and introduction, or None if the client lacks the key. Takes at most 5 s."""
         try:
             return Connection.accept(caller, self._key)
         except (ProtocolError, PeerLost) as error:
@@ -73,14 +73,14 @@ class Admission:
                 self._unauthenticated.pop(caller, None)
 
     def refuse(self, message: str) -> None:
-        """Count a refusal, and log at most one a minute."""
+        """Count a refusal, and log at most one refusal per minute."""
         line = self.refusals.note(f"{self._name}: {message}")
         if line:
             print(f"torchyard: {line}", file=sys.stderr, flush=True)
 
 
 class Connections:
-    """The open connections of a server and their traffic. Thread-safe."""
+    """The open connections of a server, and their traffic. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,14 +95,14 @@ class Connections:
             self._open.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a closed connection; its bytes stay counted."""
+        """Remove a closed connection. Its bytes stay counted."""
         with self._lock:
             self._open.discard(connection)
             sent, received = self._past
             self._past = sent + connection.sent_bytes, received + connection.received_bytes
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far."""
+        """Return the numbers of bytes sent and received so far."""
         with self._lock:
             sent, received = self._past
             for connection in self._open:
@@ -110,7 +110,7 @@ class Connections:
             return sent, received
 
     def close(self) -> None:
-        """Shut down all open connections; the serving threads close them."""
+        """Shut down all open connections, which the serving threads then close."""
         with self._lock:
             connections = list(self._open)
         for connection in connections:

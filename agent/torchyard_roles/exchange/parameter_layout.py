@@ -1,4 +1,4 @@
-"""The layout of a model: its parameters in sequence, divided into shards (one per server) and chunks (one per message).
+"""The layout of a model: its parameters in order, divided into shards (one per server) and chunks (one per message).
 
     parameters   |--- weight 0 ---|b|------ weight 1 ------|b|-- weight 2 --|
     shards       |------------ 0 ------------|------------ 1 ---------------|
@@ -35,7 +35,7 @@ or more, during which the training thread waits."""
 
 
 class Entry(NamedTuple):
-    """The description of one parameter, equal on workers and servers."""
+    """The description of one parameter, which is equal on workers and servers."""
 
     name: str
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Elements `start` to `stop` of a parameter, flattened in row-major order."""
+    """The elements `start` to `stop` of a parameter, flattened in row-major order."""
 
     parameter: int
     start: int
@@ -72,7 +72,10 @@ class Piece(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The unit of pushing, summing, stepping and pulling. `number` is unique over all shards."""
+    """A piece of the parameters that is pushed, summed, stepped and pulled as one message.
+
+    `number` is unique over all shards.
+    """
 
     number: int
     shard: int
@@ -91,7 +94,11 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The trainable parameters in order. `whole_parameters`: neither shards nor chunks divide a parameter."""
+    """The trainable parameters in order.
+
+    Args:
+        whole_parameters: Whether parameters must not be divided into shards or chunks.
+    """
 
     entries: tuple[Entry, ...]
     whole_parameters: bool = False
@@ -100,7 +107,7 @@ class Layout:
     def of(
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, whole_parameters: bool = False
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
-        """The layout, and the model's parameters in its order.
+        """Return the layout, and the model's parameters in the order of the layout.
 
         A shared parameter counts once. Frozen parameters and those without an optimizer are left out. Raises
         UsageProblem if the optimizer trains tensors that are not parameters of the model.
@@ -108,10 +115,10 @@ class Layout:
         group_of = {id(held): number for number, group in enumerate(optimizer.param_groups) for held in group["params"]}
         entries: list[Entry] = []
         parameters: list[torch.nn.Parameter] = []
-        for name, parameter in model.named_parameters():  # yields a shared parameter once
+        for name, parameter in model.named_parameters():  # named_parameters() yields a shared parameter only once.
             group = group_of.pop(id(parameter), None)
             if not parameter.requires_grad or group is None:
-                # Trainable but in no optimizer: not stepped in a single process either.
+                # A trainable parameter without an optimizer is not stepped in a single process either.
                 continue
             entries.append(Entry(name, tuple(parameter.shape), dtype_name(parameter.dtype), group))
             parameters.append(parameter)
@@ -128,9 +135,9 @@ class Layout:
         return sum(entry.bytes for entry in self.entries)
 
     def shards(self, count: int, weights: Sequence[float] | None = None) -> list[tuple[Piece, ...]]:
-        """`count` contiguous shards of equal bytes, or in proportion to `weights`.
+        """Divide the parameters into `count` contiguous shards of equal bytes, or in proportion to `weights`.
 
-        Each shard is within one element of its size (with `whole_parameters`, within half a parameter at each end).
+        The size of each shard is exact to one element (with `whole_parameters`, to half a parameter at each end).
         Shards may be empty if there are more shards than elements.
         """
         shares = list(weights) if weights is not None else [1.0] * count
@@ -140,7 +147,7 @@ class Layout:
         ends = [self.bytes * share / whole for share in accumulate(shares)]
         ends[-1] = float(self.bytes)
         shards: list[list[Piece]] = [[] for _ in range(count)]
-        shard, before = 0, 0  # `before`: bytes up to this parameter
+        shard, before = 0, 0  # `before` is the number of bytes before the parameter.
         for number, entry in enumerate(self.entries):
             start = 0
             while start < entry.elements:
@@ -155,16 +162,19 @@ class Layout:
         return [tuple(pieces) for pieces in shards]
 
     def _cut(self, entry: Entry, before: int, end: float) -> int:
-        """The number of elements of an entry that begins at byte `before` which lie before byte `end`."""
+        """Return how many elements of an entry lie before byte `end`, if the entry begins at byte `before`."""
         inside = (end - before) / entry.element_bytes
         if self.whole_parameters:
             return entry.elements if inside >= entry.elements / 2 else 0
         return max(0, round(inside))
 
     def chunks(self, count: int, chunk_bytes: int | None = None) -> list[Chunk]:
-        """All chunks of `count` shards in order; `chunk_bytes` is chosen by the shard's size where it is None.
+        """Divide `count` shards into chunks, and return all chunks in order.
 
-        A chunk is at most that large, but for a parameter that may not be cut.
+        Args:
+            chunk_bytes: The largest chunk in bytes, except for a parameter that may not be divided. None chooses the
+                size by
+                the size of a shard.
         """
         if chunk_bytes is None:
             chunk_bytes = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, self.bytes // count // CHUNKS_A_SHARD))
@@ -196,11 +206,11 @@ class Layout:
         return chunks
 
     def chunk_bytes_behind_computing(self, count: int) -> int:
-        """The chunk size for `count` shards that are exchanged while the worker computes."""
+        """Return the chunk size for `count` shards that are exchanged while the worker computes."""
         return min(LARGEST_CHUNK, max(SMALLEST_BEHIND_COMPUTING, self.bytes // count // CHUNKS_BEHIND_COMPUTING))
 
     def by_shard(self, count: int, chunk_bytes: int | None = None) -> list[list[Chunk]]:
-        """The chunks of each of `count` shards."""
+        """Return the chunks of each of `count` shards."""
         shards: list[list[Chunk]] = [[] for _ in range(count)]
         for chunk in self.chunks(count, chunk_bytes):
             shards[chunk.shard].append(chunk)
@@ -215,7 +225,7 @@ class Layout:
         return Chunk(number, shard, first.group, first.dtype, tuple(pieces))
 
     def fingerprint(self) -> str:
-        """The layout as JSON, for comparison and for read()."""
+        """Return the layout as JSON, for comparison and for read()."""
         return json.dumps(
             {"whole_parameters": self.whole_parameters, "parameters": [list(entry) for entry in self.entries]},
             separators=(",", ":"),
@@ -223,7 +233,7 @@ class Layout:
 
     @classmethod
     def read(cls, fingerprint: str) -> Layout:
-        """The layout of a fingerprint. Raises ValueError."""
+        """Read the layout from its fingerprint. Raises ValueError."""
         try:
             data: dict[str, Any] = json.loads(fingerprint)
             entries = tuple(
@@ -240,7 +250,10 @@ class Layout:
         return cls(entries, whole)
 
     def difference(self, other: Layout) -> str:
-        """How another layout differs, as a clause that follows "it", or an empty string."""
+        """Return how another layout differs, or "" if it is equal.
+
+        The text is a clause that continues a sentence beginning with "it".
+        """
         for mine, its in zip(self.entries, other.entries):
             if mine != its:
                 return f"has {words(its)} where the chief's has {words(mine)}"
@@ -250,10 +263,10 @@ class Layout:
 
 
 def added_chunks(entry: Entry, count: int, chunk_bytes: int | None, *, whole: bool) -> list[Chunk]:
-    """The chunks of one parameter that is added later, on `count` shards; their pieces refer to parameter 0.
+    """Return the chunks of one parameter that is added later, on `count` shards. Their pieces refer to parameter 0.
 
-    Shards and numbers depend on its name, shape and dtype only, so that all processes agree regardless of other added
-    parameters. A parameter that is small or must stay whole goes to one shard.
+    Shards and numbers depend only on the parameter's name, shape and dtype, so that all processes compute the same
+    chunks regardless of other added parameters. A parameter that is small or must stay whole is assigned to one shard.
     """
     layout = Layout((entry,), whole)
     if whole or entry.bytes <= SMALLEST_CHUNK:
@@ -269,13 +282,13 @@ def _digest(text: str) -> int:
 
 
 def words(entry: Entry) -> str:
-    """The parameter in a message."""
+    """Return a description of the parameter for messages."""
     shape = "×".join(map(str, entry.shape)) or "one number"
     return f"{entry.name} ({shape}, {entry.dtype}, parameter group {entry.group})"
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """torch.float32 for `float32`. Raises ValueError if there is no such dtype."""
+    """Return the dtype with a name, such as torch.float32 for `float32`. Raises ValueError for an unknown name."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is not a dtype of torch {torch.__version__}")

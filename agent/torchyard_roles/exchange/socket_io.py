@@ -1,4 +1,4 @@
-"""Blocking sockets: options, exact reads, and the driver of the authenticated handshake."""
+"""Functions for blocking sockets: options, exact reads, and the authenticated handshake."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ PROBES = 3
 
 
 def tune(sock: socket.socket, dead_after_s: int) -> None:
-    """Send small messages at once, and notice a dead peer within some `dead_after_s` seconds.
+    """Set the socket to send small messages immediately, and to detect a dead peer within about `dead_after_s` seconds.
 
-    An idle connection is probed; one with unacknowledged data times out. The sizes of buffers are left to the kernel,
-    which grows them as needed: fixed ones gained nothing on loopback, and on slow links large ones delay later chunks.
-    Between two processes of one host the congestion control is reno: BBR paces with a timer for every 64 KiB, which
-    took a quarter of a reducer's CPU time.
+    An idle connection is probed, and a connection with unacknowledged data times out. The kernel chooses the sizes of
+    buffers and grows them as needed: fixed sizes gained nothing on loopback, and on slow links large buffers delay
+    later chunks. Between two processes of one host the congestion control is reno: BBR paces with a timer for every 64
+    KiB, which took a quarter of a reducer's CPU time.
     """
     if sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with suppress(OSError, AttributeError):  # the peer may be gone already; the option exists on Linux only
+    with suppress(OSError, AttributeError):
+        # The peer may have disconnected already, and the option exists only on Linux.
         if sock.getsockname()[0] == sock.getpeername()[0]:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -38,9 +39,9 @@ def tune(sock: socket.socket, dead_after_s: int) -> None:
 
 
 def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> FrameCodec:
-    """Run one half of the handshake until a time of the monotonic clock.
+    """Perform one half of the handshake, until a deadline on the monotonic clock.
 
-    The socket keeps a timeout. Raises OSError or AuthenticationError.
+    The socket has a timeout afterwards. Raises OSError or AuthenticationError.
     """
     sock.settimeout(max(0.01, deadline - time.monotonic()))
     sock.sendall(handshake.to_send)
@@ -50,7 +51,7 @@ def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> 
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """`size` bytes. Each read of some of them waits until the deadline, or for the socket's own timeout without one."""
+    """Read exactly `size` bytes. Each read waits until the deadline, or without one for the socket's own timeout."""
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0
     while done < size:
@@ -61,7 +62,7 @@ def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes
 
 
 def read_into(sock: socket.socket, view: memoryview) -> None:
-    """Fill the view from a blocking socket."""
+    """Fill the view with data from a blocking socket."""
     done = 0
     while done < len(view):
         done += _receive_some(sock, view[done:])
@@ -76,7 +77,7 @@ def _receive_some(sock: socket.socket, view: memoryview) -> int:
 
 
 def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    """Send the parts, which leaves the list empty; returns how many bytes they had."""
+    """Send all parts, which empties the list, and return the number of bytes sent."""
     total = 0
     while parts:
         sent = sock.sendmsg(parts)
@@ -86,7 +87,7 @@ def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
 
 
 def send_some(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    """Send without waiting, and leave the rest in `parts`; returns how many bytes were sent."""
+    """Send without waiting, leave the rest in `parts`, and return the number of bytes sent."""
     try:
         sent = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
     except BlockingIOError:

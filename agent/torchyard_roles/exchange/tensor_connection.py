@@ -1,14 +1,14 @@
 """Authenticated connections that transfer tensors between two processes of a run.
 
 Both ends prove that they know the exchange key (`torchyard_agent.protocol.authenticated_transport`). A message is a
-header, which is a JSON object in a frame with a MAC, followed by the raw bytes of at most one tensor. They are sent
-from and received into the tensor's memory. Nothing is unpickled, and size and dtype of the header are compared with the
-receiving tensor before any byte is received. The bytes have no MAC and are not encrypted.
+header, which is a JSON object in a frame with a MAC, followed by the raw bytes of at most one tensor, which are sent
+from and received into the tensor's memory. Nothing is unpickled, and the size and dtype in the header are compared with
+the receiving tensor before any byte is received. The bytes have no MAC and are not encrypted.
 
-A dead host is noticed within 10 s (DEAD_AFTER_S). The kernel also treats a receiver as dead whose window stays full for
-that time, so receivers must keep reading, and senders bound their data by credit.
+A dead host is detected within 10 s (DEAD_AFTER_S). The kernel also treats a receiver as dead if its window stays full
+for that time, so receivers must keep reading, and senders limit their data by credit.
 
-On loopback 2 to 4 GB/s were measured in one direction with chunks of 1 MiB, with a full core at each end.
+On loopback, a rate of 2 to 4 GB/s was measured in one direction with chunks of 1 MiB, with a full core at each end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ AHEAD = 4096
 
 
 def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
-    """A listening socket on a port that the keeper reserves for this replica, or on a free one (port 0)."""
+    """Listen on a port that the keeper has reserved for this replica, or on a free port if `port` is 0."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,11 +63,11 @@ def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
 
 
 def listen_at(peer: Peer) -> socket.socket:
-    """A listening socket at the address of this replica. Raises EnvironmentProblem."""
+    """Listen at the address of this replica. Raises EnvironmentProblem."""
     try:
         return listen(peer.address, peer.port)
     except OSError as first:
-        try:  # the host may lack the address, for example behind NAT
+        try:  # The host may lack the address, for example behind NAT.
             return listen("::" if ":" in peer.address else "0.0.0.0", peer.port)
         except OSError:
             why = f"{peer.name} cannot listen on {peer.address}:{peer.port}: {first.strerror}."
@@ -75,14 +75,14 @@ def listen_at(peer: Peer) -> socket.socket:
 
 
 class Connection:
-    """One end of a connection. Any thread may send; one thread at a time receives.
+    """One end of a connection. Any thread may send, but only one thread at a time may receive.
 
-    Methods raise PeerLost if the peer is gone or the connection is closed, and ProtocolError for invalid messages.
+    Methods raise PeerLost if the peer has ended or the connection is closed, and ProtocolError for invalid messages.
     `sent_bytes` and `received_bytes` include headers, but neither the handshake nor the overhead of TCP.
     """
 
     def __init__(self, sock: socket.socket, codec: FrameCodec, peer: str, host: str) -> None:
-        """Use connect() or accept(), which authenticate both ends."""
+        """Create a connection on an authenticated socket. Use connect() or accept(), which authenticate both ends."""
         self.peer = peer
         self.host = host
         self.sent_bytes = 0
@@ -97,19 +97,19 @@ class Connection:
         """Messages that were posted before answer(); they are sealed when they are sent."""
         self._ahead = memoryview(bytearray(AHEAD))
         self._ahead_start = self._ahead_end = 0
-        self._filling: memoryview | None = None  # the unfilled part of a payload's tensor
+        self._filling: memoryview | None = None  # The part of a payload's tensor that is not filled yet.
         self._closed = False
-        self._pending: tuple[int, str] | None = None  # size and dtype of the payload after the last header
+        self._pending: tuple[int, str] | None = None  # The size and dtype of the payload that follows the last header.
 
     @classmethod
     def connect(
         cls, peer: Peer, key: bytes, introduction: dict[str, Any], deadline_s: float
     ) -> tuple[Connection, dict[str, Any]]:
-        """Connect to `peer`; returns the connection and the answer to the introduction.
+        """Connect to `peer`, and return the connection and the answer to the introduction.
 
-        The introduction should have the caller's "name". While the peer does not listen, attempts are repeated until
-        the deadline, then PeerLost is raised. Raises ProtocolError if the listener has another key or refuses the
-        introduction.
+        The introduction should contain this process's "name". While the peer does not listen, attempts are repeated
+        until the deadline, after which PeerLost is raised. Raises ProtocolError if the listener has another key or
+        refuses the introduction.
         """
         deadline = time.monotonic() + deadline_s
         pause = FIRST_PAUSE_S
@@ -144,7 +144,7 @@ class Connection:
         except AuthenticationError as error:
             sock.close()
             raise ProtocolError(f"{peer.name} on {peer.address} was refused: {error}.") from None
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The socket is also closed if a BaseException ends the handshake.
             sock.close()
             raise
         if "refused" in answer:
@@ -154,16 +154,16 @@ class Connection:
 
     @classmethod
     def accept(cls, sock: socket.socket, key: bytes) -> tuple[Connection, dict[str, Any]]:
-        """Authenticate the caller on an accepted socket; returns the connection and the caller's introduction.
+        """Authenticate the client on an accepted socket, and return the connection and the client's introduction.
 
-        Takes at most 5 s. For a caller without the key the socket is closed and ProtocolError is raised. The next call
-        must be answer() or refuse().
+        This takes at most 5 s. If the client lacks the key, the socket is closed and ProtocolError is raised. The next
+        call must be answer() or refuse().
         """
         host = "this host"
         deadline = time.monotonic() + authenticated_transport.HANDSHAKE_DEADLINE_S
         try:
             if sock.family != socket.AF_UNIX:
-                host = str(sock.getpeername()[0])  # raises if the caller is gone
+                host = str(sock.getpeername()[0])  # getpeername() raises OSError if the client has disconnected.
             tune(sock, DEAD_AFTER_S)
             connection = cls(sock, authenticate(sock, ListenerHandshake(key), deadline), "a caller", host)
             connection._early = []
@@ -173,14 +173,14 @@ class Connection:
         except (AuthenticationError, OSError) as error:
             sock.close()
             raise ProtocolError(f"A caller from {host} was refused: {_reason(error)}.") from None
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The socket is also closed if a BaseException ends the handshake.
             sock.close()
             raise
         connection.peer = str(introduction.get("name", connection.peer))
         return connection, introduction
 
     def answer(self, answer: dict[str, Any]) -> None:
-        """Accept the caller, whose connect() returns this answer. Messages posted before follow."""
+        """Accept the client, whose connect() returns this answer. Messages posted earlier follow the answer."""
         with self._sending:
             self._send_now(answer, None)
             early, self._early = self._early or [], None
@@ -188,7 +188,7 @@ class Connection:
                 self.post(header, payload)
 
     def refuse(self, message: str) -> None:
-        """Refuse the caller, whose connect() raises ProtocolError with this message."""
+        """Refuse the client, whose connect() raises ProtocolError with this message."""
         try:
             with self._sending:
                 self._send_now({"refused": message}, None)
@@ -196,18 +196,18 @@ class Connection:
             self.close()
 
     def send(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send a header and a tensor; returns when the kernel has accepted all bytes.
+        """Send a header and a tensor, and return when the kernel has accepted all bytes.
 
-        `payload` is contiguous and on the CPU; its "bytes" and "dtype" are added to the header.
+        The payload must be contiguous and on the CPU. Its "bytes" and "dtype" are added to the header.
         """
         with self._sending:
             self._sending.wait_for(lambda: not self._backlog or self._closed)
             self._send_now(header, payload)
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send without waiting: a background thread sends what the kernel does not accept at once.
+        """Send without waiting: a background thread sends the bytes that the kernel does not accept immediately.
 
-        The payload must not change until it is sent. A lost peer is only raised when receiving.
+        The payload must not change until it is sent. The loss of the peer is raised only when receiving.
         """
         with self._sending:
             if self._early is not None:
@@ -230,7 +230,7 @@ class Connection:
             self._sending.wait_for(lambda: not self._backlog or self._closed, timeout=within_s)
 
     def _message(self, header: dict[str, Any], payload: torch.Tensor | None) -> list[bytes | memoryview]:
-        """The parts of the next message. Call with the sending lock held."""
+        """Return the parts of the next message. The caller must hold the sending lock."""
         view = None
         if payload is not None:
             view = _memory(payload)
@@ -249,7 +249,7 @@ class Connection:
             raise self._lost(error) from None
 
     def _wake_sender(self) -> None:
-        """Call with the sending lock held."""
+        """Wake the thread that sends posted messages, or start it. The caller must hold the sending lock."""
         if self._closed:
             return
         if self._sender is None:
@@ -277,11 +277,11 @@ class Connection:
                 self._sending.notify_all()
 
     def receive(self) -> dict[str, Any]:
-        """The next header. If it has "bytes", receive_into() or discard() must follow."""
+        """Receive the next header. If it has "bytes", receive_into() or discard() must follow."""
         return self._receive(0)
 
     def receive_now(self) -> dict[str, Any] | None:
-        """receive() without waiting; None if the header is not complete yet."""
+        """Receive the next header without waiting, or return None if the header is not complete yet."""
         try:
             return self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -311,12 +311,16 @@ class Connection:
     def receive_into(self, tensor: torch.Tensor) -> None:
         """Receive the payload of the last header into the memory of a contiguous CPU tensor.
 
-        Raises ProtocolError before anything is received if size or dtype differ.
+        Raises ProtocolError before any byte is received if size or dtype differ.
         """
         self._read(self._place(tensor))
 
     def receive_into_now(self, tensor: torch.Tensor) -> bool:
-        """receive_into() without waiting; returns False if it must be called again with the same tensor."""
+        """Continue to receive a payload without waiting, like receive_into().
+
+        Returns:
+            False if the payload is incomplete, in which case the caller must call again later with the same tensor.
+        """
         view = self._filling
         if view is None:
             view = self._place(tensor)
@@ -337,7 +341,7 @@ class Connection:
         return True
 
     def _place(self, tensor: torch.Tensor) -> memoryview:
-        """The memory of a tensor that has the size and dtype of the pending payload."""
+        """Return the memory of a tensor that must have the size and dtype of the pending payload."""
         size, dtype = self._pending or (0, "none")
         view = _memory(tensor)
         if size != len(view) or dtype != dtype_name(tensor.dtype):
@@ -362,9 +366,9 @@ class Connection:
         self._received()
 
     def drain(self) -> None:
-        """Read until the peer closes, for at most DRAIN_S. Call it before close() while the peer still sends.
+        """Read until the peer closes, for at most DRAIN_S. Must precede close() if the peer may still be sending.
 
-        Closing a connection with unread bytes resets it, and the peer may lose what was sent last.
+        Closing a connection with unread bytes resets it, and the peer may lose the data that was sent last.
         """
         scratch = bytearray(1 << 20)
         deadline = time.monotonic() + DRAIN_S
@@ -375,7 +379,7 @@ class Connection:
                 pass
 
     def _take(self, size: int, flags: int) -> bytes:
-        """The next `size` bytes, of a frame."""
+        """Return the next `size` bytes of a frame, which are read ahead into a buffer."""
         while self._ahead_end - self._ahead_start < size:
             if self._ahead_start:
                 rest = bytes(self._ahead[self._ahead_start : self._ahead_end])
@@ -394,7 +398,7 @@ class Connection:
         return bytes(self._ahead[start : start + size])
 
     def _buffered(self, view: memoryview) -> int:
-        """Copy buffered bytes into the view; returns their number."""
+        """Copy buffered bytes into the view, and return their number."""
         count = min(len(view), self._ahead_end - self._ahead_start)
         if count:
             view[:count] = self._ahead[self._ahead_start : self._ahead_start + count]
@@ -415,24 +419,24 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether cut() or close() was called."""
+        """Whether cut() or close() has been called."""
         return self._closed
 
     def fileno(self) -> int:
-        """The descriptor, for a selector."""
+        """Return the file descriptor, for a selector."""
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """Shut the connection down: a receiving thread gets PeerLost. The descriptor stays valid until close()."""
+        """Shut the connection down. A receiving thread gets PeerLost. The descriptor stays valid until close()."""
         self._closed = True
-        with suppress(OSError):  # the peer has closed it
+        with suppress(OSError):  # The peer has closed the connection already.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """cut(), and close the descriptor once no thread sends. May be called twice.
+        """Shut the connection down, and close the descriptor once no thread is sending. May be called twice.
 
-        Call it from the receiving thread, or after that thread has ended: the number of a closed descriptor is reused,
-        so that a thread could receive from another connection.
+        The receiving thread must call this method, or must have ended: the number of a closed descriptor is reused, so
+        that a thread could receive from another connection.
         """
         self.cut()
         with self._sending:
@@ -449,12 +453,12 @@ class Connection:
 
 @lru_cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype, such as `float32`."""
+    """Return the name of a dtype, such as `float32`."""
     return str(dtype).rpartition(".")[2]
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
-    """A view of the tensor's memory, valid as long as the tensor lives. Does not need numpy."""
+    """Return a view of the tensor's memory, valid as long as the tensor exists. This function does not need numpy."""
     if not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"only contiguous tensors on the CPU can be sent, not one on {tensor.device}")
     if not tensor.nbytes:
@@ -464,7 +468,7 @@ def _memory(tensor: torch.Tensor) -> memoryview:
 
 @lru_cache(maxsize=256)
 def _bytes_of(size: int) -> Any:
-    """The ctypes array type of a size, cached since creating it is slow."""
+    """Return the ctypes array type of a size, which is cached because its creation is slow."""
     return ctypes.c_char * size
 
 

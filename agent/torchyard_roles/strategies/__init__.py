@@ -1,4 +1,5 @@
-"""The strategies of distributed training, one folder or module each.
+"""The strategies of distributed training, each in one folder or module.
 
-A new strategy needs a subclass of `base.Strategy` and a line in `registry.choose`. A script may also define its own.
+A new strategy needs a subclass of `base.Strategy` and an entry in `registry.choose`. A script may also define its own
+strategy.
 """

@@ -1,6 +1,6 @@
 """Synchronous data-parallel training: a ring all-reduce averages the gradients of all workers in each step.
 
-With equal batch sizes the result is that of one process that trains on the whole batch.
+With batches of equal size, the result is that of a single process that trains on all batches together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class AllReduce(Strategy):
-    """The trainers as one torch world: NCCL for GPUs, gloo for CPUs."""
+    """All trainers in one process group of torch.distributed: NCCL for GPUs, gloo for CPUs."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None:
@@ -52,13 +52,13 @@ class AllReduce(Strategy):
                 "Install one of the builds from pytorch.org.",
             )
         if dist.is_initialized():
-            return  # the script owns its world
+            return  # The script has initialized torch.distributed itself.
         if not self._master:
             raise EnvironmentProblem(
                 f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT do not say where.",
                 "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
             )
-        # gloo beside NCCL, for small CPU tensors
+        # On GPUs, gloo is added to NCCL for small CPU tensors.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=self._rank, world_size=self._world_size)
         self._owns_group = True
@@ -69,7 +69,7 @@ class AllReduce(Strategy):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Install hooks on both, which stay the script's own objects."""
+        """Install hooks on the model and the optimizer, which stay the script's own objects."""
         if self._averager is None:
             self._averager = self._make_averager(device)
         self._averager.add(model, optimizer)
@@ -81,7 +81,10 @@ class AllReduce(Strategy):
         return model, optimizer
 
     def watch_gradients(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Apply strategy.on_nan to the steps of the optimizer. Subclasses with an exchange of their own call it too."""
+        """Apply `strategy.on_nan` to the optimizer's steps.
+
+        Subclasses that replace distribute() call this method too.
+        """
         self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
         self._handles.append(optimizer.register_step_post_hook(self._has_stepped))
 
@@ -91,7 +94,7 @@ class AllReduce(Strategy):
         )
 
     def _ring(self) -> Average:
-        """The exchange of one section, in a separate group since collectives are matched by their order."""
+        """Create the exchange of one section, with its own group, since collectives are matched by their order."""
         group = self.new_group()
 
         def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
@@ -101,12 +104,12 @@ class AllReduce(Strategy):
         return average
 
     def new_group(self) -> Any:
-        """A process group of all ranks, destroyed by leave(). All ranks must call it."""
+        """Create a process group of all ranks, which leave() destroys. All ranks must call this method."""
         self._groups.append(dist.new_group())
         return self._groups[-1]
 
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Arm the averager at the gradient of an output, which is the first of a backward pass."""
+        """Arm the averager in the hook of an output's gradient, which a backward pass computes first."""
         if self._averager is None or not torch.is_grad_enabled():
             return
         for output in _pytree.tree_leaves(outputs):
@@ -115,9 +118,9 @@ class AllReduce(Strategy):
                 return
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
-        """Average the gradients before a step, or after each call of its closure.
+        """Average the gradients before a step, or after each call of the step's closure.
 
-        With a closure the loss is averaged too, so that a line search decides the same on all ranks.
+        With a closure the loss is averaged too, so that a line search takes the same decisions on all ranks.
         """
         averager = self._averager
         assert averager is not None
@@ -155,7 +158,7 @@ class AllReduce(Strategy):
         super().clip_values(parameters, value)
 
     def _settle(self) -> None:
-        """Average the gradients that no backward pass has averaged."""
+        """Average all gradients that no backward pass has averaged."""
         if self._averager is not None:
             self._averager.settle()
 
@@ -188,7 +191,7 @@ class AllReduce(Strategy):
             self._averager.resume(step)
 
     def _check(self) -> None:
-        """Raises NotFinite for the last step, whose flag on a GPU was not read yet."""
+        """Check the last step, whose flag may still be on the GPU. Raises NotFinite."""
         for each in self.finite:
             each.check()
 
@@ -200,7 +203,7 @@ class AllReduce(Strategy):
         if dist.is_initialized():
             if self._owns_group:
                 dist.destroy_process_group()
-            else:  # the script's own world stays
+            else:  # A process group that the script has initialized is kept.
                 for group in self._groups:
                     dist.destroy_process_group(group)
             gloo_shutdown.settle()
@@ -209,7 +212,7 @@ class AllReduce(Strategy):
 
 
 def hardware(device: torch.device) -> str:
-    """A name of the hardware and torch version: equal names should give bitwise equal results."""
+    """Return a description of the hardware and torch version, which is equal if results should be bitwise equal."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {torch.__version__}"
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.__version__}"

@@ -1,4 +1,4 @@
-"""Strategy: the interface between `Cluster` and the strategies."""
+"""The interface between `Cluster` and the strategies."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Strategy(ABC):
-    """One way to train a model on several processes. An instance exists from join() to leave().
+    """One method of training a model on several processes. An instance exists from join() to leave().
 
-    The calls on one trainer, all in the training thread:
+    The methods are called on one trainer in this order, all in the training thread:
 
         start → share → distribute → restore (if there is a checkpoint) → at_boundary(s) → step s+1 →
         at_boundary(s+1) → … → flush and save (at some boundaries; save on the chief only) → … →
         finish → leave
 
     A *boundary* is passed once between two optimizer steps, when the script requests its next batch or runs the model
-    again. Code after `optimizer.step()`, such as `scheduler.step()`, has run by then.
+    again. At that time, code after `optimizer.step()`, such as `scheduler.step()`, has run.
     """
 
     needs_optimizer = False
@@ -41,68 +41,69 @@ class Strategy(ABC):
 
     @abstractmethod
     def share(self) -> DataShare:
-        """This process's share of the training data."""
+        """Return this process's share of the training data."""
 
     @abstractmethod
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Prepare a model, which is on `device`, and its optimizer; returns what the script uses in their place.
+        """Prepare a model on `device` and its optimizer, and return the objects that the script uses instead.
 
-        Called for each optimizer before the first step, in the same order on all ranks.
+        This method is called for each optimizer before the first step, in the same order on all ranks.
         """
 
     @abstractmethod
     def leave(self) -> None:
-        """Disconnect after the last step. Not called after an exception."""
+        """Disconnect after the last step. This method is not called after an exception."""
 
     def finish(self) -> bool:
         """Load the final parameters into the model, before the last checkpoint.
 
-        Called once before leave() on every trainer, but not in a stopped run.
+        This method is called on every trainer once before leave(), unless the run is stopped.
 
         Returns:
-            Whether the parameters differ from those after the last step, so that its checkpoint is saved again.
+            Whether the parameters differ from those after the last step, in which case the step's checkpoint is saved
+                again.
         """
         return False
 
     def flush(self, step: int) -> None:  # noqa: B027  # by default nothing
-        """Complete pending work of finished steps, such as gradients that are not pushed yet.
+        """Complete the pending work of finished steps, such as pushing the remaining gradients.
 
-        Called on every trainer of a group before `step` is saved or the run stops after it, with the same step on all,
-        possibly twice. A trainer that receives the announcement of a save too late calls it a few steps later. Raises
-        RolesError.
+        This method is called on every trainer of a group before `step` is saved or the run stops after it, with the
+        same step on all, and possibly twice. A trainer that receives the announcement of a save too late calls it a few
+        steps later. Raises RolesError.
         """
 
     def save(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
-        """Save state for the checkpoint of `step` that this process does not have, such as the shards of servers.
+        """Save state of other processes for the checkpoint of `step`, such as the shards of servers.
 
-        Called on the chief only, at the boundary after `step`, before its model and optimizer are copied, so that a
-        strategy may load newer parameters into the model. Servers save their state in their own checkpoint folder with
-        `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`.
+        This method is called on the chief only, at the boundary after `step`, before the chief's model and optimizer
+        are copied, so that a strategy may load newer parameters into the model. Servers save their state in their own
+        checkpoint folder with `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`.
 
         Args:
-            folder: of the checkpoints (TORCHYARD_CHECKPOINTS).
-            step: the number of finished steps.
+            folder: The checkpoint folder (TORCHYARD_CHECKPOINTS).
+            step: The number of finished steps.
 
         Raises:
-            RolesError, OSError: there is no checkpoint of this step; training continues.
+            RolesError, OSError: The checkpoint of this step cannot be saved; training continues.
         """
 
     def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
         """Restore the state that save() stored for `step`, with `files.read_part(folder, replica, step)`.
 
-        Called on every trainer at the end of Cluster.distribute() in a resumed run, when model and optimizer are
-        restored already. Trainers of other groups than the chief's get the step of their own group.
+        This method is called on every trainer at the end of Cluster.distribute() in a resumed run, after the model and
+        optimizer have been restored. Trainers outside the chief's group receive the step of their own group.
         """
 
     @property
     def ends_last(self) -> bool:
-        """Whether finish() waits for other groups, possibly for hours, so that a checkpoint is saved before."""
+        """Whether finish() may wait hours for other groups, so that a checkpoint is saved before."""
         return False
 
     def before_forward(self) -> None:  # noqa: B027  # by default nothing
-        """Called before a forward of the model, or of a part of it, that records gradients."""
+        """Prepare for a forward pass of the model, or of one of its modules, that records gradients."""
 
     def abandon(self) -> None:  # noqa: B027  # by default nothing
         """End this strategy's threads after an exception, without waiting for other processes.
@@ -112,38 +113,38 @@ class Strategy(ABC):
         """
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Scale the gradients of the next step to a norm of at most `max_norm`; returns the norm before.
+        """Scale the gradients of the next step to a norm of at most `max_norm`, and return the norm before.
 
-        The default clips the local gradients, which is correct if they are averages already.
+        The default clips the local gradients, which is correct if they have been averaged already.
         """
         import torch
 
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """Clip each element of the next step's gradients to between -`value` and `value`.
+        """Clip each element of the next step's gradients to the interval from -`value` to `value`.
 
-        The default clips the local gradients, which is correct if they are averages already.
+        The default clips the local gradients, which is correct if they have been averaged already.
         """
         import torch
 
         torch.nn.utils.clip_grad_value_(parameters, value)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """A context in which backward passes accumulate gradients without exchanging them.
+        """Return a context in which backward passes accumulate gradients without exchanging them.
 
-        The default does nothing, which suits strategies that exchange gradients in the optimizer's step().
+        The default context has no effect, which suits strategies that exchange gradients in the optimizer's step().
         """
         return nullcontext()
 
     def statistics(self) -> dict[str, float]:
-        """Metrics of the last step, by the names in `metrics_report.METRICS`.
+        """Return metrics of the last step, by the names in `metrics_report.METRICS`.
 
-        exchange_s and wait_s are the seconds by which the exchange and late peers extended the step; the rest of the
-        step is reported as compute_s. Also staleness, dropped and skipped. Called at most 5 times a second; must be
-        cheap.
+        `exchange_s` and `wait_s` are the seconds by which the exchange and late peers extended the step; the rest of
+        the step is reported as `compute_s`. Other metrics are `staleness`, `dropped` and `skipped`. This method is
+        called at most 5 times per second and must be fast.
         """
         return {}
 
     def at_boundary(self, step: int) -> None:  # noqa: B027  # by default nothing
-        """Called on every trainer at the boundary after `step`, before a save or stop there. May raise RolesError."""
+        """Run at the boundary after `step` on every trainer, before a save or stop there. May raise RolesError."""

@@ -1,4 +1,4 @@
-"""Buffers of the models, such as running means, which all ranks take from the first one after they change."""
+"""Synchronization of the models' buffers, such as running means: changed buffers are set to the first rank's values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_roles.strategies.parameter_check import are_alike, is_same
 
 
 class SyncedBuffers:
-    """The buffers, with copies of their last common values."""
+    """The buffers of all models, with copies of the values that were last equal on all ranks."""
 
     def __init__(self) -> None:
         self._places: list[tuple[torch.nn.Module, str]] = []
@@ -18,7 +18,7 @@ class SyncedBuffers:
         """None for a buffer on a GPU, where a comparison would block."""
 
     def add(self, model: torch.nn.Module) -> None:
-        """Add the buffers of a model that are not included yet."""
+        """Add the buffers of a model, except those that were added before."""
         seen = {(id(module), name) for module, name in self._places}
         self._places += [
             (module, name)
@@ -31,21 +31,22 @@ class SyncedBuffers:
         return len(self._places)
 
     def values(self) -> list[torch.Tensor]:
-        """The current buffers, which modules may have replaced.
+        """Return the current buffers, which modules may have replaced.
 
-        Through `.data`: autograd must not count updates of a buffer that a graph has saved without using it.
+        The tensors are accessed through `.data`, because autograd must not count updates of a buffer that a graph has
+        saved without using it.
         """
         return [module._buffers[name].data for module, name in self._places]
 
     def changed(self) -> list[int]:
-        """For each buffer, whether it may have changed since note(). An unchanged NaN is equal."""
+        """Return for each buffer whether it may have changed since note(). An unchanged NaN counts as unchanged."""
         return [
             copy is None or not (are_alike(value, copy) and is_same(value, copy))
             for value, copy in zip(self.values(), self._copies)
         ]
 
     def note(self, changed: Sequence[int] | None = None) -> None:
-        """Copy the current values, of all buffers or of those that have changed."""
+        """Copy the current values of all buffers, or only of those that `changed` marks."""
         before = self._copies
         self._copies = [
             before[number] if changed is not None and not changed[number] else _copy(value)

@@ -1,7 +1,7 @@
 """The check for NaN and infinite gradients before each step (`strategy.on_nan`).
 
-Gradients are checked right before the optimizer uses them, when they are equal on all ranks, so that all ranks decide
-the same without communication.
+Gradients are checked immediately before the optimizer uses them, when they are equal on all ranks, so that all ranks
+take the same decision without communication.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from torchyard_roles.errors import NotFinite
 
 
 class FiniteGradients:
-    """The check of one optimizer. `skipped` counts skipped steps; `step` is the number of the last step begun.
+    """The check of one optimizer's gradients.
 
-    With `fail` it raises NotFinite. The flag of a GPU is read asynchronously, in the next step or in check(), which is
-    called before a checkpoint is saved and at the end. With `skip` it removes the gradients, so that the optimizer
-    changes neither parameters nor its state; on a GPU this waits for the backward pass in every step. A GradScaler does
-    not call step() with such gradients.
+    With `on_nan="fail"` a failed check raises NotFinite. On a GPU the result is read asynchronously, in the next step
+    or in check(), which is called before a checkpoint is saved and at the end. With `on_nan="skip"` a failed check
+    removes the gradients, so that the optimizer changes neither the parameters nor its state; on a GPU this waits for
+    the backward pass in every step. A GradScaler does not call step() with such gradients.
+
+    Attributes:
+        step: The number of the last step that was begun.
+        skipped: The number of skipped steps.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, on_nan: str) -> None:
@@ -31,7 +35,7 @@ class FiniteGradients:
         optimizer.register_step_pre_hook(self._before_step)
 
     def check(self) -> None:
-        """Wait for the flag of the last step on a GPU. Raises NotFinite, then also in every later call."""
+        """Wait for the GPU's result of the last step. Raises NotFinite, also in all later calls."""
         if self._late is not None:
             step, flag, ready = self._late
             ready.synchronize()
@@ -54,7 +58,7 @@ class FiniteGradients:
 
     def _check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         if getattr(optimizer, "found_inf", None) is not None:
-            return  # the fused optimizer skips the step itself
+            return  # The fused optimizer skips the step by itself.
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         flag = all_finite([parameter.grad for parameter in parameters])
         if flag.is_cuda and self._on_nan == "fail":
@@ -83,11 +87,12 @@ class FiniteGradients:
 
 
 def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Whether all gradients are finite, as a bool tensor on the first gradient's device.
+    """Return whether all gradients are finite, as a bool tensor on the first gradient's device.
 
-    The operation of GradScaler handles all gradients of a kind in one call and takes at most a fifth of the time of a
-    norm; its factor of 1 changes no bit. It does not support complex numbers, all devices, or bfloat16 on GPUs, and
-    treats float64 as float32 there: for these dtypes the largest magnitude is used, which is NaN if one element is.
+    The function that GradScaler uses handles all gradients of one kind in one call and takes at most a fifth of the
+    time of a norm; the factor 1 changes no bit. It does not support complex numbers, all devices, or bfloat16 on GPUs,
+    and treats float64 as float32 on GPUs. For these dtypes the largest magnitude is used, which is NaN if any element
+    is NaN.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
@@ -102,7 +107,7 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
             if device.type == "cuda" and dtype in (torch.bfloat16, torch.float64):
                 flags.append(torch.stack(list(torch._foreach_norm(each, float("inf")))).isfinite().all())
             elif dtype.is_floating_point and device.type in ("cpu", "cuda"):
-                # torch requires float32 here, whatever the script's default dtype.
+                # This function of torch requires float32 whatever the script's default dtype is.
                 broken, one = (torch.full((1,), value, dtype=torch.float32, device=device) for value in (0.0, 1.0))
                 torch._amp_foreach_non_finite_check_and_unscale_(each, broken, one)
                 flags.append(broken[0] == 0)
@@ -114,9 +119,9 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def with_closure(arguments: tuple[Any, ...], named: dict[str, Any], after: Callable[[Any], Any]) -> Any:
-    """The arguments of a step with a closure that returns `after(loss)`, or None for a step without a closure.
+    """Return the arguments of a step with a closure that returns `after(loss)`; None for a step without a closure.
 
-    For step pre-hooks; `after` runs when the closure has computed the gradients.
+    Step pre-hooks use this function to run `after` when the closure has computed the gradients.
     """
     closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
     if closure is None:

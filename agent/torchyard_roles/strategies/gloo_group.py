@@ -17,7 +17,10 @@ BROADCAST_BYTES = 64 * 1024 * 1024
 
 
 class GlooGroup:
-    """A gloo group of all ranks, separate since the script may run collectives in between. Methods raise PeerLost."""
+    """A gloo group of all ranks. All methods raise PeerLost.
+
+    The group is separate from the default group, since the script may run collectives in between.
+    """
 
     def __init__(self) -> None:
         self._group: Any = dist.new_group(backend="gloo")
@@ -28,37 +31,41 @@ class GlooGroup:
         self._group = None
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
-        """The maximum of each number over all ranks."""
+        """Return the maximum of each number over all ranks."""
         message = torch.tensor(numbers, dtype=torch.int32, device="cpu")
         self.maximize(message)
         found: list[int] = message.tolist()
         return found
 
     def maximize(self, values: torch.Tensor, within_s: float | None = None) -> None:
-        """Replace each value by its maximum over all ranks. `within_s`: longest wait for them."""
+        """Replace each value by its maximum over all ranks, waiting at most `within_s` for them."""
         with naming_lost_ranks():
             work = dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
             work.wait(*([timedelta(seconds=within_s)] if within_s is not None else []))
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
-        """The mean of a small tensor, on its device."""
+        """Return the mean of a small tensor over all ranks, on the tensor's device."""
         total = value.detach().to("cpu", torch.float64, copy=True)
         with naming_lost_ranks():
             dist.all_reduce(total, group=self._group)
         return (total / dist.get_world_size(self._group)).to(value)
 
     def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Set the tensors to the first rank's values, as bytes. Those on a GPU go through the default group."""
+        """Set the tensors to the first rank's values, transferred as bytes.
+
+        Tensors on a GPU are transferred by the default group.
+        """
         for run in _runs(tensors):
             group = self._group if run[0].device.type == "cpu" else None
             packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
             with naming_lost_ranks():
                 dist.broadcast(packed, src=0, group=group)
             for each, part in zip(run, packed.split([each.nbytes for each in run])):
-                each.copy_(part.clone().view(each.dtype).view(each.shape))  # a copy is aligned for its dtype
+                # The part is cloned so that it is aligned for its dtype.
+                each.copy_(part.clone().view(each.dtype).view(each.shape))
 
     def average_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """The mean of the ranks' sparse gradients of a parameter, gathered on the CPU."""
+        """Return the mean of the ranks' sparse gradients of a parameter, which is computed on the CPU."""
         gradient = parameter.grad
         if gradient is None:
             no_indices = torch.empty((1, 0), dtype=torch.int64, device="cpu")
@@ -92,7 +99,7 @@ class GlooGroup:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Convert errors of torch.distributed for a lost rank to PeerLost."""
+    """Convert errors of torch.distributed that a lost rank causes to PeerLost."""
     try:
         yield
     except RolesError:
@@ -107,7 +114,7 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> 
 
 
 def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Non-empty tensors in runs of one device and at most BROADCAST_BYTES; larger tensors are separate runs."""
+    """Divide non-empty tensors into runs on one device of at most BROADCAST_BYTES, or of one larger tensor."""
     run: list[torch.Tensor] = []
     size = 0
     for each in tensors:

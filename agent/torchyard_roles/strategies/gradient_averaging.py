@@ -1,16 +1,17 @@
-"""Averaging of gradients over the ranks of one torch world.
+"""Averaging of gradients over all ranks.
 
-The unit is the backward pass and not a wrapped forward: hooks on gradient accumulation see every gradient, and
-gradients that a script assigns to `.grad` are averaged before the optimizer's step. The model needs no wrapper.
+Gradients are averaged per backward pass, and not by a wrapper of the model's forward(): hooks on the accumulation of
+gradients observe every gradient, and gradients that a script assigns to `.grad` are averaged before the optimizer's
+step.
 
-    backward   hooks fire; a bucket with all its gradients is sent while the pass continues
+    backward   hooks run; a bucket with all its gradients is sent while the pass continues
     its end    ranks exchange, in one small message, which buckets they touched; the remaining ones are sent, and the
                averages are written to `.grad`, before clipping and unscaling
     step()     gradients that no pass has averaged (assigned by hand, or accumulated under no_sync) are averaged
 
 Averaging is idempotent, since the mean of equal values is that value. A bucket may be exchanged again after further
 accumulation, and a rank without a new gradient contributes its current one. The message also shows whether the steps
-and passes of all ranks correspond; if not, all ranks raise UsageProblem.
+and passes of all ranks correspond; if they do not, all ranks raise UsageProblem.
 
 The design follows Horovod's DistributedOptimizer; buckets and their order follow torch's DistributedDataParallel.
 """
@@ -46,14 +47,14 @@ _MARK = "_averaged_at"
 
 
 class GradientAverager:
-    """Averages the gradients of one rank.
+    """The averaging of one rank's gradients with those of all other ranks.
 
     Args:
-        average_of: creates the exchange of one section; called on all ranks in the same order.
-        factor: of the gradients that are sent.
-        bucket_bytes: the size of a bucket.
-        hardware: a name of this rank's hardware. If it is equal on all ranks, parameters must be bitwise equal.
-        after_round: called on all ranks with the number of a round when its buckets have arrived, before their use.
+        average_of: Creates the exchange of one section. Called on all ranks in the same order.
+        factor: A factor by which gradients are multiplied before they are sent.
+        bucket_bytes: The size of a bucket in bytes.
+        hardware: A description of this rank's hardware. If it is equal on all ranks, parameters must be bitwise equal.
+        after_round: Called on all ranks with the number of a round whose buckets have arrived, before their use.
     """
 
     def __init__(
@@ -97,10 +98,10 @@ class GradientAverager:
         most, negative = self._group.maximum([number, -number])
         self._is_uniform = most == -negative
 
-    # Setup
+    # Methods for setup
 
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Start to average the gradients of these parameters, which get the first rank's values."""
+        """Set these parameters to the first rank's values, and average their gradients from now on."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         registered = len(self._entries)
         self._optimizers.append(optimizer)
@@ -132,7 +133,7 @@ class GradientAverager:
         return [bucket for section in self._sections for bucket in section.buckets]
 
     def notice_unfrozen(self) -> None:
-        """Install hooks on parameters that have become trainable. Called before every forward."""
+        """Install hooks on parameters that have become trainable. This method is called before every forward pass."""
         if not any(entry.parameter.requires_grad for entry in self._frozen):
             return
         for entry in self._frozen:
@@ -154,17 +155,20 @@ class GradientAverager:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """A context without exchange; the next backward pass outside, or the step, averages the gradients."""
+        """Return a context without exchange, after which the next backward pass or step averages the gradients."""
         self._accumulating += 1
         try:
             yield
         finally:
             self._accumulating -= 1
 
-    # In a backward pass
+    # Methods called in a forward or backward pass
 
     def before_forward(self) -> None:
-        """Before a forward that records gradients. A pass that is still armed was ended by an exception."""
+        """Prepare for a forward pass that records gradients.
+
+        A backward pass that is still armed at this time was ended by an exception.
+        """
         self.notice_unfrozen()
         if not self._armed or torch._C._current_graph_task_id() != -1:
             return
@@ -179,9 +183,10 @@ class GradientAverager:
             section.begin()
 
     def arm(self, *_: Any) -> None:
-        """Finish the exchange at the end of the current backward pass.
+        """Schedule the end of the exchange for the end of the current backward pass.
 
-        Called at its start if possible: a reentrant checkpoint runs nested passes, whose ends come earlier.
+        This method should be called at the start of the pass, because a reentrant checkpoint runs nested passes, which
+        end earlier.
         """
         if self._accumulating or self._closed or self._armed:
             return
@@ -218,15 +223,15 @@ class GradientAverager:
     def _finish_pass(self) -> None:
         self._armed = False
         if not self._fired:
-            return  # for example torch.autograd.grad(), which accumulates no gradients
+            return  # The pass accumulated no gradients, as for example in torch.autograd.grad().
         self._passes += 1
         self._all_passes += 1
         self._exchange(_PASS)
 
-    # Around a step
+    # Methods called before and after a step
 
     def settle(self, optimizers: Sequence[Any] | None = None) -> None:
-        """Average gradients that no pass has averaged. All ranks call it, before the gradients are used."""
+        """Average the gradients that no pass has averaged. All ranks call this method before they use the gradients."""
         if self._closed:
             return
         self.notice_unfrozen()
@@ -256,33 +261,33 @@ class GradientAverager:
         """Add parameters that the optimizer has received since distribute()."""
         self._meet(_STEP, new=(len(parameters), sum(each.numel() for each in parameters)))
         entries = self._register([(f"added parameter {number}", each) for number, each in enumerate(parameters)])
-        self._wants_check = True  # their values may differ between ranks
+        self._wants_check = True  # The values of new parameters may differ between ranks.
         for entry in entries:
             assert entry.bucket is not None
             entry.bucket.touched = True
 
     def stepped(self) -> None:
-        """Called after an optimizer's step."""
+        """Count a step that an optimizer has made."""
         self._steps += 1
         self._passes = 0
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Continue counting from the step of a checkpoint."""
+        """Set the number of steps to that of a checkpoint."""
         self._steps = step
 
     def want_check(self) -> None:
-        """Compare the parameters of all ranks in the next exchange, before they change."""
+        """Request a comparison of all ranks' parameters in the next exchange, before the parameters change."""
         self._wants_check = True
 
-    # The exchange
+    # Methods of the exchange
 
     def _exchange(self, kind: int) -> None:
-        """Average all buckets that any rank has touched. A collective call."""
+        """Average all buckets that any rank has touched. All ranks must call this method together."""
         began = time.monotonic()
         start = _recorded() if self._device.type == "cuda" and len(self._events) < EVENTS else None
         waited_s = 0.0
-        if not self._steps:  # for scripts without an optimizer
+        if not self._steps:  # Scripts without an optimizer count backward passes instead of steps.
             self._wants_check |= self._all_passes > 1 and is_due(self._all_passes - 1)
         met_pass = True
         while met_pass:
@@ -300,7 +305,11 @@ class GradientAverager:
             self._events.append((start, _recorded()))
 
     def _flags(self) -> list[int]:
-        """The flags of a message: (touched, late) per bucket, kind of gradient per parameter, changed per buffer."""
+        """Return the flags of a message.
+
+        These are two flags per bucket (touched, late), the kind of gradient per parameter, and one flag per buffer
+        (changed).
+        """
         found: list[int] = []
         for bucket in self._buckets():
             found += (bucket.touched, bucket.late)
@@ -310,7 +319,7 @@ class GradientAverager:
         return found + self._buffers.changed()
 
     def _meet(self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0)) -> list[int]:
-        """The maximum of each number over all ranks. Raises UsageProblem on all ranks if their steps differ.
+        """Return the maximum of each number over all ranks. Raises UsageProblem on all ranks if their steps differ.
 
         Messages of all kinds have the same length, since gloo aborts if lengths differ.
         """
@@ -369,7 +378,7 @@ class GradientAverager:
         sections = {id(bucket.section): bucket.section for bucket in chosen}.values()
         for section in sections:
             section.rounds += 1
-            if section.rounds & (section.rounds - 1) == 0:  # after 1, 2, 4, 8 … exchanges
+            if section.rounds & (section.rounds - 1) == 0:  # The buckets are rearranged after 1, 2, 4, 8 … exchanges.
                 self._rearrange(section)
             section.begin()
 
@@ -402,7 +411,7 @@ class GradientAverager:
                     setattr(gradient, _MARK, gradient._version)
 
     def _rearrange(self, section: Section) -> None:
-        """Order the buckets by the arrival of gradients on the first rank; missing gradients are last."""
+        """Order the buckets by the arrival of gradients on the first rank, with missing gradients last."""
         came = {id(entry) for entry in section.order}
         current = [entry for bucket in section.buckets for entry in bucket.entries]
         wanted = section.order + [entry for entry in current if id(entry) not in came]
@@ -413,10 +422,10 @@ class GradientAverager:
             section.arrange(order)
             self._number_buckets()
 
-    # Comparison of parameters
+    # Methods for the comparison of parameters
 
     def _compare_parameters(self) -> None:
-        """Raises UsageProblem on all ranks for the first parameter that differs between them."""
+        """Raise UsageProblem on all ranks for the first parameter that differs between them."""
         self._wants_check = False
         own = figures([entry.parameter for entry in self._entries], exact=self._is_uniform)
         bounds = torch.cat([own, -own])
@@ -437,7 +446,8 @@ class GradientAverager:
     def finish(self) -> bool:
         """Compare the parameters of all ranks at the end.
 
-        Returns False if another rank has left, or did not call finish() within LAST_CHECK_S.
+        Returns:
+            False if another rank has left, or did not call finish() within LAST_CHECK_S.
         """
         if self._closed or not self._entries:
             return True
@@ -452,16 +462,16 @@ class GradientAverager:
         self._compare_parameters()
         return True
 
-    # Values and figures
+    # Methods that return values to the strategy
 
     def average_value(self, value: torch.Tensor) -> torch.Tensor:
-        """The mean of a small tensor over all ranks, on its device."""
+        """Return the mean of a small tensor over all ranks, on the tensor's device."""
         return self._group.mean(value)
 
     def times(self) -> tuple[float, float]:
-        """(seconds of the last exchange in its step without waiting, seconds of waiting for other ranks).
+        """Return the seconds of the last exchange without waiting, and the seconds of waiting for other ranks.
 
-        On a GPU the exchange is measured with GPU events, and the waiting on the host.
+        On a GPU the exchange is measured by GPU events, and the waiting by the host's clock.
         """
         while self._events and self._events[0][1].query():
             start, end = self._events.pop(0)

@@ -1,4 +1,4 @@
-"""Buckets: gradients that are exchanged as one flat tensor, in an order that all ranks share."""
+"""Buckets: gradients that are exchanged as one flat tensor, in the same order on all ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
 
 
 class Entry:
-    """A parameter. `fired`: whether its gradient was accumulated since the last exchange."""
+    """A parameter with its state in the current exchange.
+
+    Attributes:
+        fired: Whether the parameter's gradient was accumulated since the last exchange.
+        sparse: Whether the parameter's gradient has been sparse.
+    """
 
     __slots__ = ("bucket", "fired", "handle", "name", "number", "parameter", "sparse")
 
@@ -33,7 +38,10 @@ class Entry:
 
 
 class Bucket:
-    """Parameters whose gradients are exchanged together. The flat tensor is allocated at the first exchange."""
+    """A group of parameters whose gradients are exchanged together as one flat tensor.
+
+    The flat tensor is allocated at the first exchange.
+    """
 
     def __init__(self, section: Section, entries: list[Entry]) -> None:
         self.section = section
@@ -54,7 +62,7 @@ class Bucket:
             entry.bucket = self
 
     def filled(self, factor: float) -> torch.Tensor:
-        """The gradients times `factor` in one flat tensor, with zeros for missing ones."""
+        """Return the gradients times `factor` in the flat tensor, with zeros for missing gradients."""
         if self._flat is None:
             parameters = [entry.parameter for entry in self.entries]
             sizes = [parameter.numel() for parameter in parameters]
@@ -67,7 +75,8 @@ class Bucket:
                 if gradient is None or gradient.is_sparse:
                     view.zero_()
                 elif gradient.dtype == view.dtype and gradient.device == view.device:
-                    torch.mul(gradient.detach(), factor, out=view)  # one pass over the memory
+                    # Scaling and copying in one call reads the memory only once.
+                    torch.mul(gradient.detach(), factor, out=view)
                 else:
                     raise UsageProblem(
                         f"The gradient of {entry.name} is {gradient.dtype} on {gradient.device}, but the parameter "
@@ -77,7 +86,7 @@ class Bucket:
         return self._flat
 
     def begin(self) -> None:
-        """Reset for the next pass."""
+        """Reset the bucket for the next pass."""
         self.fired = 0
         self.touched = self.late = False
         self.wait = None
@@ -86,7 +95,7 @@ class Bucket:
 
 
 class Section:
-    """The parameters of one optimizer, whose buckets are sent in one order on all ranks."""
+    """The parameters of one optimizer, whose buckets are sent in the same order on all ranks."""
 
     def __init__(self, entries: list[Entry], average: Average, bucket_bytes: int) -> None:
         self.average = average
@@ -100,7 +109,7 @@ class Section:
         self.arrange(list(reversed(entries)))
 
     def arrange(self, entries: Sequence[Entry]) -> None:
-        """Create buckets of entries, which are in the expected order of their gradients."""
+        """Create buckets of entries that are given in the expected order of their gradients."""
         open_: dict[tuple[Any, ...], tuple[list[Entry], int]] = {}
         runs: list[list[Entry]] = []
         limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes)
@@ -117,12 +126,12 @@ class Section:
                 limit = self._bucket_bytes
         runs += [run for run, _ in open_.values()]
         place = {id(entry): number for number, entry in enumerate(entries)}
-        # A bucket waits for those before it, so frozen parameters are last.
+        # A bucket is sent after all buckets before it, so frozen parameters come last.
         runs.sort(key=lambda run: (not run[0].parameter.requires_grad, place[id(run[-1])]))
         self.buckets = [Bucket(self, run) for run in runs]
 
     def ready(self) -> Iterator[Bucket]:
-        """The next buckets in order that have all their gradients."""
+        """Yield the next buckets in order, up to the first one whose gradients are incomplete."""
         while self._next < len(self.buckets):
             bucket = self.buckets[self._next]
             if bucket.fired < len(bucket.entries):
@@ -131,7 +140,7 @@ class Section:
             yield bucket
 
     def begin(self) -> None:
-        """Reset for the next pass."""
+        """Reset the section for the next pass."""
         self.order = []
         self._next = 0
         for bucket in self.buckets:

@@ -16,23 +16,26 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def is_due(count: int) -> bool:
-    """Whether parameters are compared after `count` steps."""
+    """Return whether parameters are compared after `count` steps."""
     return count % CHECK_EVERY == 0 if count >= CHECK_EVERY else count & (count - 1) == 0
 
 
 def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
-    """One number for each parameter, on the CPU: `exact`, the sum of its bits, else its norm."""
+    """Compute one number for each parameter, on the CPU.
+
+    The number is the sum of the parameter's bits if `exact` is true, else the parameter's norm.
+    """
     each = [_figure(parameter, exact) for parameter in parameters]
     stacked = torch.stack([figure.to(each[0].device) for figure in each])
     return stacked.to("cpu", torch.int64 if exact else torch.float64)
 
 
 def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
-    """The number of the first parameter that differs between ranks.
+    """Return the number of the first parameter that differs between ranks, or None.
 
     Args:
-        bounds: the maximum over all ranks of each figure, then of each negative figure.
-        exact: as for figures(); norms may differ by TOLERANCE.
+        bounds: The maximum over all ranks of each figure, followed by the maxima of the negated figures.
+        exact: As for figures(). If false, norms may differ by TOLERANCE.
     """
     most, negative = bounds.chunk(2)
     least = -negative
@@ -44,7 +47,7 @@ def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
 
 
 def _figure(parameter: torch.nn.Parameter, exact: bool) -> torch.Tensor:
-    """The sum of a parameter's bits as integers, or its norm."""
+    """Return the sum of a parameter's bits as integers, or its norm."""
     values = parameter.detach()
     if values.is_complex():
         values = torch.view_as_real(values)
@@ -54,16 +57,17 @@ def _figure(parameter: torch.nn.Parameter, exact: bool) -> torch.Tensor:
 
 
 def are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether shape, dtype and device are equal."""
+    """Return whether two tensors have equal shape, dtype and device."""
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors that are alike are bitwise equal."""
+    """Return whether two tensors of equal shape, dtype and device are bitwise equal."""
     size = one.element_size()
     if one.is_complex():
         one, other, size = torch.view_as_real(one), torch.view_as_real(other), size // 2
     places = (one.storage_offset(), other.storage_offset(), one.numel())
     if one.is_contiguous() and other.is_contiguous() and not any(place * size % 8 for place in places):
-        return bool(torch.equal(one.view(-1).view(torch.int64), other.view(-1).view(torch.int64)))  # twice as fast
+        # The comparison of 64-bit integers is twice as fast.
+        return bool(torch.equal(one.view(-1).view(torch.int64), other.view(-1).view(torch.int64)))
     return bool(torch.equal(one.view(INTEGERS[size]), other.view(INTEGERS[size])))

@@ -15,10 +15,15 @@ from torchyard_roles.strategies.single_process import SingleProcess
 
 
 def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:
-    """The strategy of this process. `own` creates the script's custom strategy in place of all_reduce.
+    """Return the strategy of this process.
 
-    Raises NotInThisVersion for an unknown kind, and UsageProblem for a custom strategy where the topology has another
-    kind, whose servers or groups would wait for the trainers.
+    Args:
+        own: Creates the script's custom strategy, which replaces all_reduce.
+
+    Raises:
+        NotInThisVersion: The kind of strategy is unknown.
+        UsageProblem: The script has a custom strategy, but the topology names a kind whose servers or groups would wait
+            for the trainers.
     """
     if environment.strategy == "none" or not environment.trains:
         return SingleProcess()
@@ -30,11 +35,12 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
             )
         return own(environment) if environment.world_size > 1 else SingleProcess()
     if environment.strategy in ("sandblaster", "downpour"):
-        return ParameterServerStrategy(environment)  # also with one worker, since the servers have the optimizer
+        # This also applies to one worker, since the servers have the optimizer.
+        return ParameterServerStrategy(environment)
     if environment.world_size == 1:
         return SingleProcess()
     if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):
-        return AllReduce(environment)  # a single Hogwild group has no peers
+        return AllReduce(environment)  # A single Hogwild group has no other groups to exchange with.
     if environment.strategy == "hogwild":
         return Hogwild(environment)
     if environment.strategy == "reduction_server":

@@ -9,7 +9,7 @@ from torchyard_roles.strategies.base import Strategy
 
 
 class SingleProcess(Strategy):
-    """Changes nothing, and does not initialize torch.distributed."""
+    """A strategy that changes nothing and does not initialize torch.distributed."""
 
     trains_alone = True
 

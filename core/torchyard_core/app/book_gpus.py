@@ -17,16 +17,21 @@ if TYPE_CHECKING:
 
 
 class BookGpus:
-    """Books GPUs in one calendar."""
+    """Books GPUs in a calendar."""
 
     def __init__(self, store: BookingStore, known: Sequence[HostFacts] = ()):
-        """`known`: hosts of the fleet, whose GPUs are added to the calendar."""
+        """Creates the use case.
+
+        Args:
+            store: The calendar.
+            known: Facts of the fleet's hosts, whose GPUs are added to the calendar.
+        """
         self._store = store
         if known:
             store.remember_slots(slots_of(known, is_private=store.is_private))
 
     def slots(self) -> tuple[Slot, ...]:
-        """Every slot that can be booked. Raises TorchyardError where there is none yet."""
+        """Returns all slots that can be booked. Raises TorchyardError if the calendar has no slots."""
         slots = self._store.slots()
         if not slots:
             raise TorchyardError(
@@ -35,9 +40,12 @@ class BookGpus:
         return slots
 
     def book(self, draft: Draft, rule: str = "", *, free_ones: bool = False) -> SeriesBooked:
-        """Books a draft, or a series by an RFC 5545 `rule`. Raises Refused or StoreUnavailable, and books nothing then.
+        """Books a draft, or a series if an RFC 5545 `rule` is given.
 
-        `free_ones` books the possible occurrences of a series, and returns the others as missed.
+        With `free_ones`, occurrences of a series that cannot be booked are skipped and returned as missed.
+
+        Raises:
+            Refused, StoreUnavailable: Nothing was booked.
         """
         from torchyard_core.booking.store import SeriesBooked
 
@@ -46,7 +54,7 @@ class BookGpus:
         return SeriesBooked("", (self._store.book(draft),), ())
 
     def book_each(self, drafts: Iterable[Draft]) -> tuple[list[Booking], list[tuple[Draft, Refused]]]:
-        """Returns the bookings that were made, and the refused drafts with reasons."""
+        """Books each draft. Returns the bookings, and the refused drafts with the reasons."""
         made: list[Booking] = []
         refused: list[tuple[Draft, Refused]] = []
         for draft in drafts:

@@ -1,4 +1,4 @@
-"""The files, hosts and calendar that a use case works with."""
+"""Access of use cases to the files, hosts and calendar of one desktop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Desktop:
-    """One desktop's access to its fleet, its calendar and its history of runs."""
+    """The fleet, the calendar and the run history of one desktop."""
 
     home: Home
     fleet: Fleet
@@ -29,7 +29,7 @@ class Desktop:
 
     @classmethod
     def open(cls, home: Home, fleet: Fleet) -> Desktop:
-        """Opens the calendar of the user settings. Raises FileProblem, UsageError, Refused."""
+        """Opens the calendar that the user settings name. Raises FileProblem, UsageError or Refused."""
         settings = read_user_settings(home.settings_file)
         return cls(home, fleet, calendar_of(home, settings), zone_for(settings))
 
@@ -40,19 +40,22 @@ class Desktop:
 
 
 def calendar_of(home: Home, chosen: UserSettings) -> Calendar:
-    """The team's database of the user's settings, else a private file in the home. It is opened on first use."""
+    """Returns the calendar of the team's database in the settings, else that of a private file in the home folder.
+
+    The calendar is opened at first use.
+    """
     url = chosen.bookings_url or f"sqlite:///{home.bookings_file.absolute()}"
     return Calendar(url, _role(chosen.bookings_url) or chosen.person or login_name(), home.bookings_seen)
 
 
 def zone_for(chosen: UserSettings) -> str:
-    """The zone of times that the user writes. Raises Refused for an unknown one."""
+    """Returns the zone of times that the user enters. Raises Refused for an unknown zone."""
     return zone_of(chosen.zone).key if chosen.zone else local_zone()
 
 
 def _role(url: str | None) -> str:
-    """The role in the URL of a team's database; empty for a file."""
+    """Returns the role in the URL of a team's database, or an empty string for a file."""
     try:
         return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
     except ValueError:
-        return ""  # an invalid URL is reported when it is opened
+        return ""  # Opening the calendar reports the invalid URL.

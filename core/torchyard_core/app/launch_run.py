@@ -1,4 +1,4 @@
-"""The use case "launch a topology": check it, book its GPUs, start the run and record it in this desktop's history."""
+"""The use case "launch a topology": check it, book GPUs, start the run and record it in the desktop's history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchyard_core.topology.file import TopologyFile
 
 
 class InvalidTopology(RunFailed):
-    """Raised for a topology that cannot be launched on this fleet; `problems` holds errors and warnings."""
+    """Raised when a topology cannot be launched on the fleet. `problems` holds errors and warnings."""
 
     def __init__(self, problems: Iterable[Problem], source: str):
         self.problems = tuple(problems)
@@ -41,7 +41,7 @@ class InvalidTopology(RunFailed):
 
 @dataclass(frozen=True)
 class LaunchCallbacks:
-    """How a launch reports and asks, on the thread that runs it."""
+    """Callbacks of a launch for reports and questions. They are called on the thread of the launch."""
 
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
     """Called with the events of `run --json`."""
@@ -59,7 +59,7 @@ class LaunchCallbacks:
 
 
 class LaunchUseCase(ABC):
-    """A launch of a topology or of an ended run. `run` performs it; `cancel`, from any thread, undoes it."""
+    """A launch of a topology or of an ended run. `run` performs the launch; `cancel`, from any thread, undoes it."""
 
     def __init__(self, desktop: Desktop, callbacks: LaunchCallbacks | None, booking: BookingOptions | None):
         self.desktop = desktop
@@ -70,19 +70,19 @@ class LaunchUseCase(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Does all that precedes the checks of hosts. Raises TorchyardError."""
+        """Performs the steps before the checks of hosts. Raises TorchyardError."""
 
     @property
     @abstractmethod
     def topology_file(self) -> str:
-        """The topology's file for the run's record; empty without a file."""
+        """Returns the path of the topology file for the run's record, or an empty string if there is no file."""
 
     def run(self) -> StartedRun:
-        """Launches and records the run, after `prepare` if that was not called.
+        """Launches the run and records it. Calls `prepare` if the caller has not called it.
 
         Raises:
-            StartUnknown: The run may have begun, and is recorded as unconfirmed.
-            Cancelled, TorchyardError: Nothing is left on the hosts.
+            StartUnknown: The run may have started, and is recorded as unconfirmed.
+            Cancelled, TorchyardError: The launch left nothing on the hosts.
         """
         if self._launch is None:
             self.prepare()
@@ -104,7 +104,10 @@ class LaunchUseCase(ABC):
             self._launch.cancel()
 
     def undo(self, started: StartedRun) -> None:
-        """Ends a run that has just started, and removes its record. Raises StartUnknown if it may continue."""
+        """Ends a run that has just started, and removes its record.
+
+        Raises StartUnknown if the run may still be running.
+        """
         try:
             self._prepared().undo(started)
         except StartUnknown as unknown:
@@ -120,7 +123,7 @@ class LaunchUseCase(ABC):
         arguments: Sequence[str],
         again: EndedRun | None = None,
     ) -> None:
-        """`arguments`: of `torchyard run`, for commands in hints."""
+        """Creates the launch. `arguments` are those of `torchyard run`, for commands in hints."""
         topology = source.topology
         assert topology is not None
         desktop, callbacks, booking = self.desktop, self.callbacks, self._booking
@@ -170,10 +173,11 @@ class LaunchRun(LaunchUseCase):
         booking: BookingOptions | None = None,
         arguments: Sequence[str] = (),
     ):
-        """
+        """Creates the use case.
+
         Args:
-            name: The run's name; the topology's by default.
-            arguments: Arguments of `torchyard run` that launch it again, for hints; the file by default.
+            name: The run's name; by default the topology's.
+            arguments: Arguments of `torchyard run` that repeat the launch, for hints; by default the file.
         """
         super().__init__(desktop, callbacks, booking)
         self.problems: tuple[Problem, ...] = ()
@@ -183,7 +187,7 @@ class LaunchRun(LaunchUseCase):
         self._arguments = arguments
 
     def prepare(self) -> None:
-        """Checks the topology. Raises InvalidTopology, UsageError for a secret without a value."""
+        """Checks the topology. Raises InvalidTopology, or UsageError for a secret without a value."""
         source = self._source
         self.problems = tuple(source.check(self.desktop.fleet.known()))
         if source.topology is None or has_errors(self.problems):
@@ -195,7 +199,7 @@ class LaunchRun(LaunchUseCase):
 
     @property
     def first_secrets(self) -> tuple[str, ...]:
-        """Names of the secrets to send; empty if this desktop has launched the same topology before."""
+        """Names of the secrets to send. Empty if this desktop has launched the topology before."""
         launch = self._prepared()
         return () if launch.was_launched_here else tuple(launch.topology.program.secrets)
 

@@ -1,4 +1,4 @@
-"""The use case "restart a run": launch an ended run again, with its own code, from its newest checkpoint or the first step."""
+"""The use case "restart a run": launch an ended run again with its recorded code, from a checkpoint or the first step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_core.launch.runs.known_runs import KnownRun
 
 
 class RestartRun(LaunchUseCase):
-    """Launches an ended run again, as a new run with the topology and the code of the old one."""
+    """Launches an ended run as a new run with the same topology and code."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RestartRun(LaunchUseCase):
         self._own_record = desktop.history.load(ended.run_id)
 
     def prepare(self) -> None:
-        """Reads the run's record from its hosts. Raises RunFailed if it cannot be restarted, or a HostError."""
+        """Reads the run's record from its hosts. Raises RunFailed if the run cannot be restarted, or HostError."""
         ask = self.callbacks.ask
         links, errors = links_of_run(self.desktop.fleet, self._ended)
         for error in errors.values():

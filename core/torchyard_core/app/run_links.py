@@ -1,4 +1,4 @@
-"""Links to the hosts of a run."""
+"""Connections to the hosts of a run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,22 @@ if TYPE_CHECKING:
 
 
 def reach(fleet: Fleet, names: Iterable[str]) -> tuple[dict[str, DaemonClient], dict[str, HostError]]:
-    """(links to the hosts that answer and have an agent, the errors of the others). Installs nothing."""
+    """Connects to hosts without installing agents.
+
+    Returns:
+        The links to the hosts that answer and have an agent, and the errors of the other hosts, both by host name.
+    """
     found = fleet.links(names, install=False)
     links = {name: link for name, link in found.items() if not isinstance(link, HostError)}
     return links, {name: error for name, error in found.items() if isinstance(error, HostError)}
 
 
 def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], dict[str, HostError]]:
-    """(links to the run's hosts that answer, the errors of the others)."""
+    """Connects to the hosts of a run.
+
+    Returns:
+        The links to the hosts that answer, and the errors of the other hosts, both by host name.
+    """
     links, errors = reach(fleet, [host for host in run.hosts if host in fleet.hosts])
     for host in (run.primary, *run.hosts):
         if host not in fleet.hosts:
@@ -31,7 +39,7 @@ def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], 
 
 
 def link_to_primary(fleet: Fleet, run: KnownRun) -> DaemonClient:
-    """The link to the run's primary host. Raises a HostError."""
+    """Returns the link to the run's primary host. Raises HostError."""
     if run.primary not in fleet.hosts:
         raise _not_in_fleet(run.primary, run)
     return fleet.link(run.primary, install=False)

@@ -1,7 +1,7 @@
 """The use case "synchronise the calendar" with runs and hosts, once or periodically.
 
-Any desktop that reaches hosts does it: it lists the GPUs that were found, ends bookings of runs
-that have ended, exchanges use and bookings with the agents, releases idle bookings and serves the waitlist.
+Every desktop that is connected to hosts synchronises the calendar: it adds the hosts' GPUs, ends the bookings of ended
+runs, exchanges usage and bookings with the agents, releases idle bookings and serves the waitlist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POLL_S = 2.0
 
 @dataclass(frozen=True)
 class CalendarSync(Exchanged):
-    """The outcome of one synchronisation."""
+    """The result of one synchronisation."""
 
     run_ended: tuple[Booking, ...]
     """The user's bookings that were released or shortened because their run has ended."""
@@ -42,14 +42,14 @@ class CalendarSync(Exchanged):
 
 
 class SyncCalendar:
-    """Synchronises the calendar with the hosts that are connected; opens no connection."""
+    """Synchronises the calendar with the connected hosts. Opens no connections."""
 
     def __init__(self, home: Home, fleet: Fleet):
         self._home = home
         self._fleet = fleet
 
     def run(self, store: BookingStore) -> CalendarSync:
-        """Synchronises once. Raises what the store raises, and FileProblem or UsageError for wrong user settings."""
+        """Synchronises once. Raises errors of the store, and FileProblem or UsageError for invalid user settings."""
         keep = read_user_settings(self._home.settings_file).keeps_after_failure
         store.remember_slots(slots_of(self._fleet.known(), is_private=store.is_private))
         run_ended = end_bookings(store, History(self._home.history), open_links(self._fleet), keep)
@@ -58,7 +58,7 @@ class SyncCalendar:
 
 
 class PeriodicSync:
-    """Runs a synchronisation on a daemon thread: every ten minutes, when a host connects, and on `changed`."""
+    """Synchronises on a daemon thread: every ten minutes, when a host connects, and after `changed`."""
 
     def __init__(
         self,
@@ -66,7 +66,13 @@ class PeriodicSync:
         sync: Callable[[], CalendarSync],
         on_error: Callable[[TorchyardError], None] = lambda error: None,
     ):
-        """`sync` may raise TorchyardError, with which `on_error` is called on the thread; `sync` is then retried."""
+        """Starts the thread.
+
+        Args:
+            fleet: The fleet whose open links trigger a synchronisation.
+            sync: The function that synchronises. It is retried if it raises TorchyardError.
+            on_error: Called on the thread with that TorchyardError.
+        """
         self._fleet = fleet
         self._sync = sync
         self._on_error = on_error
@@ -77,12 +83,12 @@ class PeriodicSync:
         self._thread.start()
 
     def changed(self) -> None:
-        """Requests a synchronisation soon: bookings have changed, or a run has ended."""
+        """Requests a synchronisation soon, after a change of bookings or the end of a run."""
         self._changed = True
         self._wake.set()
 
     def close(self) -> None:
-        """Ends the thread; waits up to 5 s for hosts that are being asked."""
+        """Ends the thread. Waits up to 5 s for requests to hosts in progress."""
         self._closed = True
         self._wake.set()
         self._thread.join(5)
@@ -101,7 +107,7 @@ class PeriodicSync:
             self._wake.clear()
 
     def _sync_once(self) -> bool:
-        """Whether all hosts took the calendar."""
+        """Synchronises once, and returns whether all hosts accepted the calendar."""
         try:
             return not self._sync().problems
         except TorchyardError as error:

@@ -1,4 +1,4 @@
-"""The history of a booking: its changes with time, person, desktop, and values before and after."""
+"""The history of a booking: each change with its time, user and desktop, and the values before and after."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A field before and after; None if the booking was created or deleted. `gpus` are tuples of slot IDs."""
+    """A field before and after a change. A value is None if the booking was created or deleted.
+
+    Values of `gpus` are tuples of slot IDs.
+    """
 
     field: str
     before: Any
@@ -38,7 +41,10 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a booking in one transaction. `person` is empty for SQL by other programs in a private file."""
+    """A change of a booking in one transaction.
+
+    `person` is empty if another program changed a private file by SQL.
+    """
 
     at: datetime
     person: str
@@ -63,7 +69,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Noted:
-    """A row written by a trigger. `before` and `after` are fields of the booking, or `{"gpu": id}`."""
+    """A row that a database trigger wrote. `before` and `after` hold fields of the booking, or `{"gpu": id}`."""
 
     at: datetime
     step: int
@@ -74,7 +80,7 @@ class Noted:
 
 
 def changes_of(noted: Iterable[Noted]) -> tuple[Change, ...]:
-    """One change for each transaction; the rows are in the order in which they were written."""
+    """Combines rows into one change for each transaction. The rows are in the order in which they were written."""
     found = []
     gpus: set[str] = set()
     for _, group in groupby(noted, key=lambda one: (one.step, one.person, one.desktop)):
@@ -111,14 +117,14 @@ def _value(name: str, fields: Mapping[str, Any] | None) -> Any:
 
 
 def headline(change: Change, zone: str) -> str:
-    """`Mon 2026-11-23 09:00  kim (desk-1) changed it`."""
+    """Formats time and author of a change: `Mon 2026-11-23 09:00  kim (desk-1) changed it`."""
     desktop = f" ({change.desktop})" if change.desktop else ""
     when = wall_clock(change.at, zone, "%a %Y-%m-%d %H:%M")
     return f"{when}  {change.person or 'unknown'}{desktop} {change.kind} it"
 
 
 def lines(change: Change, slots: Sequence[Slot], zone: str) -> list[str]:
-    """`end: Mon 2026-11-23 17:00 → Mon 2026-11-23 18:00`, a line for each changed field."""
+    """Formats each changed field as a line: `end: Mon 2026-11-23 17:00 → Mon 2026-11-23 18:00`."""
     found = []
     for one in change.fields:
         before, after = (_words(value, slots, zone) for value in (one.before, one.after))

@@ -1,8 +1,8 @@
-"""Errors of bookings, each with a message and a hint.
+"""Errors of bookings. Each has a message and a hint.
 
 TorchyardError
-├── Refused       a rule refuses it, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
-│   └── Clash     a GPU is booked by others then (in `search.conflict`)
+├── Refused       a rule refuses the booking, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
+│   └── Clash     another user has booked a GPU for that time (in `search.conflict`)
 ├── StoreUnavailable  the database is unavailable (exit code 3)
 ├── PermissionDenied  the role has no permission in the database
 ├── StoreTooNew   the database has the schema of a newer Torchyard
@@ -24,7 +24,7 @@ WRONG_USAGE = frozenset((
 
 
 class Refused(TorchyardError):
-    """Raised when a booking is refused; nothing was changed. `code` names the rule."""
+    """Raised when a booking is refused, in which case nothing was changed. `code` names the rule."""
 
     def __init__(self, message: str, *, code: str, hint: Advice = ""):
         super().__init__(message, code=code, hint=hint)
@@ -33,7 +33,7 @@ class Refused(TorchyardError):
 
 
 class StoreUnavailable(TorchyardError):
-    """Raised when the bookings database is unavailable. The next call tries again."""
+    """Raised when the bookings database is unavailable. The next call connects again."""
 
     exit_code = 3
 
@@ -42,14 +42,14 @@ class StoreUnavailable(TorchyardError):
 
 
 class PermissionDenied(TorchyardError):
-    """Raised when the role has no permission."""
+    """Raised when the database role has no permission."""
 
     def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="no_rights", hint=hint)
 
 
 class StoreTooNew(TorchyardError):
-    """Raised when this version does not know the database's schema."""
+    """Raised when the database has the schema of a newer version."""
 
     def __init__(self, place: str):
         super().__init__(

@@ -1,7 +1,7 @@
 """Export and import of iCalendar files (`.ics`).
 
-Each booking is a separate event in UTC, also in a series, as its occurrences may have been moved or released. Fields
-that iCalendar lacks are in `X-TORCHYARD-…` properties.
+Each booking is exported as a separate event in UTC. This includes bookings of a series, since its occurrences may have
+been moved or released. Properties named `X-TORCHYARD-…` hold the fields that iCalendar lacks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HINT = "Export it anew from the calendar that made it."
 
 @dataclass(frozen=True)
 class Imported:
-    """The content of an `.ics` file. `remarks` name events that were skipped or changed, with title and reason."""
+    """The content of an `.ics` file. `remarks` lists skipped and changed events with title and reason."""
 
     drafts: tuple[Draft, ...]
     remarks: tuple[str, ...]
@@ -63,7 +63,7 @@ class Imported:
 
 @dataclass
 class _Block:
-    """The lines of an event, and the number of its first."""
+    """The lines of an event, and the number of its first line."""
 
     calendar: int
     number: int
@@ -83,7 +83,10 @@ class _Unreadable(Exception):
 
 
 def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
-    """The bookings as one calendar (RFC 5545). Cancelled ones have that status; released ones end at their release."""
+    """Returns the bookings as one calendar (RFC 5545).
+
+    Cancelled bookings have the status CANCELLED; released bookings end at the time of their release.
+    """
     calendar = Calendar()
     calendar.add("prodid", "-//Torchyard//Bookings//EN")
     calendar.add("version", "2.0")
@@ -111,11 +114,16 @@ def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
 def read_ics(
     text: str | bytes, *, zone: str, since: datetime, until: datetime, slots: Sequence[Slot], gpus: Sequence[str] = ()
 ) -> Imported:
-    """Drafts of the file's events that end after `since` and begin before `until`, repeated ones expanded.
+    """Returns drafts of the file's events that end after `since` and begin before `until`.
 
-    The GPUs of an event are those that it was exported with, else those in its location (`gpu-b:2-5`), else `gpus`.
-    Events without GPUs and unreadable ones are skipped with a remark. Times without a zone, and whole days, are in
-    `zone`. Raises BadCalendar if the file is unreadable.
+    Repeated events are expanded.
+
+    The GPUs of an event are those in its properties if Torchyard exported it, else those in its location (`gpu-b:2-5`),
+    else `gpus`. Events without GPUs and unreadable events are skipped with a remark. Times without a zone and whole
+    days are in `zone`.
+
+    Raises:
+        BadCalendar: The file is unreadable.
     """
     zone_of(zone)
     calendars, blocks, unread = _parsed(text, until)
@@ -158,7 +166,7 @@ def read_ics(
 def _draft(
     event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], reasons: list[str]
 ) -> list[Draft]:
-    """The draft of an occurrence, or None with the reason appended to `reasons`."""
+    """Returns the draft of an occurrence in a list, or an empty list after appending the reason to `reasons`."""
     title = str(event.get("summary", "")).strip() or "imported"
     if str(event.get("status", "")).upper() == "CANCELLED":
         return []
@@ -181,7 +189,7 @@ def _draft(
 
 
 def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block], list[tuple[_Block, str]]]:
-    """The file's calendars without events, the events, and the unreadable events with reasons."""
+    """Returns the file's calendars without events, the events, and the unreadable events with reasons."""
     if len(text) > MAX_BYTES:
         raise BadCalendar(f"the calendar is larger than {MAX_BYTES // 1_000_000} MB", hint="Export fewer days of it.")
     content = text.decode("utf-8-sig", errors="replace") if isinstance(text, bytes) else text.removeprefix("\ufeff")
@@ -191,7 +199,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # an invalid VTIMEZONE: its zone may be known by its name
+        if calendar is None:  # The calendar has an invalid VTIMEZONE. The name of the zone may still identify it.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])
@@ -214,7 +222,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
 
 
 def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tuple[_Block, str]]]:
-    """The lines of each calendar without its events, the complete events, and the others with reasons."""
+    """Returns the lines of each calendar without its events, the complete events, and the other events with reasons."""
     frames: list[list[str]] = []
     blocks: list[_Block] = []
     unread: list[tuple[_Block, str]] = []
@@ -228,7 +236,7 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
         if word == "BEGIN:VCALENDAR":
             frames.append([line])
         elif word == "BEGIN:VEVENT":
-            if not frames:  # a single event, as mail programs attach it
+            if not frames:  # Mail programs attach a single event without a calendar.
                 frames.append(["BEGIN:VCALENDAR"])
             block, parts = _Block(len(frames) - 1, number, [line]), []
         elif word == "END:VEVENT" and block is not None:
@@ -250,16 +258,16 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
 
 
 def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
-    """The calendar with these events; None if it is unreadable."""
+    """Returns the calendar with the given events, or None if it is unreadable."""
     lines = [*frame, *(line for block in blocks for line in block.lines), "END:VCALENDAR", ""]
     try:
         return Calendar.from_ical("\r\n".join(lines))
-    except Exception:  # the parser raises errors of any kind: KeyError, IndexError, RecursionError …
+    except Exception:  # The parser raises exceptions of any type: KeyError, IndexError, RecursionError …
         return None
 
 
 def _why_unreadable(block: _Block, until: datetime) -> str:
-    """Why an event cannot be imported at its right time; empty if it can."""
+    """Returns why an event cannot be imported at the right time, or an empty string if it can."""
     if block.event is None:
         return "it is not iCalendar (RFC 5545)"
     for name, why in block.event.errors:
@@ -271,14 +279,14 @@ def _why_unreadable(block: _Block, until: datetime) -> str:
             block.event.pop(name, None)
     if "DTSTART" not in block.event:
         return "it has no DTSTART"
-    for name in ("DTSTART", "DTEND"):
+    for name in ("DTSTART", "DTEND", "RECURRENCE-ID"):
         value = block.event.get(name)
         if value is None:
             continue
         if isinstance(value, list):
             return f"it has several {name}"
         if not isinstance(value.dt, date):
-            return f"its {name} is no time"
+            return f"its {name} is not a time"
         zone = value.params.get("TZID")
         if zone and isinstance(value.dt, datetime) and value.dt.tzinfo is None:
             return f"the time zone `{zone}` is unknown"
@@ -291,7 +299,7 @@ def _unfolded(block: _Block) -> list[str]:
 
 
 def _begins_like_a_time(block: _Block) -> bool:
-    """Whether an unreadable line may have been one of _TIME_PROPERTIES."""
+    """Returns whether an unreadable line may be one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
         if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # it matches
             try:
@@ -302,7 +310,10 @@ def _begins_like_a_time(block: _Block) -> bool:
 
 
 def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
-    """Why a rule is not expanded (it is finer than days, or would take minutes); empty if it is."""
+    """Returns why a rule is not expanded, or an empty string if it is.
+
+    A rule is not expanded if it is finer than days, has too many occurrences, or never occurs.
+    """
     words = (part.partition("=") for part in rule.upper().partition(":")[2].split(";"))
     parts = {key.strip(): value.strip() for key, _, value in words}
     per_day = prod(len(parts.get(key, "").split(",")) for key in _TIMES_OF_DAY)
@@ -332,24 +343,24 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
 
 
 def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
-    """Whether a rule has any occurrence.
+    """Returns whether a rule has any occurrence.
 
-    dateutil searches for one up to the year 9999, which takes seconds. The calendar repeats every 400 years, so the
-    rule is shifted to where few years are left.
+    For a rule without occurrences dateutil searches up to the year 9999, which takes seconds. Since the Gregorian
+    calendar repeats every 400 years, the rule is shifted to a year shortly before 9999.
     """
     late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
     try:
         return next(iter(rrulestr(kept, dtstart=late)), None) is not None
-    except Exception:  # an invalid rule, which its expansion reports
+    except Exception:  # The expansion of the rule reports the error.
         return True
 
 
 def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
-    """Groups of an event and its changed occurrences (RECURRENCE-ID).
+    """Groups each event with its changed occurrences (RECURRENCE-ID).
 
-    The newest version of an event (SEQUENCE) counts. Different events with the same UID are separate groups. Skipped
-    events are added to `remarks`.
+    Of several versions of an event, the one with the highest SEQUENCE is used. Different events with the same UID form
+    separate groups. Skipped events are added to `remarks`.
     """
     groups: dict[tuple[Any, ...], list[_Block]] = {}
     for block in blocks:
@@ -373,7 +384,10 @@ def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
 
 
 def _identity(block: _Block, sequenced: bool) -> tuple[bool, str]:
-    """The key of an event within its UID: a changed occurrence by its time; one with a SEQUENCE replaces any other."""
+    """Returns the key of an event among the events with its UID.
+
+    A changed occurrence is identified by its time. An event with a SEQUENCE replaces other versions of the event.
+    """
     if "RECURRENCE-ID" in block.event:
         return True, str(block.event["RECURRENCE-ID"].dt)
     return False, "" if sequenced else str(block.event["DTSTART"].dt)
@@ -387,7 +401,7 @@ def _version(block: _Block) -> int:
 
 
 def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datetime, until: datetime) -> list[Any]:
-    """The events of a group in the time, with repeated ones expanded. Raises _Unreadable."""
+    """Returns the events of a group between `since` and `until`, with repeated events expanded. Raises _Unreadable."""
     alone = Calendar()
     for key, value in calendar.items():
         alone[key] = value
@@ -397,13 +411,14 @@ def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datet
         query = recurring_ical_events.of(alone, components=["VEVENT"])
         found: dict[Any, Any] = {}
         begin, length = since.astimezone(zone_of(zone)), FIRST_LOOK
-        while len(found) <= AT_MOST and begin < until:  # occurrences beyond AT_MOST are not created
+        # The loop ends at AT_MOST occurrences, so that no further ones are created.
+        while len(found) <= AT_MOST and begin < until:
             end = min(until, begin + length) if until - begin > length else until
             for event in query.between(begin, end.astimezone(zone_of(zone))):
                 found.setdefault((str(event["DTSTART"].dt), str(event.get("RECURRENCE-ID", ""))), event)
             begin, length = end, length * 2
         return list(found.values())
-    except Exception as error:  # like the parser, it raises errors of any kind
+    except Exception as error:  # The library raises exceptions of any type, like the parser.
         raise _Unreadable(str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
 
 

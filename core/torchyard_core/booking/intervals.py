@@ -1,4 +1,4 @@
-"""Arithmetic of half-open intervals `[start, end)`. Works on anything ordered; bookings use UTC datetimes."""
+"""Arithmetic of half-open intervals `[start, end)` of any ordered type. Bookings use datetimes in UTC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, order=True)
 class Interval:
-    """The time from `start` up to, not including, `end`. It is empty if `end` is not after `start`."""
+    """The time from `start` (included) to `end` (excluded). It is empty if `end` is not after `start`."""
 
     start: datetime
     end: datetime
@@ -26,12 +26,12 @@ class Interval:
         return self.start <= moment < self.end
 
     def within(self, other: Interval) -> Interval:
-        """The intersection with `other`; may be empty."""
+        """Returns the intersection with `other`, which may be empty."""
         return Interval(max(self.start, other.start), min(self.end, other.end))
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """The union as sorted, disjoint intervals; touching ones are joined."""
+    """Returns the union as sorted, disjoint intervals. Adjacent intervals are joined."""
     merged: list[Interval] = []
     for interval in sorted(interval for interval in intervals if not interval.is_empty):
         if merged and interval.start <= merged[-1].end:
@@ -43,7 +43,7 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
-    """The parts of `intervals` outside all `holes`."""
+    """Returns the parts of `intervals` outside all `holes`."""
     left: list[Interval] = []
     away = merge(holes)
     first = 0
@@ -63,10 +63,10 @@ def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[I
 
 
 def gaps(within: Interval, busy: Iterable[Interval]) -> list[Interval]:
-    """The free parts of `within`."""
+    """Returns the parts of `within` outside all `busy` intervals."""
     return subtract([within], busy)
 
 
 def total(intervals: Iterable[Interval]) -> timedelta:
-    """The duration of the union."""
+    """Returns the duration of the union."""
     return sum((interval.duration for interval in merge(intervals)), timedelta())

@@ -1,6 +1,6 @@
-"""What the calendar allows a launch to use, as pure functions.
+"""Pure functions that determine which GPUs the calendar allows a launch to use.
 
-The slots that a run takes, the hosts on which it may be planned, the booking that holds it, and the proposed length.
+They return the slots of a run, the hosts for its plan, its booking, and the proposed length of a booking.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ STEP = timedelta(minutes=15)
 
 
 def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
-    """125 % of the last successful run of that name, rounded up to 15 min, else 8 h. `records`: newest first."""
+    """Returns 125 % of the length of the last successful run with that name, rounded up to 15 min; by default 8 h.
+
+    Args:
+        records: The runs of this desktop, newest first.
+        name: The name of the run.
+    """
     for record in records:
         if record.name != name or not record.ended or record.state != "succeeded":
             continue
@@ -28,13 +33,13 @@ def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
             took = datetime.fromisoformat(record.ended) - datetime.fromisoformat(record.submitted)
         except (ValueError, TypeError):
             continue
-        steps = -(-took * LONGER // STEP)  # rounded up
+        steps = -(-took * LONGER // STEP)  # The negated floor division rounds up.
         return max(STEP, STEP * steps)
     return USUAL_LENGTH
 
 
 def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[str]) -> tuple[str, ...]:
-    """The slots that a plan uses: its GPUs, and the CPU slots of its hosts without GPUs, if in the catalogue."""
+    """Returns the slots of `catalogue` that a plan uses: its GPUs, and the CPU slots of its hosts without GPUs."""
     in_calendar = set(catalogue)
     without_gpus = {host.name for host in known if host.checked and not host.gpus}
     gpus = {gpu.uuid for replica in planned.replicas for gpu in replica.gpus}
@@ -43,18 +48,21 @@ def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable
 
 
 def slots_to_book(taken: Sequence[str]) -> tuple[str, ...]:
-    """The slots that a run books: its GPUs, else its CPU slots. Servers may share a CPU host with other runs."""
+    """Returns the slots that a run books: its GPUs, or its CPU slots if it has no GPUs.
+
+    Servers may share a CPU host with other runs, so a run with GPUs does not book CPU slots.
+    """
     gpus = tuple(slot for slot in taken if not is_cpu_id(slot))
     return gpus or tuple(taken)
 
 
 def hosts_with_gpus(planned: Plan) -> tuple[str, ...]:
-    """The hosts on which a plan uses GPUs; a run on more than one needs a booking."""
+    """Returns the hosts on which a plan uses GPUs. A run with GPUs on several hosts needs a booking."""
     return tuple(dict.fromkeys(replica.host for replica in planned.replicas if replica.host and replica.gpus))
 
 
 def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) -> dict[str, Booking]:
-    """The first live booking of each slot that overlaps the time."""
+    """Returns the first live booking of each slot that overlaps the time."""
     found: dict[str, Booking] = {}
     for booking in sorted(bookings, key=lambda one: (one.start, one.id)):
         if booking.is_live and booking.start < end and booking.end > start:
@@ -64,7 +72,7 @@ def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) 
 
 
 def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tuple[Clashing, ...]:
-    """The bookings of these slots, each with the slots that it holds."""
+    """Returns the bookings that hold the given slots, each with its slots among them."""
     by_booking: dict[str, list[str]] = {}
     for slot in taken:
         if slot in booked:
@@ -74,7 +82,7 @@ def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tu
 
 
 def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
-    """The hosts with booked GPUs as busy; a host whose CPU slot is booked gets no replica."""
+    """Returns the hosts with booked GPUs marked as busy. No replica is placed on a host whose CPU slot is booked."""
     left: list[HostFacts] = []
     for host in known:
         if not host.gpus and (whole := booked.get(cpu_slot(host.name).id)) is not None:
@@ -86,9 +94,9 @@ def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Bookin
 
 
 def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
-    """The hosts with GPUs that the rules keep closed as busy."""
+    """Returns the hosts with those GPUs marked as busy that the team's rules keep closed."""
     return tuple(
-        _with_busy(host, {gpu.uuid: "nobody: it is closed then" for gpu in host.gpus if gpu.uuid in gpus})
+        _with_excluded(host, {gpu.uuid: "closed by the team's rules" for gpu in host.gpus if gpu.uuid in gpus})
         for host in known
     )
 
@@ -96,7 +104,10 @@ def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> t
 def hosts_limited_to(
     known: Sequence[HostFacts], slots: Iterable[str], booked: Mapping[str, Booking]
 ) -> tuple[HostFacts, ...]:
-    """The hosts with other GPUs as busy. Only the hosts of `slots` if all of these are CPU slots."""
+    """Returns the hosts with all GPUs outside `slots` marked as busy.
+
+    If `slots` are CPU slots, only their hosts remain.
+    """
     wanted = set(slots)
     if all(map(is_cpu_id, wanted)):
         return tuple(host for host in known if not host.gpus and cpu_slot(host.name).id in wanted)
@@ -106,31 +117,37 @@ def hosts_limited_to(
         if not host.gpus and slot in booked and slot not in wanted:
             left.append(replace(host, booked_by=booked[slot].owner))
             continue
-        others = {gpu.uuid: "nobody of this booking" for gpu in host.gpus if gpu.uuid not in wanted}
-        left.append(_with_busy(host, others))
+        outside = {gpu.uuid: "outside the booking" for gpu in host.gpus if gpu.uuid not in wanted}
+        left.append(_with_excluded(host, outside))
     return tuple(left)
 
 
 def holds_slots(booking: Booking, taken: Sequence[str]) -> bool:
-    """Whether a booking holds all slots that the run has to book."""
+    """Returns whether a booking holds all slots that the run has to book."""
     return set(slots_to_book(taken)) <= set(booking.gpus)
 
 
 def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
-    """The person's live bookings at `start`: without a run first, then the smallest, then the oldest."""
+    """Returns the person's live bookings at `start`.
+
+    Bookings without a run come first, then smaller ones, then older ones.
+    """
     own = [one for one in bookings if one.owner == person and one.is_live and one.start <= start < one.end]
     return sorted(own, key=lambda one: (one.run_id is not None, len(one.gpus), one.start, one.id))
 
 
 def keeps_until(booking: Booking, state: str, ended: datetime, keep: timedelta | None) -> datetime | None:
-    """The new end of a booking after its run; None releases it. A failed run keeps it for `keep`, else to its end."""
+    """Returns the new end of a booking after its run, or None to release the booking.
+
+    The booking of a failed run is kept for `keep`, or unchanged if `keep` is None.
+    """
     if state != "failed":
         return None
     return booking.end if keep is None else min(booking.end, ended + keep)
 
 
 def moment_of(text: str) -> datetime | None:
-    """Parses a time of a run record; None if it is invalid."""
+    """Parses a time of a run record. Returns None if the time is invalid."""
     try:
         found = datetime.fromisoformat(text)
     except (ValueError, TypeError):
@@ -141,7 +158,13 @@ def moment_of(text: str) -> datetime | None:
 def _with_busy(host: HostFacts, users: Mapping[str, str]) -> HostFacts:
     if not users:
         return host
-    # The actual user is the better answer where both are known.
+    # Where both are known, the current user is more useful to the reader than the booking.
     return replace(
         host, busy_gpus=host.busy_gpus | frozenset(users), gpu_users={**users, **host.gpu_users}, use_known=True
     )
+
+
+def _with_excluded(host: HostFacts, reasons: Mapping[str, str]) -> HostFacts:
+    if not reasons:
+        return host
+    return replace(host, busy_gpus=host.busy_gpus | frozenset(reasons), gpu_exclusions=reasons, use_known=True)

@@ -1,4 +1,4 @@
-"""The calendar of a launch (`launch.calendar_port`): which GPUs it may use, their booking, and its release.
+"""Calendar access of a launch (`launch.calendar_port`): the GPUs it may use, and its booking.
 
 Decisions are in `launch_availability`; this module reads and writes the store.
 """
@@ -48,7 +48,7 @@ AT_LEAST = timedelta(minutes=15)
 
 
 class GpusBooked(RunFailed):
-    """Raised when a run would use GPUs that others have booked; `conflict` has the details."""
+    """Raised when a run would use GPUs that other users have booked. `conflict` has the details."""
 
     def __init__(self, message: str, conflict: Conflict, hint: Advice):
         super().__init__(message, code="booked", hint=hint)
@@ -67,10 +67,13 @@ class LaunchBooking:
         arguments: Sequence[str] = ("FILE",),
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
-        """Opens nothing yet.
+        """Creates the port without opening the calendar.
 
         Args:
-            arguments: Those of `torchyard run` for the same topology, for proposed commands.
+            calendar: The user's calendar.
+            zone: The zone of times in messages.
+            wanted: The user's options for the booking.
+            arguments: Arguments of `torchyard run` for the same topology, for proposed commands.
             on_trouble: Called with errors of the calendar after the run has begun or was cancelled.
         """
         self._calendar = calendar
@@ -93,12 +96,12 @@ class LaunchBooking:
         self._relinked: tuple[str, str] | None = None
         """A booking that was made for an earlier run, and that run."""
 
-    # The calendar port
+    # Methods of the calendar port
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._load_calendar(known)
         if self._is_later:
-            # Current users of GPUs do not matter for a later start.
+            # Current users of the GPUs do not matter for a later start.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
         if self._chosen is not None:
@@ -128,7 +131,7 @@ class LaunchBooking:
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
-            return  # the plan fails for another reason, which the planner reports
+            return  # The plan fails for another reason, which the planner reports.
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
@@ -149,7 +152,7 @@ class LaunchBooking:
             return self._book(taken, self._wanted.length, run_id, name, start_at)
         hosts = hosts_with_gpus(planned)
         if len(hosts) > 1:
-            # Fails here, before the question, if the database is unavailable.
+            # An unavailable database raises its error here, before the question to the user.
             self._calendar.store()
             length = self._usual_length
             end = until(self._start, self._start + length, self._zone)
@@ -197,13 +200,13 @@ class LaunchBooking:
         self._made = self._extended = self._relinked = None
 
     def close(self) -> None:
-        """Closes the calendar, if it was opened for this launch alone."""
+        """Closes the calendar if it was opened for this launch alone."""
         self._calendar.close()
 
-    # Implementation
+    # Internal methods
 
     def _load_calendar(self, known: Sequence[HostFacts]) -> None:
-        """Loads the calendar, or its last known state, after adding the GPUs of these hosts."""
+        """Adds the GPUs of the hosts to the calendar and loads it; loads its last known state if it is unavailable."""
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:
             self._person = self._calendar.person
@@ -212,7 +215,7 @@ class LaunchBooking:
         try:
             store = self._calendar.store()
         except StoreUnavailable:
-            pass  # the view below has the reason, and the last known state
+            pass  # The view loaded below has the reason and the last known state.
         else:
             self._person, self._rules = store.person, store.rules()
             store.remember_slots(slots_of(known, is_private=store.is_private))
@@ -223,7 +226,7 @@ class LaunchBooking:
                 self._is_later = self._chosen.start > store.now()
                 self._start = max(self._chosen.start, store.now())
         if self._wanted.booking_id and self._chosen is None:
-            self._calendar.store()  # raises StoreUnavailable
+            self._calendar.store()  # This call raises StoreUnavailable.
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
@@ -238,7 +241,7 @@ class LaunchBooking:
         return booking
 
     def _closed(self, length: timedelta) -> set[str]:
-        """The GPUs that the rules would not let be booked for so long."""
+        """Returns the GPUs that the rules close to the person during a booking of this length."""
         rules, slots = self._rules, self._view.slots
         if rules is None or not rules.windows:
             return set()
@@ -255,7 +258,7 @@ class LaunchBooking:
         return format_slots(slots, self._view.slots)
 
     def _unknown(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """A warning if the calendar is unavailable."""
+        """Returns a warning if the calendar is unavailable."""
         if self._view.is_live or not taken:
             return ()
         known = age(self._view, datetime.now(UTC)) or "nothing of it is known here"
@@ -263,7 +266,7 @@ class LaunchBooking:
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """The check of GPUs that were not booked."""
+        """Returns the check line for GPUs that are used without a booking."""
         names = self._names(taken)
         later = clashing_bookings(taken, self._others(self._start, self._start + self._usual_length))
         if later:
@@ -276,7 +279,7 @@ class LaunchBooking:
         return (Check("booking", "", True, f"{names}: not booked by others"),)
 
     def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reservation:
-        """Uses an existing booking, extended if the user wants more time."""
+        """Uses an existing booking, and extends it if the user requests more time."""
         wanted = self._wanted.length
         if wanted is not None and booking.end < self._start + wanted:
             old = booking.end
@@ -293,7 +296,7 @@ class LaunchBooking:
         )
 
     def _claim(self, booking: Booking, run_id: str) -> None:
-        """Marks the booking before the run begins, so that no other desktop releases it meanwhile."""
+        """Marks the booking as active before the run begins, so that no other desktop releases it meanwhile."""
         store = self._calendar.store()
         try:
             if booking.run_id not in (None, run_id):
@@ -302,7 +305,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # freed as idle meanwhile: others may have its GPUs
+            if error.code == "ended":  # The booking was released as idle, so its GPUs may belong to another booking.
                 raise
             self._on_trouble(error)
 
@@ -320,7 +323,7 @@ class LaunchBooking:
         return Reservation((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
-        """The next free time of the same GPUs; empty if it is unknown, or the rules forbid that length."""
+        """Returns the next free time of the same GPUs; empty if it is unknown or the rules forbid that length."""
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
             return self._calendar.store().find(wish, 1, self._zone)

@@ -1,4 +1,4 @@
-"""Values of the calendar. Times are aware datetimes in UTC, in whole seconds; zones are IANA names."""
+"""Values of the calendar. Times are aware datetimes in UTC with whole seconds; zones are IANA names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USUAL_LENGTH = timedelta(hours=8)
 
 
 class State(StrEnum):
-    """State of a booking. BOOKED becomes ACTIVE when its GPUs are in use, or its run begins."""
+    """State of a booking. BOOKED becomes ACTIVE when the booking's GPUs are in use or its run begins."""
 
     BOOKED = "booked"
     ACTIVE = "active"
@@ -47,7 +47,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """Its name in commands: `gpu-b:2`, `big-cpu:cpu`."""
+        """The name of the slot in commands: `gpu-b:2`, `big-cpu:cpu`."""
         return f"{self.host}:{'cpu' if self.index is None else self.index}"
 
     def sort_key(self) -> tuple[str, int, str]:
@@ -55,18 +55,18 @@ class Slot:
 
 
 def cpu_slot(host: str) -> Slot:
-    """The CPU slot of a host without GPUs."""
+    """Returns the CPU slot of a host without GPUs."""
     return Slot(f"{host}:cpu", host, None)
 
 
 def is_cpu_id(slot_id: str) -> bool:
-    """Whether it is the ID of a CPU slot, which costs no GPU-hours."""
+    """Returns whether an ID is that of a CPU slot, which does not count as GPU-hours."""
     return slot_id.endswith(":cpu")
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A requested booking. Without `owner` it is for the user of the store."""
+    """A requested booking. Without `owner` the booking is for the user of the store."""
 
     title: str
     gpus: tuple[str, ...]
@@ -87,7 +87,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Booking:
-    """GPUs reserved for one owner and interval, which are changed together."""
+    """GPUs reserved for one owner during one interval. All GPUs of a booking are changed together."""
 
     id: str
     owner: str
@@ -110,12 +110,12 @@ class Booking:
 
     @property
     def until(self) -> datetime:
-        """Its actual end, which is never before its start."""
+        """The actual end of the booking, which is never before its start."""
         return self.end if self.let_go_at is None else min(self.end, max(self.start, self.let_go_at))
 
     @property
     def interval(self) -> Interval:
-        """The time in which it holds or held its GPUs."""
+        """The time during which the booking holds or held its GPUs."""
         return Interval(self.start, self.until)
 
     @property
@@ -130,13 +130,13 @@ class Booking:
         return self.is_live and self.start <= now < self.end
 
     def to_json(self, only: Collection[str] = ()) -> dict[str, Any]:
-        """All fields, or these only."""
+        """Returns all fields, or only those in `only`."""
         names = [field.name for field in fields(self) if not only or field.name in only]
         return {name: value_to_json(getattr(self, name)) for name in names}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Booking:
-        """The inverse of `to_json`. Raises ValueError, KeyError or TypeError for other data."""
+        """Parses the output of `to_json`. Raises ValueError, KeyError or TypeError for other data."""
         times = {name: from_rfc3339(data[name]) for name in ("start", "end", "created", "changed")}
         let_go = data["let_go_at"]
         return Booking(
@@ -152,7 +152,7 @@ class Booking:
 
 @dataclass(frozen=True)
 class Series:
-    """Repeated bookings: an RRULE of RFC 5545, and the first booking, in the zone of the rule."""
+    """A series of repeated bookings: an RRULE of RFC 5545, and the first booking in the zone of the rule."""
 
     id: str
     owner: str
@@ -166,7 +166,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Login:
-    """The person of a UNIX user on hosts. A shared login (`ubuntu`) has several entries."""
+    """The person behind a UNIX user name on hosts. A shared user name (`ubuntu`) has several entries."""
 
     host_pattern: str
     user: str
@@ -174,7 +174,7 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """The persons of a login on a host. One that the table does not mention is the person of the same name."""
+    """Returns the persons behind a user name on a host. A user name without an entry is the person's name."""
     entries = tuple(logins)
     found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
     if not found and user and not any(user in (entry.user, entry.person) for entry in entries):
@@ -184,7 +184,7 @@ def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]
 
 @dataclass(frozen=True)
 class Use:
-    """A GPU was in use. `person` is empty if unknown."""
+    """A period during which a GPU was in use. `person` is empty if unknown."""
 
     gpu: str
     host: str
@@ -200,7 +200,7 @@ class Use:
 
 @dataclass(frozen=True)
 class IdleEvidence:
-    """A booking's GPUs were idle from `idle_since` to `seen_at`, with no live run on them."""
+    """Evidence that a booking's GPUs were idle from `idle_since` to `seen_at`, without a live run on them."""
 
     booking_id: str
     idle_since: datetime
@@ -210,7 +210,10 @@ class IdleEvidence:
 
 @dataclass(frozen=True)
 class Position:
-    """A position in the change log. The token identifies the entry, also after a restored backup."""
+    """A position in the change log.
+
+    The token distinguishes the entry from one with the same number in a restored backup.
+    """
 
     seq: int
     token: str
@@ -218,7 +221,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Changes:
-    """The current state of bookings that changed since a position, and the IDs of deleted ones."""
+    """The current state of bookings that changed after a position, and the IDs of deleted bookings."""
 
     position: Position
     bookings: tuple[Booking, ...]
@@ -226,17 +229,17 @@ class Changes:
 
 
 def whole_seconds(moment: datetime) -> datetime:
-    """The moment in UTC without fractions of a second, as stores keep times."""
+    """Returns the moment in UTC without fractions of a second, the precision of stores."""
     return moment.astimezone(UTC).replace(microsecond=0)
 
 
 def rfc3339(moment: datetime) -> str:
-    """`2026-11-22T09:00:00Z`."""
+    """Formats a moment in UTC: `2026-11-22T09:00:00Z`."""
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def from_rfc3339(text: str) -> datetime:
-    """Raises ValueError, also for a time without an offset."""
+    """Parses an RFC 3339 time. Raises ValueError, also for a time without an offset."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text} has no offset from UTC")
@@ -247,14 +250,14 @@ def from_rfc3339(text: str) -> datetime:
 
 
 def value_to_json(value: Any) -> Any:
-    """A field of a booking as JSON."""
+    """Converts a field of a booking to JSON."""
     if isinstance(value, datetime):
         return rfc3339(value)
     return list(value) if isinstance(value, tuple) else value
 
 
 def normalized(draft: Draft) -> Draft:
-    """Normalizes a draft: GPUs sorted and unique, times in UTC and whole seconds, title stripped."""
+    """Normalizes a draft: sorted, unique GPUs, times in UTC with whole seconds, and a stripped title."""
     return replace(
         draft,
         title=draft.title.strip(),

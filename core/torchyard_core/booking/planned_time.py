@@ -1,6 +1,6 @@
-"""The time for which a topology is planned, and who has which GPU booked then.
+"""The time for which a topology is planned, and the bookings of each GPU in that time.
 
-The window imports it at its start, so that it imports only light modules.
+The window imports this module at its start, so it imports only small modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOW = "now"
 
 @dataclass(frozen=True)
 class PlannedTime:
-    """A start and a length. `start` None means now, and moves with the clock."""
+    """A start and a length. A `start` of None means now, and moves with the clock."""
 
     start: datetime | None = None
     length: timedelta = USUAL_LENGTH
@@ -35,30 +35,30 @@ class PlannedTime:
         return Interval(start, start + self.length)
 
     def at(self, now: datetime) -> PlannedTime:
-        """The same at `now`: a start that has passed becomes None."""
+        """Returns the planned time with a `start` that has passed replaced by None."""
         return replace(self, start=None) if self.start is not None and self.start <= now else self
 
     def words(self, now: datetime, zone: str) -> str:
-        """`now, 8 h`; `18:00, 4 h`; `Tue 24 Nov 09:00, 8 h`."""
+        """Formats the planned time: `now, 8 h`; `18:00, 4 h`; `Tue 24 Nov 09:00, 8 h`."""
         start = NOW if self.start is None else until(now, self.start, zone)
         return f"{start}, {format_hours(self.length)}"
 
     def start_words(self, zone: str) -> str:
-        """The start for an input field: `now`, `2026-11-24 09:00` in the zone."""
+        """Formats the start for an input field: `now`, or `2026-11-24 09:00` in the zone."""
         return NOW if self.start is None else wall_clock(self.start, zone, "%Y-%m-%d %H:%M")
 
     @property
     def length_words(self) -> str:
-        """The length for an input field: `8h`."""
+        """The length in the syntax of an input field: `8h`."""
         return command_length(self.length)
 
     def to_text(self) -> str:
-        """For settings: `now 8h`, `2026-11-24T08:00:00+00:00 8h`."""
+        """Formats the planned time for the settings: `now 8h`, `2026-11-24T08:00:00+00:00 8h`."""
         return f"{self.start.astimezone(UTC).isoformat() if self.start else NOW} {self.length_words}"
 
 
 def from_text(text: str) -> PlannedTime:
-    """The inverse of `to_text`; the default for invalid text."""
+    """Parses the output of `to_text`. Returns the default for invalid text."""
     start, _, lasts = text.partition(" ")
     try:
         wanted = _length(lasts)
@@ -68,7 +68,11 @@ def from_text(text: str) -> PlannedTime:
 
 
 def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> PlannedTime:
-    """Parses user input: a start (`now`, `tomorrow 9`, `+2h`) and a length. Raises Refused, `bad_time` or `past`."""
+    """Parses a start (`now`, `tomorrow 9`, `+2h`) and a length from user input.
+
+    Raises:
+        Refused: With the code `bad_time` or `past`.
+    """
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):
         return PlannedTime(None, wanted)
@@ -87,14 +91,14 @@ def _length(text: str) -> timedelta:
 
 @dataclass(frozen=True)
 class PlannedBookings:
-    """The first live booking of each slot that overlaps the planned time: others' and the user's own."""
+    """The first live booking of each slot in the planned time: those of other users, and the user's own."""
 
     others: Mapping[str, Booking] = field(default_factory=dict)
     own: Mapping[str, Booking] = field(default_factory=dict)
 
 
 def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> PlannedBookings:
-    """The bookings that overlap the time."""
+    """Returns the first bookings that overlap the time."""
     from torchyard_core.booking.launch_availability import first_bookings
 
     known = list(bookings)
@@ -105,7 +109,10 @@ def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> Pla
 
 
 def when_booked(booking: Booking, start: datetime, zone: str) -> str:
-    """`until 18:00` for a booking that has begun at `start`, else `from 14:00 to 18:00`; other days are named."""
+    """Formats the time of a booking: `until 18:00` if it has begun at `start`, else `from 14:00 to 18:00`.
+
+    Days other than that of `start` are named.
+    """
     end = until(start, booking.end, zone)
     if booking.start <= start:
         return f"until {end}"

@@ -1,7 +1,7 @@
-"""Expansion of RFC 5545 recurrence rules on the wall clock of their zone.
+"""Expansion of RFC 5545 recurrence rules in the local time of their zone.
 
-Weekly 09:00 in Berlin is 08:00Z in winter and 07:00Z in summer. Each occurrence lasts as long as the first does in
-UTC, so it costs the same GPU-hours on every night of the year.
+Weekly 09:00 in Berlin is 08:00Z in winter and 07:00Z in summer. All occurrences have the length of the first in UTC, so
+that each has the same GPU-hours even if clocks change during it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 
 
 def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: datetime) -> tuple[Interval, ...]:
-    """The times of a series in UTC, including the first.
+    """Returns the intervals of a series in UTC, including the first.
 
     Occurrences of a rule without COUNT and UNTIL begin by `until`; other rules are expanded completely.
 
     Raises:
-        Refused: The rule is invalid or finer than a day, its occurrences overlap, are more than AT_MOST, or do not
-            end within LONGEST_YEARS.
+        Refused: The rule is invalid or finer than a day, its occurrences overlap, there are more than AT_MOST, or they
+            do not end within LONGEST_YEARS.
     """
     local = start.astimezone(zone_of(zone)).replace(tzinfo=None)
     last = None if has_end(rule) else until.astimezone(zone_of(zone)).replace(tzinfo=None)
     duration = end - start
     found: list[Interval] = []
     for wall_clock in _wall_clocks(rule, local, zone, last):
-        # The first keeps its exact moment: of a local time that occurs twice it may be the second.
+        # The first occurrence keeps its exact moment, which may be the second one of a local time that occurs twice.
         begin = start.astimezone(UTC) if wall_clock == local else to_utc(wall_clock, zone)
         if found and begin < found[-1].end:
             message = "the series overlaps itself: it repeats before a booking of it has ended"
@@ -57,15 +57,15 @@ def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: dat
 
 
 def has_end(rule: str) -> bool:
-    """Whether the rule has a COUNT or UNTIL. Raises Refused for an invalid rule."""
+    """Returns whether the rule has a COUNT or UNTIL. Raises Refused for an invalid rule."""
     return not {"COUNT", "UNTIL"}.isdisjoint(_parts(rule))
 
 
 def _wall_clocks(text: str, start: datetime, zone: str, last: datetime | None) -> Iterator[datetime]:
-    """The rule's wall-clock times in order up to `last`, or up to the rule's own end if it is None.
+    """Yields the rule's local times in order up to `last`, or up to the rule's own end if `last` is None.
 
-    For a rule without occurrences (30 February) dateutil searches up to the year 9999, which takes seconds. The
-    calendar repeats every 400 years, weekdays included, so the rule is shifted to where few years are left.
+    For a rule without occurrences (30 February) dateutil searches up to the year 9999, which takes seconds. Since the
+    Gregorian calendar repeats every 400 years, weekdays included, the rule is shifted to a year shortly before 9999.
     """
     parts = _parts(text)
     until, counted = parts.pop("UNTIL", None), "COUNT" in parts
@@ -115,7 +115,7 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _until(text: str, zone: str) -> datetime:
-    """UNTIL on the zone's wall clock; RFC 5545 allows UTC, a date, or a local time."""
+    """Returns UNTIL in the local time of the zone. RFC 5545 allows UTC, a date, or a local time."""
     if re.fullmatch(r"\d{8}", text):
         return datetime.strptime(text + "235959", "%Y%m%d%H%M%S")
     if text.endswith("Z"):

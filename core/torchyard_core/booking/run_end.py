@@ -1,6 +1,6 @@
-"""The end of bookings with the runs that they were made for.
+"""Release of bookings at the end of the runs for which they were made.
 
-The desktop that saw the end of the run does it, else the next one that connects.
+The desktop that is connected when a run ends releases its booking, otherwise the next desktop that connects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ AHEAD = timedelta(days=400)
 def end_bookings(
     store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
 ) -> tuple[Booking, ...]:
-    """Releases bookings of ended runs, as known from these hosts and the history; `keep` as in `keeps_until`."""
+    """Releases bookings of ended runs, as known from the connected hosts and the history.
+
+    Args:
+        store: The calendar.
+        history: The runs that this desktop has launched.
+        links: Links to hosts, which list their runs.
+        keep: As for `keeps_until`.
+    """
     now = store.now()
     own = store.bookings(now, now + AHEAD, owner=store.person, live=True)
     made_for = {one.run_id: one for one in own if one.run_id}
@@ -31,7 +38,7 @@ def end_bookings(
     over: dict[str, dict[str, tuple[str, str]]] = {}
     in_use: set[str] = set()
     for run in list_runs(links, history):
-        # A run may also use the booking of an earlier one.
+        # A run may also use the booking that was made for an earlier run.
         booking = made_for.get(run.run_id) or by_id.get(run.booking)
         if booking is None:
             continue
@@ -45,7 +52,7 @@ def end_bookings(
     for booking_id in sorted(over.keys() - in_use):
         booking = by_id[booking_id]
         if booking.run_id not in over[booking_id]:
-            continue  # its current run is not known here yet
+            continue  # The state of the booking's current run is not known yet.
         ended, state = max(over[booking_id].values())
         if (after := end_of_run(store, booking, state, ended, keep)) is not None:
             changed.append(after)
@@ -53,11 +60,11 @@ def end_bookings(
 
 
 def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
-    """Releases or shortens a booking whose run has ended. Returns None if it stays unchanged."""
+    """Releases or shortens the booking of an ended run. Returns None if the booking stays unchanged."""
     now = store.now()
     if booking.run_id is None or not booking.is_live or booking.end <= now:
         return None
     end = keeps_until(booking, state, moment_of(ended) or now, keep)
-    if end is None or end <= max(now, booking.start):  # the run may have ended before its booking began
+    if end is None or end <= max(now, booking.start):  # The run may have ended before its booking began.
         return store.release(booking.id)
     return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

@@ -1,4 +1,4 @@
-"""Slots of a fleet, and their names: `gpu-b:2`, `gpu-b:0-3`, `gpu-b:*`, `big-cpu:cpu`, or a UUID."""
+"""Slots of a fleet and their names: `gpu-b:2`, `gpu-b:0-3`, `gpu-b:*`, `big-cpu:cpu`, or a UUID."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from torchyard_core.topology.host_facts import HostFacts
 
 
 def parse_slots(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The slots named in a list separated by commas or spaces, sorted and unique. Raises Refused for unknown names."""
+    """Returns the slots in a list of names separated by commas or spaces, sorted and unique.
+
+    Raises Refused for unknown names.
+    """
     named: dict[str, Slot] = {}
     for word in _words(text):
         for slot in _named(word, slots):
@@ -26,7 +29,7 @@ def parse_slots(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
 
 
 def format_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
-    """`gpu-b:2-5, gpu-c:cpu`; an unknown slot is named by its ID."""
+    """Formats slot IDs as names: `gpu-b:2-5, gpu-c:cpu`. An unknown slot is shown by its ID."""
     known = {slot.id: slot for slot in slots}
     wanted = list(ids)
     parts: list[str] = []
@@ -44,7 +47,7 @@ def format_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Splits at commas and spaces; in `gpu-b:0,2` the last host applies to `2`."""
+    """Splits text at commas and spaces. In `gpu-b:0,2` the last host also applies to `2`."""
     words: list[str] = []
     host = ""
     for word in re.split(r"[,\s]+", text.strip()):
@@ -89,9 +92,9 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
 
 
 def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:
-    """All GPUs of the checked hosts, and one CPU slot for each of them without GPUs.
+    """Returns all GPUs of the checked hosts, and one CPU slot for each checked host without GPUs.
 
-    A team's calendar leaves out the CPUs of *this computer*, a name that every member's computer has.
+    A team's calendar has no CPU slot for *this computer*, since every member's computer has that name.
     """
     found: list[Slot] = []
     for host in hosts:

@@ -1,4 +1,4 @@
-"""Times, dates and lengths as users write them, and their time zone."""
+"""Parsing of times, dates and lengths as users enter them, and the time zone of the user."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TIME_HINT = (
 
 @cache
 def zone_of(name: str) -> ZoneInfo:
-    """The zone of that IANA name. Raises Refused."""
+    """Returns the zone with an IANA name. Raises Refused."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -45,7 +45,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def local_zone() -> str:
-    """The IANA name of this computer's zone; UTC if unknown."""
+    """Returns the IANA name of this computer's zone, or UTC if unknown."""
     named = os.environ.get("TZ", "").lstrip(":")
     candidates = [named] if named else []
     link = Path("/etc/localtime")
@@ -61,23 +61,23 @@ def local_zone() -> str:
 
 
 def to_utc(local: datetime, zone: str) -> datetime:
-    """A wall-clock time of the zone, in UTC.
+    """Converts a local time of the zone to UTC.
 
-    A time that is skipped when clocks go forward is counted as if they had not (02:30 becomes 03:30); of a time that
-    occurs twice, the first: RFC 5545, 3.3.5.
+    As in RFC 5545, 3.3.5, a time that is skipped when clocks go forward is moved forward by the same hour (02:30
+    becomes 03:30), and a time that occurs twice means its first occurrence.
     """
     return local.replace(tzinfo=zone_of(zone), fold=0).astimezone(UTC)
 
 
 def instants(local: datetime, zone: str) -> tuple[datetime, ...]:
-    """The moments in UTC of a local time: one, none if clocks skip it, or two if it occurs twice that night."""
+    """Returns the moments of a local time in UTC: one, none if clocks skip it, or two if it occurs twice."""
     place = zone_of(zone)
     moments = {local.replace(tzinfo=place, fold=fold).astimezone(UTC) for fold in (0, 1)}
     return tuple(sorted(one for one in moments if one.astimezone(place).replace(tzinfo=None, fold=0) == local))
 
 
 def instant(local: datetime, zone: str) -> datetime:
-    """The only moment of `instants`. Raises Refused if there is none, or two."""
+    """Returns the only moment of a local time. Raises Refused if there is none, or two."""
     found = instants(local, zone)
     if len(found) == 1:
         return found[0]
@@ -91,7 +91,7 @@ def instant(local: datetime, zone: str) -> datetime:
 
 
 def length(text: str) -> timedelta:
-    """`4h`, `90m`, `1h30m`, `2d`, `1w`. Raises Refused."""
+    """Parses a length: `4h`, `90m`, `1h30m`, `2d`, `1w`. Raises Refused."""
     words = text.strip().lower()
     if not _LENGTH.fullmatch(words):
         raise Refused(f"`{text}` is not a length of time", code="bad_time", hint="Write 4h, 90m, 1h30m, 2d or 1w.")
@@ -107,7 +107,9 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
     """Parses a time: RFC 3339, `now`, `+4h`, or a local time of the zone.
 
     Local times are `2026-11-23 09:00`, `2026-W48-1 9:00`, `tomorrow 9`, `18:30` (today), or a date in words.
-    Raises Refused, also for a local time that does not exist or occurs twice.
+
+    Raises:
+        Refused: The time is invalid, does not exist, or occurs twice.
     """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     try:
@@ -131,8 +133,8 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
 def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime:
     """Parses the end of an interval that begins at `start`. Raises Refused.
 
-    A length (`+4h`, `4h`) counts from the start, and a time of day means the first one after it. Other texts are read
-    as by `moment`.
+    A length (`+4h`, `4h`) is added to the start. A time of day means its first occurrence after the start. Other texts
+    are parsed by `moment`.
     """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     if _LENGTH.fullmatch(words):
@@ -149,7 +151,7 @@ def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime
 
 
 def _written(words: str, zone: str, now: datetime) -> datetime:
-    """Raises ValueError, Refused."""
+    """Parses a local time or an RFC 3339 time in lower case. Raises ValueError or Refused."""
     local = now.astimezone(zone_of(zone)).replace(tzinfo=None)
     match = _CLOCK.fullmatch(words)
     if match and _is_clock(match):
@@ -157,10 +159,10 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
         day = _date(match["date"] or "today", local, clock)
         return instant(_at(day, clock), zone)
     try:
-        # A day begins at its first moment, also where clocks change at midnight.
+        # A day begins at its first moment, even in zones where clocks change at midnight.
         return to_utc(datetime.combine(_date(words, local, None), time()), zone)
     except ValueError:
-        if match and match["date"] and int(match["hour"]) <= 24:  # `tomorrow 9`
+        if match and match["date"] and int(match["hour"]) <= 24:  # The text has the form `tomorrow 9`.
             clock = _clock(match, words)
             return instant(_at(_date(match["date"], local, clock), clock), zone)
     written = datetime.fromisoformat(words.upper())
@@ -168,12 +170,12 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
 
 
 def _is_clock(match: re.Match[str]) -> bool:
-    """Whether it is certainly a time of day; a number alone may be part of a date."""
+    """Returns whether a match is certainly a time of day. A number alone may be part of a date."""
     return any(match[name] for name in ("half", "minute", "o_clock", "suffix"))
 
 
 def _clock(match: re.Match[str], text: str) -> timedelta:
-    """Time after midnight, up to 24:00. Raises Refused."""
+    """Returns the time after midnight, up to 24:00. Raises Refused."""
     hour = int(match["hour"])
     minute, second = int(match["minute"] or match["minute_ko"] or 0), int(match["second"] or 0)
     half = {"오전": "am", "오후": "pm"}.get(match["half"] or "", match["suffix"])
@@ -191,7 +193,10 @@ def _at(day: date, clock: timedelta) -> datetime:
 
 
 def _date(words: str, now: datetime, clock: timedelta | None) -> date:
-    """Raises ValueError."""
+    """Parses a date. With `clock`, a weekday means the next one at which this time of day is in the future.
+
+    Raises ValueError.
+    """
     if words in ("today", "tomorrow"):
         return now.date() + timedelta(days=words == "tomorrow")
     try:
@@ -231,10 +236,15 @@ _WITH_WEEKDAY = re.compile(rf"(?P<weekday>{_WEEKDAY}),?\s+(?P<date>.+)")
 
 
 def read_date(text: str, now: datetime, clock: time | None) -> date:
-    """The date that lower-case words name, where `now` is the wall clock. Raises ValueError.
+    """Parses a date in lower-case words. Raises ValueError.
 
-    A weekday is the first whose `clock` (None: its beginning) is after `now`; `next` before it means a day after today,
-    `다음 주` a day of the next week (from Monday). A date without a year is the next one, unless it passed recently.
+    A weekday is the first one whose `clock` (None: midnight) is after `now`. `next` before a weekday excludes today,
+    and `다음 주` means the week after (from Monday). A date without a year is the next one, unless it passed recently.
+
+    Args:
+        text: The date.
+        now: The local time.
+        clock: The time of day that belongs to the date.
     """
     today = now.date()
     if text == "모레":
@@ -245,12 +255,12 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
         return _of_a_week(match["which"] or "", _parsed(match["weekday"], today).weekday(), now, clock)
     for shape in _OF_A_YEAR:
         if match := shape.fullmatch(text):
-            # Without a year it is the first such day after RECENT before today.
+            # Without a year, the date is the first one later than RECENT before today.
             found = _parsed(text, today if match["year"] else today - RECENT)
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")
             return found
-    if match := _NUMBERS.fullmatch(text):  # dateparser reads 1.11. as a time of day
+    if match := _NUMBERS.fullmatch(text):  # dateparser reads `1.11.` as a time of day.
         return _of_numbers(int(match["day"]), int(match["month"]), match["year"], today)
     if match := _WITH_WEEKDAY.fullmatch(text):
         found = _dated(match["date"], now, clock)
@@ -289,7 +299,7 @@ def _of_numbers(day: int, month: int, year: str | None, today: date) -> date:
 
 
 def _parsed(text: str, today: date) -> date:
-    from dateparser.date import DateDataParser  # its import takes 0.2 s, which few times need
+    from dateparser.date import DateDataParser  # This import takes 0.2 s, and few dates require it.
 
     parser = DateDataParser(
         languages=["en", "ko"],

@@ -1,4 +1,4 @@
-"""Usage report: GPU-hours booked, used and idle, by person, host or week."""
+"""Usage report: booked, used and idle GPU-hours by person, host or week."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Parts = Mapping[tuple[str, str], list[Interval]]
 
 @dataclass(frozen=True)
 class UsageRow:
-    """GPU-hours of one person, host, or week (the date of its Monday)."""
+    """GPU-hours of one person, host or week. A week is identified by the date of its Monday."""
 
     key: str
     booked_h: float
@@ -45,9 +45,10 @@ def usage(
     by: By = "person",
     zone: str = "UTC",
 ) -> tuple[UsageRow, ...]:
-    """The rows, sorted by key. Bookings count up to their release; future time counts as booked, not as idle.
+    """Returns the rows of the report, sorted by key.
 
-    Use of a GPU that another person has booked counts as unbooked. CPU slots do not count.
+    Bookings count up to their release. Time in the future counts as booked, not as idle. Use of a GPU during another
+    person's booking counts as unbooked. CPU slots do not count.
     """
     if by not in get_args(By):
         raise UsageError(f"usage is shown by {', '.join(get_args(By))}, not by `{by}`", code="wrong_value")
@@ -72,7 +73,7 @@ def usage(
 
 
 def to_csv(rows: Iterable[UsageRow], by: By) -> str:
-    """CSV by RFC 4180 with a heading; hours with two decimals."""
+    """Formats rows as CSV (RFC 4180) with a header; hours have two decimals."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([by, "booked_gpu_hours", "used_gpu_hours", "idle_gpu_hours", "unbooked_gpu_hours"])
@@ -83,7 +84,7 @@ def to_csv(rows: Iterable[UsageRow], by: By) -> str:
 
 
 def _harmless(word: str) -> str:
-    """Quotes text that spreadsheets would run as a formula."""
+    """Quotes text that a spreadsheet would execute as a formula."""
     return f"'{word}" if word.startswith(("=", "+", "-", "@", "\t")) else word
 
 

@@ -18,7 +18,7 @@ from torchyard_core.booking.zone_weeks import by_week
 
 @dataclass(frozen=True)
 class Waiting:
-    """An entry of the waitlist. `state`: waiting, booked (with `booking_id`), withdrawn."""
+    """An entry of the waitlist. `state` is waiting, booked (with `booking_id`) or withdrawn."""
 
     id: str
     owner: str
@@ -38,12 +38,17 @@ def assign_places(
     rules: Rules,
     hours: Mapping[str, Mapping[datetime, float]],
 ) -> tuple[tuple[Waiting, Fit], ...]:
-    """The places for waiting entries, first come, first served.
+    """Returns the places for waiting entries in the order in which the entries were made.
 
-    A place that the rules do not allow for an entry stays free for the next ones.
+    A place that the rules do not allow for an entry stays free for the following entries.
 
     Args:
-        hours: GPU-hours of each owner, by start of the week.
+        waiting: The entries.
+        slots: The slots of the calendar.
+        busy: Booked intervals of each slot.
+        now: The current time.
+        rules: The team's rules.
+        hours: GPU-hours of each owner by start of the week.
     """
     taken = {gpu: list(intervals) for gpu, intervals in busy.items()}
     has = {person: dict(weeks) for person, weeks in hours.items()}
@@ -80,7 +85,7 @@ def wish_to_json(wish: Wish) -> dict[str, Any]:
 
 
 def wish_from_json(data: Any) -> Wish:
-    """The inverse of `wish_to_json`. Raises ValueError for other data."""
+    """Parses the output of `wish_to_json`. Raises ValueError for other data."""
     try:
         wish = Wish(
             **{

@@ -9,7 +9,10 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 
 def by_week(interval: Interval, zone: str) -> dict[datetime, float]:
-    """Seconds of the interval in each week (Monday 00:00 of the zone), by the week's start in UTC."""
+    """Returns the seconds of the interval in each week.
+
+    Keys are the starts of weeks (Monday 00:00 in the zone) in UTC.
+    """
     seconds: dict[datetime, float] = {}
     start = interval.start
     while start < interval.end:
@@ -21,14 +24,14 @@ def by_week(interval: Interval, zone: str) -> dict[datetime, float]:
 
 
 def week_of(moment: datetime, zone: str) -> datetime:
-    """The start of the moment's week, in UTC."""
+    """Returns the start of the week that contains the moment, in UTC."""
     local = moment.astimezone(zone_of(zone))
     monday = local.date() - timedelta(days=local.weekday())
     return to_utc(datetime.combine(monday, time()), zone)
 
 
 def day_of(moment: datetime, zone: str) -> Interval:
-    """The moment's local day."""
+    """Returns the local day that contains the moment."""
     start = to_utc(datetime.combine(moment.astimezone(zone_of(zone)).date(), time()), zone)
     return Interval(start, _days_after(start, zone, 1))
 

@@ -1,4 +1,4 @@
-"""Messages beside a command's answer about the calendar: what its synchronisation changed, and how old it is."""
+"""Messages about the calendar on stderr: changes by its synchronisation, and its age."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | None = None) -> None:
-    """Synchronises the calendar with the hosts that are connected, and prints what has changed.
+    """Synchronises the calendar with the connected hosts, and prints the changes.
 
-    A failure is printed beside the answer and does not fail the command: the next desktop synchronises again.
+    An error is printed and does not fail the command, since the next desktop synchronises again.
     """
     calendar = calendar or chosen.calendar()
     if not calendar.has_begun:
@@ -38,7 +38,7 @@ def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | Non
             _print_changes(chosen, store, done)
     except TorchyardError as error:
         remark(f"torchyard: the calendar was not brought up to date: {error.sentence()}")
-    except Exception as error:  # one row of the calendar must not fail a command about hosts or runs
+    except Exception as error:  # A faulty row of the calendar must not fail a command about hosts or runs.
         remark(f"torchyard: the calendar was not brought up to date: {type(error).__name__}: {error}")
 
 
@@ -57,7 +57,7 @@ def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSy
 
 
 def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
-    """Booking of this fleet's GPUs. A fleet file with errors is reported and adds none."""
+    """Returns the use case that books this fleet's GPUs. A fleet file with errors is reported and adds no GPUs."""
     from torchyard_core.app.book_gpus import BookGpus
 
     try:
@@ -68,7 +68,7 @@ def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
 
 
 def print_age(view: View, asked: Interval | None = None) -> None:
-    """Prints that the answer is not current, and why, and which part of the time asked for is unknown."""
+    """Prints that the answer is not current, the reason, and the part of the requested period that is unknown."""
     if view.is_live:
         return
     known = age(view, datetime.now(UTC)) or "nothing of the calendar is known here"

@@ -1,4 +1,4 @@
-"""The context of a command: the user's files, the fleet, the calendar and confirmation."""
+"""The context of a command: the user's files, the fleet, the calendar and confirmations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommandContext:
-    """The options before the command, and what they select."""
+    """The options before the command, and the objects that they select."""
 
     home: Home
     fleet_file: Path
@@ -42,15 +42,15 @@ class CommandContext:
 
     @property
     def facts_file(self) -> Path:
-        """Discovered facts about the hosts, beside the fleet file."""
+        """The file of host facts beside the fleet file."""
         return self.fleet_file.with_name("facts.json")
 
     def user_settings(self) -> UserSettings:
-        """The user settings (`settings.yaml`). Raises FileProblem, UsageError."""
+        """Reads the user settings (`settings.yaml`). Raises FileProblem or UsageError."""
         return read_user_settings(self.home.settings_file)
 
     def calendar(self) -> Calendar:
-        """The calendar, one for the whole command; opens its database on first use."""
+        """Returns the calendar, which the whole command shares. The calendar opens its database at first use."""
         from torchyard_core.app.desktop import calendar_of
 
         if not self.opened:
@@ -58,7 +58,7 @@ class CommandContext:
         return self.opened[0]
 
     def close(self) -> None:
-        """Keeps a copy of the bookings and closes the database; called at the end of a command."""
+        """Updates the local copy of the bookings and closes the database. Called at the end of a command."""
         for calendar in self.opened:
             calendar.keep()
             for what in sorted(calendar.unreadable):
@@ -66,14 +66,17 @@ class CommandContext:
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
-        """Time zone of the user's times: `--zone`, else the settings', else this computer's. Raises Refused."""
+        """Returns the zone of times that the user enters: `--zone`, else the settings', else this computer's.
+
+        Raises Refused.
+        """
         from torchyard_core.app.desktop import zone_for
         from torchyard_core.booking.time_parser import zone_of
 
         return zone_of(named).key if named else zone_for(self.user_settings())
 
     def inventory(self) -> Inventory:
-        """The fleet file. Raises FileProblem, or TorchyardError with all problems in it."""
+        """Returns the fleet file. Raises FileProblem, or TorchyardError with all problems of the file."""
         if self.fleet_is_named and not path_exists(self.fleet_file):
             raise FileProblem(
                 f"{self.fleet_file}: there is no such file.", code="no_file", hint=("Is the name right?", AddHost())
@@ -81,23 +84,26 @@ class CommandContext:
         return read_fleet(self.fleet_file).usable()
 
     def known(self, inventory: Inventory) -> tuple[HostFacts, ...]:
-        """The fleet's hosts as last discovered; asks none of them."""
+        """Returns the cached facts of the fleet's hosts. Contacts no host."""
         return planner_hosts(inventory.hosts, load_facts(self.facts_file))
 
     def fleet(self, hosts: Iterable[Host]) -> Fleet:
-        """A fleet of these hosts, not yet connected."""
-        from torchyard_core.fleet.fleet import Fleet  # imports paramiko, which takes a quarter of a second
+        """Creates a fleet of the hosts without connecting to them."""
+        from torchyard_core.fleet.fleet import Fleet  # The import loads paramiko, which takes 0.25 s.
 
         return Fleet(hosts, self.home.known_hosts, self.facts_file, terminal_questions(), remark)
 
     def desktop(self, fleet: Fleet) -> Desktop:
-        """What the use cases work with. Raises FileProblem, UsageError, Refused for wrong user settings."""
+        """Returns the files, hosts and calendar for the use cases.
+
+        Raises FileProblem, UsageError or Refused for invalid user settings.
+        """
         from torchyard_core.app.desktop import Desktop
 
         return Desktop(self.home, fleet, self.calendar(), self.zone())
 
     def confirm(self, question: str) -> bool:
-        """The user's answer; true with `-y`. Raises UsageError without a terminal to ask on."""
+        """Returns the user's answer, or true with `-y`. Raises UsageError if stdin is not a terminal."""
         if self.yes:
             return True
         if not sys.stdin.isatty():
@@ -107,7 +113,7 @@ class CommandContext:
         return typer.confirm(printable(question), err=True)
 
     def confirm_or_exit(self, question: str, otherwise: str = "Nothing was changed.") -> None:
-        """Ends the command with exit code 1, and prints `otherwise`, unless the user's answer is yes."""
+        """Prints `otherwise` and ends the command with exit code 1 unless the user answers yes."""
         if not self.confirm(question):
             remark(otherwise)
             raise typer.Exit(1)
@@ -117,7 +123,7 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Answer every question wi
 
 
 def command_context(context: typer.Context, *, yes: bool = False) -> CommandContext:
-    """The context that the root command has set up; `yes` is the command's own `-y`."""
+    """Returns the context that the root command has created. `yes` is the `-y` option of the command itself."""
     found = context.find_object(CommandContext)
     assert found is not None
     return replace(found, yes=found.yes or yes)

@@ -1,4 +1,4 @@
-"""The console script. Imports the command inside `main`, so that Ctrl-C during the import prints no traceback."""
+"""The console script. `main` imports the command, so that Ctrl-C during the import prints no traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def open_closed_streams() -> None:
-    """Opens /dev/null for each closed standard stream (`<&-`), whose descriptor a file could get otherwise."""
+    """Opens /dev/null for each closed standard stream (`<&-`), whose descriptor a file could otherwise get."""
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(lowest)

@@ -1,4 +1,4 @@
-"""Arguments that name a document: a file, or `-` for stdin."""
+"""Arguments that refer to a document: a file, or `-` for stdin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.wo
 
 
 def text_of(file: Path) -> tuple[str, str]:
-    """(text, name for messages). Raises FileProblem."""
+    """Returns the text of a file and its name for messages. Raises FileProblem."""
     from torchyard_core.yaml_io.yaml_file import MAX_BYTES, read_text
 
     if str(file) != "-":
@@ -33,7 +33,10 @@ def text_of(file: Path) -> tuple[str, str]:
 
 
 def topology_of(file: Path) -> TopologyFile:
-    """The topology in a file; one from stdin counts as in the current folder. Raises FileProblem."""
+    """Returns the topology in a file. Paths in a topology from stdin are relative to the current folder.
+
+    Raises FileProblem.
+    """
     from torchyard_core.topology.file import read_topology, topology_from_text
 
     if str(file) != "-":

@@ -1,4 +1,4 @@
-"""Counts Ctrl-C instead of raising KeyboardInterrupt in the middle of an operation."""
+"""Counting of Ctrl-C, instead of a KeyboardInterrupt in the middle of an operation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from types import FrameType
 
 @dataclass
 class Interrupts:
-    """The number of times that Ctrl-C was pressed, and what to call at once."""
+    """The number of times that Ctrl-C was pressed, and a callback."""
 
     count: int = 0
     _at_once: Callable[[], None] | None = field(default=None, repr=False)
 
     def take(self) -> bool:
-        """Whether Ctrl-C was pressed since the last call."""
+        """Returns whether Ctrl-C was pressed since the last call."""
         pressed, self.count = self.count > 0, 0
         return pressed
 
@@ -36,7 +36,7 @@ class Interrupts:
             self._at_once = None
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler."""
+        """Handles SIGINT."""
         self.count += 1
         if self._at_once is not None:
             self._at_once()
@@ -55,7 +55,7 @@ def counting_interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt on Ctrl-C inside the block, as a question at the terminal needs."""
+    """Raises KeyboardInterrupt on Ctrl-C inside the block, for questions on the terminal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -64,7 +64,10 @@ def raising_interrupts() -> Iterator[None]:
 
 
 def ask(question: str) -> str:
-    """A line from the terminal. Unlike `input`, never misses Ctrl-C. Raises EOFError, KeyboardInterrupt."""
+    """Reads a line from the terminal. In contrast to `input`, no Ctrl-C is lost.
+
+    Raises EOFError or KeyboardInterrupt.
+    """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing)
@@ -73,8 +76,8 @@ def ask(question: str) -> str:
             print(question, end="", flush=True)
             terminal = sys.stdin.fileno()
             while terminal not in select.select([terminal, reading], [], [])[0]:
-                os.read(reading, 1)  # another signal
-            line = os.read(terminal, 4096)  # a terminal gives one line
+                os.read(reading, 1)  # Another signal was received.
+            line = os.read(terminal, 4096)  # A terminal returns a single line.
     finally:
         signal.set_wakeup_fd(before)
         os.close(reading)

@@ -1,4 +1,4 @@
-"""Terminal prompts for logins: passphrases, passwords, one-time codes."""
+"""Prompts on the terminal during logins: passphrases, passwords, one-time codes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torchyard_core.text_sanitizer import printable
 
 
 def terminal_questions() -> Prompter | None:
-    """Prompts on the terminal; None without one, and then a login that needs an answer fails."""
+    """Returns the prompts on the terminal, or None without a terminal. Logins that need an answer then fail."""
     return TerminalQuestions() if sys.stdin.isatty() else None
 
 
 class TerminalQuestions:
-    """Asks on the terminal, wherever stdout goes. Ctrl-D refuses to answer; an empty line is an empty answer."""
+    """Prompts on the terminal, also if stdout is redirected. Ctrl-D cancels; an empty line is an empty answer."""
 
     def ask(self, question: CredentialPrompt) -> str | None:
-        """The answer, typed without echo where the question is hidden; None after Ctrl-D."""
+        """Returns the answer, or None after Ctrl-D. A hidden answer is typed without echo."""
         with quiet_screen(), _restored_terminal():
             if question.complaint:
                 remark(question.complaint)
@@ -47,9 +47,9 @@ def _typed(words: str) -> str:
 
 @contextmanager
 def _restored_terminal() -> Iterator[None]:
-    """Restores the terminal even if Ctrl-C ends the program, which does not wait for the asking thread."""
+    """Restores the terminal at the end of the block, also if Ctrl-C ends the program without waiting for the thread."""
     try:
-        import termios  # missing on Windows
+        import termios  # Windows does not have this module.
 
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)

@@ -1,7 +1,7 @@
-"""Output of commands: tables and sentences, JSON with --json, progress on a terminal only.
+"""Output of commands: tables, sentences, JSON with --json, and progress on a terminal.
 
 Control characters in text from hosts and other users are printed as escapes (`text_sanitizer`). Logs and documents are
-printed unchanged where the output is no terminal.
+printed unchanged if the output is not a terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def escape_unencodable() -> None:
 
 
 def discard_output() -> None:
-    """Discards buffered output that cannot be written any more (`| head`, a full disk), without an error at exit."""
+    """Discards buffered output that cannot be written (`| head`, a full disk), to avoid an error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -48,43 +48,43 @@ def discard_output() -> None:
 
 
 def is_unread() -> bool:
-    """Whether the reader of stdout or stderr has gone; a BrokenPipeError may also concern another pipe."""
+    """Returns whether the reader of stdout or stderr has closed it. A BrokenPipeError may also concern another pipe."""
     poll = select.poll()
     for descriptor in (1, 2):
-        poll.register(descriptor, 0)  # errors and hang-ups are always reported
+        poll.register(descriptor, 0)  # poll always reports errors and hang-ups.
     return bool(poll.poll(0))
 
 
 def repeat_options(**options: object) -> None:
-    """Sets the options that commands in hints repeat; None is an option that was not given."""
+    """Sets the options that commands in hints repeat. None stands for an option that was not given."""
     global _called_with
     given = [f" --{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
     _called_with = "".join(given)
 
 
 def as_called(text: str) -> str:
-    """The text with this command's own options in each `torchyard …`, so that it can be copied."""
+    """Returns the text with this command's options in each `torchyard …`, so that the commands can be copied."""
     return text.replace("`torchyard ", f"`torchyard{_called_with} ")
 
 
 def say(text: str = "", *, colour: str = "") -> None:
-    """Prints a line on stdout, in bold and a colour where that is a terminal."""
+    """Prints a line on stdout. On a terminal the line is bold and coloured."""
     text = printable(text)
     typer.echo(typer.style(text, fg=colour, bold=True) if colour and sys.stdout.isatty() else text)
 
 
 def print_document(text: str) -> None:
-    """Prints a document on stdout; on a terminal without control characters."""
+    """Prints a document on stdout. On a terminal, control characters are escaped."""
     typer.echo(printable(text) if sys.stdout.isatty() else text, nl=False)
 
 
 def remark(text: str) -> None:
-    """Prints a line beside the answer, on stderr."""
+    """Prints a message on stderr, separate from the answer on stdout."""
     typer.echo(printable(as_called(text)), err=True)
 
 
 def print_log_line(prefix: str, line: str, *, raw: bool = False) -> None:
-    """Prints a replica's line on stdout; on a terminal without control characters unless `raw`."""
+    """Prints a line of a replica's log on stdout. On a terminal, control characters are escaped unless `raw`."""
     sys.stdout.write(f"{prefix}{line if raw or not sys.stdout.isatty() else log_line(line)}\n")
 
 
@@ -94,28 +94,32 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """Prints one event of a stream as a line, and flushes it."""
+    """Prints an event of a stream as one line of JSON, and flushes stdout."""
     sys.stdout.write(printable_json(json.dumps(value, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
 
 
 def error_as_json(error: TorchyardError) -> dict[str, str]:
-    """The error as JSON, with this command's options in its hint."""
+    """Returns the error as JSON, with this command's options in its hint."""
     return {name: as_called(text) for name, text in error.to_json().items()}
 
 
 def print_error(error: TorchyardError, *, as_json: bool) -> None:
-    """Prints the error on stderr, and with --json on stdout as well."""
+    """Prints the error on stderr, and with --json also on stdout."""
     if as_json:
         try:
-            print_json_line({"error": error_as_json(error)})  # one line: it may end a stream of events
+            # The error is a single line, since it may follow a stream of events.
+            print_json_line({"error": error_as_json(error)})
         except OSError:
             discard_output()
     remark(f"torchyard: {error.sentence()}")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints columns as wide as their widest cell; never cuts or wraps the last one, so that lines can be searched."""
+    """Prints columns as wide as their widest cell.
+
+    The last column is never cut or wrapped, so that lines can be searched.
+    """
     cells = [list(headings), *[list(map(one_line, row)) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     bold = sys.stdout.isatty()
@@ -126,7 +130,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Any]:
-    """A rich progress display on stderr where that is a terminal; else None, and callers print plain lines."""
+    """Yields a rich progress display on stderr, or None if stderr is not a terminal and callers print plain lines."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -143,9 +147,9 @@ def progress_bars() -> Iterator[Any]:
 
 
 class HostProgress:
-    """Progress of several hosts: a bar per host on a terminal, else a line per host.
+    """Progress of several hosts: a progress bar per host on a terminal, else a line per host.
 
-    All but `arrived` may be called on any thread.
+    All methods except `arrived` are thread-safe.
     """
 
     def __init__(self, hosts: Iterable[str], bars: Any):
@@ -153,12 +157,12 @@ class HostProgress:
         self._tasks = {} if bars is None else {host: bars.add_task(f"{host}: logging in", total=None) for host in hosts}
 
     def doing(self, host: str, what: str) -> None:
-        """Shows the current operation, whose duration is unknown."""
+        """Shows an operation of unknown duration."""
         if self._bars is not None:
             self._bars.update(self._tasks[host], description=printable(f"{host}: {what}"))
 
     def sent(self, host: str, done: int, total: int) -> None:
-        """Shows how many bytes of the total were sent."""
+        """Shows the number of bytes sent out of the total."""
         if self._bars is not None:
             self._bars.update(self._tasks[host], description=f"{host}: sending", completed=done, total=total)
 
@@ -171,14 +175,14 @@ class HostProgress:
 
 @contextmanager
 def host_progress(hosts: Iterable[str]) -> Iterator[HostProgress]:
-    """Shows progress while it is open."""
+    """Shows the progress of hosts during the block."""
     with progress_bars() as bars:
         yield HostProgress(hosts, bars)
 
 
 @contextmanager
 def quiet_screen() -> Iterator[None]:
-    """Hides progress bars inside the block, while a question is asked."""
+    """Hides progress bars during the block, for a question to the user."""
     paused = list(_on_screen)
     for progress in paused:
         progress.stop()

@@ -1,4 +1,4 @@
-"""The `torchyard` command: its commands, the options that they share, and its exit codes."""
+"""The `torchyard` command: its commands, their common options, and the exit codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
-    """All commands. Overrides click, which ends silently at any broken pipe, also one that is not the output."""
+    """The group of all commands. Handles broken pipes, since click ends silently even if the pipe is not the output."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -70,7 +70,7 @@ app.command("export")(import_export.export)
 app.add_typer(presets.app, name="presets")
 app.command("gui")(gui.gui)
 
-# click's exceptions, found through typer: newer versions of typer bring their own copy of click.
+# click's exceptions are imported through typer, because newer versions of typer contain their own copy of click.
 WrongUsage: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended, as in shells."""
@@ -114,13 +114,13 @@ def set_up(
 
 
 def main() -> None:
-    """Runs the command. Each error becomes a sentence and an exit code, never a traceback."""
+    """Runs the command. Errors are printed as a message with an exit code, never as a traceback."""
     as_json = "--json" in sys.argv
     escape_unencodable()
     try:
         code = app(standalone_mode=False, prog_name="torchyard")
         if code == INTERRUPTED:
-            raise KeyboardInterrupt  # newer versions of typer return this exit code, older ones raise Abort
+            raise KeyboardInterrupt  # Newer versions of typer return this exit code; older versions raise Abort.
         sys.exit(code)
     except TorchyardError as error:
         print_error(error, as_json=as_json)
@@ -134,14 +134,14 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         print_error(TorchyardError("interrupted.", code="interrupted"), as_json=as_json)
         sys.exit(INTERRUPTED)
-    except Exception as error:  # the outer edge of the program
+    except Exception as error:  # The last resort prints unexpected errors without a traceback.
         explanation = _explained(error)
         print_error(explanation, as_json=as_json)
         sys.exit(explanation.exit_code)
 
 
 def _explained(error: Exception) -> TorchyardError:
-    """The error to print for an exception; its hint names the file that holds the traceback."""
+    """Returns the error to print for an unexpected exception. Its hint contains the file with the traceback."""
     if isinstance(error, OSError) and error.errno in _SYSTEM_HINTS:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         return TorchyardError(f"{where}{error.strerror}.", code="system", hint=_SYSTEM_HINTS[error.errno])

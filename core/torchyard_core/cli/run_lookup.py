@@ -1,4 +1,4 @@
-"""The run that a command names, its hosts, and this desktop's history."""
+"""Lookup of the run that a command refers to, its hosts, and this desktop's history."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def history_of(chosen: CommandContext) -> History:
-    """The runs that this desktop has launched."""
+    """Returns the history of the runs that this desktop has launched."""
     return History(chosen.home.history)
 
 
 def record_end(history: History, ended: dict[str, Any]) -> None:
-    """Records a run's last event in this desktop's history; a disk error is only reported."""
+    """Records a run's last event in this desktop's history. A disk error is reported without failing the command."""
     try:
         history.update(ended["run_id"], **fields_at_end(ended))
     except OSError as error:
@@ -30,9 +30,13 @@ def record_end(history: History, ended: dict[str, Any]) -> None:
 
 
 def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
-    """The run that `run_id` names (see `find_run`). Asks the hosts unless this desktop has launched it.
+    """Returns the run that `run_id` refers to (see `find_run`).
 
-    Raises UsageError where no run or several match; Unreachable where no host that answers knows it.
+    Asks the hosts unless this desktop has launched the run.
+
+    Raises:
+        UsageError: No run or several runs match.
+        Unreachable: A host does not answer, and the other hosts do not know the run.
     """
     history = history_of(chosen)
     own = [run for run in list_runs({}, history) if run.run_id == run_id and run.primary in fleet.hosts]
@@ -51,7 +55,11 @@ def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
 
 
 def links_of(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], bool]:
-    """(links to the run's hosts that answer, whether all do). Prints the errors of the others."""
+    """Connects to the run's hosts, and prints the errors of hosts that do not answer.
+
+    Returns:
+        The links by host name, and whether all hosts answer.
+    """
     links, errors = links_of_run(fleet, run)
     for error in errors.values():
         remark(f"torchyard: {error.sentence()}")

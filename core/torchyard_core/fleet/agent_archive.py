@@ -1,4 +1,4 @@
-"""The agent's archive: its sources in one file, built reproducibly on every desktop."""
+"""The agent's archive: the sources of the agent in one file. The build is reproducible on every desktop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTRY_POINTS = {
 
 @dataclass(frozen=True)
 class Archive:
-    """The archive that is installed on hosts."""
+    """The archive of the agent that is installed on hosts."""
 
     version: str
     sha256: str
@@ -49,7 +49,7 @@ def _sources(folder: Traversable, path: str) -> dict[str, str]:
 
 
 def hash_of_sources(sources: Mapping[str, str]) -> str:
-    """The hash of the sources as a host computes it from the unpacked files (`torchyard_agent.bootstrap`)."""
+    """Returns the hash that a host computes from the unpacked files (`torchyard_agent.bootstrap`)."""
     digest = hashlib.sha256()
     for path, text in sorted(sources.items()):
         data = text.encode()
@@ -60,7 +60,7 @@ def hash_of_sources(sources: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=1)
 def build_archive() -> Archive:
-    """The archive of this installation's agent and roles."""
+    """Builds the archive of this installation's agent and roles."""
     sources: dict[str, str] = {}
     for package in PACKAGES:
         sources.update(_sources(importlib.resources.files(package), package))

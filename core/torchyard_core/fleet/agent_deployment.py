@@ -1,8 +1,9 @@
 """Deployment of the agent and connection to its daemon, over one channel and with one interpreter on the host.
 
-The channel runs `/bin/sh` (not the login shell, which may be csh or print text), which runs the first interpreter that
-is new enough. The interpreter reads the bootstrap and, if it is missing, the archive from stdin, starts the daemon if
-none runs, and becomes the bridge to it. Output before a line with the nonce is ignored.
+The channel runs `/bin/sh` instead of the login shell, which may be csh or print text. The shell runs the first
+interpreter that is new enough. The interpreter reads the bootstrap and, if the host has no agent, the archive from
+stdin, starts the daemon if none runs, and becomes the bridge to the daemon. Output before a line with the nonce is
+ignored.
 """
 
 from __future__ import annotations
@@ -76,15 +77,15 @@ def attach(
     replace_same_version: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> DaemonClient:
-    """Connects to the daemon of `host`, after installing and starting the agent if necessary.
+    """Connects to the daemon of `host`. Installs and starts the agent if necessary.
 
-    An older agent is replaced while its runs continue; a newer one is kept. `link.remark` tells the user about a
-    different version.
+    An agent older than this desktop's is replaced, and its runs continue; a newer agent is kept. `link.remark` contains
+    a message for the user about a different version.
 
     Args:
         install: Whether to install an agent on a host without one.
-        replace_same_version: Whether to replace an agent of the same version with other sources. This is done once,
-            so that two desktops do not replace each other's agents forever.
+        replace_same_version: Whether to replace an agent of the same version that has other sources. It is replaced
+            only once, so that two desktops do not replace each other's agents forever.
         progress: Called while the archive is sent.
 
     Raises:
@@ -123,7 +124,7 @@ def attach(
 
 
 class _DaemonExited(Exception):
-    """Raised if the daemon exited while the connection was made, for example in favour of a newer one."""
+    """Raised if the daemon exited while the connection was made, for example because a newer daemon replaced it."""
 
     def __init__(self, error: AgentFailed):
         super().__init__(error.message)
@@ -131,13 +132,17 @@ class _DaemonExited(Exception):
 
 
 def _retire(link: DaemonClient) -> AgentRefused | None:
-    """Asks the daemon to exit and waits for it. Returns its refusal, after which the link stays open."""
+    """Asks the daemon to exit, and waits for the end of the connection.
+
+    Returns:
+        The error if the daemon refused, in which case the link stays open; else None.
+    """
     gone = threading.Event()
     link.on_close(gone.set)
     try:
         link.call("retire", {"by": desktop_identity()})
     except Unreachable:
-        pass  # it exited before its answer was sent
+        pass  # The daemon may exit before its answer is sent.
     except AgentRefused as refusal:
         return refusal
     gone.wait(RETIRE_WITHIN_S)
@@ -146,14 +151,14 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
 
 
 def interpreters(host: Host) -> list[str]:
-    """Candidates for the agent's interpreter, in the order of preference."""
+    """Returns the candidates for the agent's interpreter in order of preference."""
     own = [sys.executable] if host.local else []
     candidates = [host.agent_python, "/usr/bin/python3", host.python, *own, "python3", "python"]
     return list(dict.fromkeys(path for path in candidates if path))
 
 
 def command_line(host: Host, nonce: str) -> list[str]:
-    """The arguments of the command that runs on the host."""
+    """Returns the arguments of the command that runs on the host."""
     return ["/bin/sh", "-c", _SHELL, "sh", nonce, _INTERPRETER, *interpreters(host)]
 
 
@@ -162,7 +167,7 @@ def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool,
     channel = _open(host, dialer, nonce)
     try:
         return _bridge(host, channel, nonce, archive, install, progress)
-    except BaseException:  # also on Ctrl-C, the connection must be closed
+    except BaseException:  # BaseException includes KeyboardInterrupt: the connection must be closed in any case.
         channel.close()
         raise
 
@@ -229,7 +234,7 @@ def _bridge(
 
 
 class _AnswerReader:
-    """Reads the answers, which are lines that begin with the nonce, among other output of the login."""
+    """Reads the answers of the bootstrap: lines that begin with the nonce, among other output of the login."""
 
     def __init__(self, host: Host, channel: Channel, nonce: str):
         self._host = host
@@ -242,12 +247,12 @@ class _AnswerReader:
         try:
             self._channel.send(data)
         except (OSError, EOFError) as error:
-            # The interpreter has exited. Its last answer explains more than the broken pipe.
+            # The interpreter has exited. Its last answer explains the cause better than the broken pipe.
             self.next()
             raise self._broken() from error
 
     def next(self) -> dict[str, Any]:
-        """The next answer. Raises NoPython, or AgentFailed with the other output of the host."""
+        """Returns the next answer. Raises NoPython, or AgentFailed with the other output of the host."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while True:
             start = self._buffer.find(self._mark)
@@ -273,7 +278,7 @@ class _AnswerReader:
             self._buffer += data
 
     def rest(self) -> bytes:
-        """The bytes received after the last answer."""
+        """Returns the bytes received after the last answer."""
         rest, self._buffer = self._buffer, b""
         return rest
 
@@ -305,7 +310,7 @@ class _AnswerReader:
         if self._host.transport is Transport.OPENSSH and (explained := explain(self._host.name, errors)):
             return explained
         printed = f"{errors}\n{self._buffer.decode(errors='replace')}"
-        if "Traceback (most recent call last)" in printed:  # the last line of a traceback names the error
+        if "Traceback (most recent call last)" in printed:  # The last line of a traceback contains the error.
             printed = printed.rstrip().rpartition("\n")[2]
         output = " ".join(printed.split())[-300:].rstrip(".")
         return AgentFailed(

@@ -1,6 +1,7 @@
-"""Exchange of the calendar with agents, which cannot access it: dated copies to them, evidence of use from them.
+"""Exchange of the calendar with agents, which have no access to the database.
 
-The copies are JSON made by `torchyard_core.booking.store`, a higher layer.
+Agents receive dated copies of the calendar, and return evidence of use. The copies are JSON produced by a higher layer,
+`torchyard_core.booking.store`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ANSWER_S = 20.0
 
 
 def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, DaemonClient]:
-    """The links that are open now, of these hosts or all. Opens none."""
+    """Returns the open links to the named hosts, by default to all hosts. Opens no links."""
     found = {name: fleet.open_link(name) for name in (fleet.hosts if names is None else names)}
     return {name: link for name, link in found.items() if link is not None}
 
@@ -26,12 +27,13 @@ def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Da
 def push_calendar(
     links: Mapping[str, DaemonClient], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
 ) -> dict[str, TorchyardError]:
-    """Sends the calendar to these hosts concurrently. Older agents accept none.
+    """Sends the calendar to hosts concurrently. Older agents do not support the request.
 
-    Hosts that have this revision are only asked to confirm it as of `taken`. `snapshot` is called if one has another.
+    A host that already has the revision only confirms it as of `taken`. `snapshot` is called if a host has another
+    revision.
 
     Returns:
-        The error of each host that did not accept it.
+        The errors by host name, for the hosts that did not accept the calendar.
     """
     params: dict[str, Any] = {"revision": revision, "by": desktop_identity()}
     asked = {
@@ -47,7 +49,7 @@ def push_calendar(
 
 
 def collect_evidence(links: Mapping[str, DaemonClient], since: str | None = None) -> dict[str, dict[str, Any]]:
-    """The hosts' evidence of use and of idle bookings since `since`. Hosts that do not answer are left out."""
+    """Returns the hosts' evidence of use and of idle bookings after `since`. Hosts that do not answer are left out."""
     pending = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
     return _answers(pending)[0]
 

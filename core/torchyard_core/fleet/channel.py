@@ -13,23 +13,23 @@ from typing import Protocol
 
 
 class Channel(Protocol):
-    """The only channel of a connection to a host."""
+    """The byte stream of a connection to a host. A connection has one channel."""
 
     def send(self, data: bytes) -> None:
         """Sends all of `data`. Raises OSError if the connection is closed."""
 
     def receive(self, timeout_s: float | None) -> bytes:
-        """The next bytes; empty at the end. Raises TimeoutError."""
+        """Returns the next bytes, or an empty value at the end of the stream. Raises TimeoutError."""
 
     def errors(self) -> str:
-        """The last output of the program on standard error."""
+        """Returns the last output of the program on standard error."""
 
     def close(self) -> None:
-        """Ends the connection. Safe to call twice, and from any thread."""
+        """Closes the connection. Safe to call twice and from any thread."""
 
 
 class ProcessChannel:
-    """A program of this computer: the shell for a local host, the system's `ssh` for `transport: openssh`."""
+    """A channel to a process on this computer: a shell for a local host, or `ssh` for `transport: openssh`."""
 
     def __init__(self, argv: Sequence[str]):
         self._process = subprocess.Popen(
@@ -92,7 +92,7 @@ class ProcessChannel:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with self._reading:  # no reader polls the descriptors any more
+        with self._reading:  # After acquiring the lock, no thread polls the descriptors.
             self._output.close()
             self._errors.close()
             os.close(self._wake_writer)

@@ -1,6 +1,7 @@
 """Prompts for passphrases, passwords and one-time codes.
 
-Each is asked once, when a login needs it, and kept only in memory: never in a file, a log, an event or JSON.
+The user is prompted when a login requires a credential. Credentials are kept only in memory, and never written to a
+file, a log, an event or JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CredentialKind(StrEnum):
 
 @dataclass(frozen=True)
 class CredentialPrompt:
-    """A prompt for one credential. All texts are printable single lines."""
+    """A prompt for one credential. All texts are single lines without control characters."""
 
     kind: CredentialKind
     host: str
@@ -52,17 +53,20 @@ class CredentialPrompt:
 
 
 class Prompter(Protocol):
-    """Asks the user: on the terminal, or in a dialog of the window."""
+    """Prompts the user on the terminal or in a dialog of the window."""
 
     def ask(self, question: CredentialPrompt) -> str | None:
         """Returns the answer, or None if the user cancels the login. An empty passphrase skips the key.
 
-        Called on the thread of a login, which it may block, and never concurrently.
+        Prompts are never concurrent. They are made on the thread of a login and may block it.
         """
 
 
 class NotAnswered(Exception):
-    """Raised if a prompt has no valid answer. `given_up`: the user was asked, and cancelled or failed."""
+    """Raised if a prompt has no valid answer.
+
+    `given_up` is true if the user was prompted and cancelled, or gave no valid answer.
+    """
 
     def __init__(self, question: CredentialPrompt, *, given_up: bool):
         super().__init__(question.about)
@@ -71,10 +75,10 @@ class NotAnswered(Exception):
 
 
 class CredentialCache:
-    """Credentials of this session. Concurrent logins that need the same credential prompt once."""
+    """Credentials entered in this session. Concurrent logins that need the same credential prompt the user once."""
 
     def __init__(self, questions: Prompter | None = None):
-        """Without `questions` the user cannot be asked."""
+        """Creates an empty cache. Without `questions` the user cannot be prompted."""
         self._questions = questions
         self._asking = threading.Lock()
         self._guard = threading.Lock()
@@ -84,19 +88,19 @@ class CredentialCache:
 
     @property
     def can_ask(self) -> bool:
-        """Whether the user can be asked."""
+        """Whether the user can be prompted."""
         return self._questions is not None
 
     @contextmanager
     def exclusive(self, key: Hashable) -> Iterator[None]:
-        """Blocks other logins that need the same credential until it is known or cancelled."""
+        """Blocks other logins that need the same credential until it is known or the prompt is cancelled."""
         with self._guard:
             lock = self._locks[key]
         with lock:
             yield
 
     def known(self, key: Hashable) -> object | None:
-        """The credential stored under `key`, if any."""
+        """Returns the credential stored under `key`, or None."""
         with self._guard:
             return self._known.get(key)
 
@@ -106,12 +110,15 @@ class CredentialCache:
             self._known[key] = credential
 
     def forget(self, key: Hashable) -> None:
-        """Removes a credential that proved wrong."""
+        """Removes a credential that the server or the key rejected."""
         with self._guard:
             self._known.pop(key, None)
 
     def ask(self, key: Hashable, question: CredentialPrompt, began: float) -> str:
-        """Prompts the user. Raises NotAnswered, also if the user cancelled another login since `began` (monotonic)."""
+        """Prompts the user and returns the answer.
+
+        Raises NotAnswered, also if the user has cancelled the prompt of another login since `began` (monotonic).
+        """
         if self._questions is None:
             raise NotAnswered(question, given_up=False)
         with self._asking:
@@ -131,9 +138,20 @@ class CredentialCache:
         use: Callable[[str], Credential | None],
         complaint: str,
     ) -> Credential | None:
-        """Returns the stored credential, or prompts up to TRIES times until `use` accepts the answer, and stores it.
+        """Returns the stored credential, or prompts for it up to TRIES times and stores it.
 
-        `use` returns the credential, or None for a wrong answer. Returns None for an empty answer. Raises NotAnswered.
+        Args:
+            key: The key of the credential in this cache.
+            question: The prompt.
+            began: The start of the login (monotonic).
+            use: Converts an answer to the credential, or returns None for a wrong answer.
+            complaint: The message for a wrong answer, shown by the next prompt.
+
+        Returns:
+            The credential, or None for an empty answer.
+
+        Raises:
+            NotAnswered: The user cancelled, or all answers were wrong.
         """
         with self.exclusive(key):
             if (known := self.known(key)) is not None:
@@ -152,5 +170,5 @@ class CredentialCache:
 
 
 def printable(text: str) -> str:
-    """A server's text made safe for display: one printable line of limited length, without terminal controls."""
+    """Returns text of a server as one printable line of limited length without terminal control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))[:MAX_SHOWN].strip()

@@ -23,10 +23,13 @@ CALL_TIMEOUT_S = 60.0
 
 
 class DaemonClient:
-    """Sends requests to the host's daemon and passes its notifications to listeners. Thread-safe."""
+    """Sends requests to a host's daemon and passes its notifications to listeners. Thread-safe."""
 
     def __init__(self, host: str, channel: Channel, received: bytes = b""):
-        """`received` are bytes of the daemon that were read from the channel before."""
+        """Creates a client.
+
+        `received` contains bytes that the daemon sent and that were already read from the channel.
+        """
         self.host = host
         self.hello: dict[str, Any] = {}
         """The daemon's answer to `hello`: version, sha256, pid, node."""
@@ -59,7 +62,7 @@ class DaemonClient:
         return not self._closed
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
-        """Sends a request. The future raises what `call` raises."""
+        """Sends a request. The returned future raises the errors of `call`."""
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
@@ -82,9 +85,9 @@ class DaemonClient:
         """Sends a request and waits for the answer.
 
         Raises:
-            AgentRefused: The daemon refused, with its message.
+            AgentRefused: The daemon refused the request; the error has the daemon's message.
             Unreachable: The connection ended.
-            AgentFailed: No answer arrived in time, or it was malformed.
+            AgentFailed: The answer did not arrive in time, or was malformed.
         """
         try:
             return self.submit(method, params or {}).result(timeout_s)
@@ -93,7 +96,10 @@ class DaemonClient:
             raise AgentFailed(self.host, message, hint="The host may be overloaded; try again.") from None
 
     def listen(self, method: str, listener: Listener) -> Callable[[], None]:
-        """Registers a listener, called on the link's thread. Returns a function that removes it."""
+        """Registers a listener for a notification, and returns a function that removes it.
+
+        The listener is called on the client's thread.
+        """
         with self._lock:
             self._listeners.setdefault(method, []).append(listener)
 
@@ -105,7 +111,10 @@ class DaemonClient:
         return stop
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Registers a callback for the end of the connection. Calls it at once if the connection has ended."""
+        """Registers a callback for the end of the connection.
+
+        It is called at once if the connection has already ended.
+        """
         with self._lock:
             if not self._closed:
                 self._on_close.append(callback)
@@ -133,7 +142,7 @@ class DaemonClient:
         except MalformedMessage as error:
             self._fault = self._malformed(f"it sent an invalid message: {error}")
         except (OSError, EOFError):
-            pass  # `_close` fails the pending requests
+            pass  # `_close` raises the error in all pending requests.
         finally:
             self._close()
 
@@ -142,7 +151,7 @@ class DaemonClient:
             name = str(message["method"])
             if place := find_mismatch(message.get("params", {}), NOTIFICATIONS.get(name, dict)):
                 if name == "telemetry":
-                    return  # a bad sample can be skipped
+                    return  # A malformed sample is ignored, since the next one follows soon.
                 raise MalformedMessage(f"{name} with a malformed `{one_line(place[:80])}`")
             if name == "fault":
                 self._fault = self._ended(message["params"])

@@ -1,4 +1,4 @@
-"""The fleet: one reusable link per host, opened concurrently, and cached facts of the hosts."""
+"""The fleet: one shared link per host, opened concurrently, and cached facts of the hosts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Arrival = Callable[[str, Answer | HostError], None]
 
 
 class Fleet:
-    """Opens links to hosts, keeps them, and closes them at the end. A dead host does not delay others."""
+    """Opens and keeps one link per host. A host that does not answer does not delay the others."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Fleet:
             known_hosts: Torchyard's own file of trusted host keys.
             facts_file: The cache of host facts.
             questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if
-                facts cannot be written.
+            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if facts
+                cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
@@ -82,7 +82,10 @@ class Fleet:
         self.close()
 
     def use(self, hosts: Iterable[Host]) -> None:
-        """Replaces the hosts and re-reads `~/.ssh/config`. Closes links to hosts that were removed or changed."""
+        """Replaces the hosts and reads `~/.ssh/config` again.
+
+        Closes the links to hosts that were removed or changed.
+        """
         after = {host.name: host for host in hosts}
         self.dialer.reread()
         with self._lock:
@@ -93,7 +96,7 @@ class Fleet:
             in_background(link.close)
 
     def open_link(self, name: str) -> DaemonClient | None:
-        """The link to a host if it is open now. Opens none."""
+        """Returns the link to a host if it is open. Opens no link."""
         with self._lock:
             link = self._links.get(name)
         return link if link is not None and link.is_open else None
@@ -106,7 +109,7 @@ class Fleet:
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
     ) -> DaemonClient:
-        """The link to a host, opened if necessary. The options are those of `attach`. Raises HostError."""
+        """Returns the link to a host; opens one if necessary. The options are those of `attach`. Raises HostError."""
         known = self.open_link(name)
         if known is not None and not replace_same_version:
             return known
@@ -133,16 +136,19 @@ class Fleet:
                 return link
         link.close()
         if wanted and other is not None:
-            return other  # another thread opened a link first
+            return other  # Another thread opened a link first.
         reason = "the fleet was closed" if closed else f"{name} was removed from the fleet"
         raise HostError(name, f"{reason} while connecting to the host.")
 
     def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, DaemonClient | HostError]:
-        """Opens links to these hosts (all by default) concurrently. Returns the link or error of each."""
+        """Opens links to the named hosts, by default to all hosts, concurrently.
+
+        Returns the link or the error of each.
+        """
         return self.each(self.hosts if names is None else names, partial(self.link, install=install))
 
     def known(self) -> Sequence[HostFacts]:
-        """The cached facts of every host, for the planner, with the latest GPU usage where it is still current."""
+        """Returns the cached facts of all hosts for the planner, with the last known GPU use if it is recent."""
         with self._lock:
             unkept = dict(self._found)
         planned = planner_hosts(list(self.hosts.values()), {**load_facts(self._facts_file), **unkept})
@@ -154,20 +160,23 @@ class Fleet:
     def reach(
         self, names: Sequence[str], arrived: Callable[[str, AgentLink | HostError], None] = lambda host, link: None
     ) -> dict[str, AgentLink | HostError]:
-        """Connects to the hosts concurrently. Returns a link or the error of each; `arrived` gets each one at once."""
+        """Connects to hosts concurrently.
+
+        Returns the link or the error of each host, and passes it to `arrived` at once.
+        """
         return dict(self.each(names, self.link, arrived))
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
-        """Reads and caches a host's facts and the use of its GPUs. Raises HostError or AgentRefused."""
+        """Reads and caches a host's facts, and reads the use of its GPUs. Raises HostError or AgentRefused."""
         host = self._host(name)
-        # On this computer, the default interpreter for programs is Torchyard's own.
+        # On this computer, the default interpreter for programs is the one that runs Torchyard.
         wanted = python or host.python or (sys.executable if host.local else None)
         link = self.link(name)
         facts: dict[str, Any] = link.call("host.facts", {"python": wanted}, LOOK_TIMEOUT_S)
         try:
             sample = link.call("telemetry.sample", {}, SAMPLE_TIMEOUT_S)
         except AgentRefused:
-            sample = None  # the facts are valid without the use of GPUs
+            sample = None  # The facts are valid without the use of the GPUs.
         with self._lock:
             unkept = self._keep(host, facts)
             self._used.pop(name, None)
@@ -178,7 +187,7 @@ class Fleet:
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Writes facts to the file, else keeps them in memory. Returns the first error of the file."""
+        """Writes facts to the file, or keeps them in memory if that fails. Returns the first error of the file."""
         if self._closed:
             return None
         try:
@@ -205,10 +214,10 @@ class Fleet:
     def each(
         self, names: Iterable[str], ask: Callable[[str], Answer], arrived: Arrival[Answer] = lambda host, answer: None
     ) -> dict[str, Answer | HostError]:
-        """Calls `ask` for each host concurrently. Returns its result or HostError by host.
+        """Calls `ask` for each host concurrently. Returns the result or the HostError of each host.
 
-        `arrived` is called with each result on the caller's thread. Ctrl-C ends the waiting at once, as the calls run
-        on daemon threads.
+        `arrived` is called with each result on the caller's thread. Ctrl-C ends the wait at once, as the calls run on
+        daemon threads.
         """
         slots = threading.BoundedSemaphore(AT_ONCE)
 

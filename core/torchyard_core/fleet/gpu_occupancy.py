@@ -1,4 +1,4 @@
-"""Users of GPUs at present, from a sample of a host's telemetry."""
+"""Current users of GPUs, from a sample of a host's telemetry."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ SAMPLE_TIMEOUT_S = 30.0
 
 
 def user_of(process: dict[str, Any]) -> str:
-    """A process as text: RUN/REPLICA for a replica of Torchyard, else as in `lee: python (4711)`."""
+    """Returns a process as text: RUN/REPLICA for a replica of Torchyard, else `lee: python (4711)`."""
     return str(process["replica"] or f"{process['user']}: {process['program']} ({process['pid']})")
 
 
 def users_of(gpu: dict[str, Any]) -> list[str]:
-    """The distinct users of one GPU of a sample."""
+    """Returns the distinct users of a GPU in a sample."""
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
 def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-    """The host's facts with the use of its GPUs from a telemetry sample. With None the use is unknown."""
+    """Returns the host's facts with the use of its GPUs from a telemetry sample.
+
+    Without a sample the use is unknown.
+    """
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
     users = {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if _workers(gpu)}
@@ -31,7 +34,7 @@ def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFa
 
 
 def _workers(gpu: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The processes on a GPU other than display servers."""
+    """Returns the processes on a GPU except display servers."""
     return [process for process in gpu["processes"] if process.get("draws_screen") is not True]
 
 
@@ -41,6 +44,6 @@ def _logins(gpu: Mapping[str, Any]) -> str:
 
 
 def replicas_without_gpu(sample: dict[str, Any]) -> list[str]:
-    """The replicas on a host that use no GPU."""
+    """Returns the replicas on a host that use no GPU."""
     on_gpus = {process["replica"] for gpu in sample["gpus"] for process in gpu["processes"]}
     return [replica for replica in sample["replicas"] if replica not in on_gpus]

@@ -1,4 +1,4 @@
-"""Audits of hosts: the recorded acts of their agents, for `hosts audit` and the window's Hosts page."""
+"""Audit logs of hosts: the actions that agents have recorded, for `hosts audit` and the window's Hosts page."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ READ_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class HostAudit:
-    """One host's acts, oldest first, or the error of reading them."""
+    """The recorded actions of a host, oldest first, or the error that prevented reading them."""
 
     name: str
     acts: tuple[Act, ...] = ()
     error: TorchyardError | None = None
 
     def of(self, acts: Iterable[tuple[str, Act]]) -> HostAudit:
-        """A copy that holds those of `acts` that belong to this host."""
+        """Returns a copy with those of the actions that belong to this host."""
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class HostAudit:
 
 
 def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
-    """The host's last acts, or the error. Does not install an agent."""
+    """Returns the last actions of a host, or the error. Installs no agent."""
     try:
         return HostAudit(name, read_audit(fleet.link(name, install=False), last))
     except (HostError, AgentRefused) as error:
@@ -44,13 +44,17 @@ def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
 
 
 def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
-    """Reads the last acts of a host, by default all. Raises HostError, AgentRefused, or AgentTooOld without audit."""
+    """Reads the last actions of a host, by default all. Raises HostError or AgentRefused.
+
+    AgentTooOld is raised for an agent that keeps no audit log.
+    """
     acts: list[Act] = link.call("audit.read", {} if last is None else {"last": last}, READ_TIMEOUT_S)
     return tuple(acts)
 
 
 def by_time(hosts: Iterable[HostAudit], last: int | None = None) -> list[tuple[str, Act]]:
-    """The acts of all hosts as (host, act), oldest first, limited to the newest `last`."""
+    """Returns the actions of all hosts as (host, action), oldest first, limited to the `last` newest."""
     acts = [(host.name, act) for host in hosts for act in host.acts]
-    acts.sort(key=lambda one: str(one[1].get("time", "")))  # times are UTC in one format, so they sort as text
+    # Times are in UTC and in one format, so their text order is their order in time.
+    acts.sort(key=lambda one: str(one[1].get("time", "")))
     return acts if last is None else acts[-last:]

@@ -1,4 +1,4 @@
-"""The check of one host, for `hosts check` and the window's Hosts page."""
+"""Check of one host for `hosts check` and the window's Hosts page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Enforcement:
 
 
 def origin_text(report: Mapping[str, Any]) -> str:
-    """The origin of a process in an agent's finding or act: `of root, in container 4d1f, from a login of ann`."""
+    """Formats the origin of a process in an agent's report: `of root, in container 4d1f, from a login of ann`."""
     origin = report.get("origin")
     if not isinstance(origin, dict):
         return f"of {report.get('user')}"
@@ -51,7 +51,7 @@ def origin_text(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class HostCheck:
-    """The result of checking one host. Unknown values are None."""
+    """The result of checking a host. Unknown values are None."""
 
     name: str
     state: str
@@ -79,7 +79,7 @@ class HostCheck:
         rules, acts_on = self.bookings["enforcement"], self.bookings["capabilities"]["acts_on"]
         found = sum(one["verdict"] == "others" for one in self.bookings["findings"])
         reported = (one for one in self.bookings["findings"] if one["verdict"] in ("root", "unknown"))
-        # A process on several GPUs is reported once per GPU.
+        # The agent reports a process on several GPUs once per GPU.
         violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {origin_text(one)}" for one in reported))
         return Enforcement(
             rules["level"], rules["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations
@@ -103,9 +103,13 @@ def check_host(
     progress: Progress = lambda host, done, total: None,
     looking: Callable[[], None] = lambda: None,
 ) -> HostCheck:
-    """Connects to a host and reads its facts. Errors become part of the result.
+    """Connects to a host and reads its facts. Errors are part of the result.
 
-    `install` and `replace_same_version` are those of `attach`. `looking` is called once the agent answers.
+    Args:
+        install: As for `attach`.
+        replace_same_version: As for `attach`.
+        progress: As for `attach`.
+        looking: Called when the agent has answered, before the facts are read.
     """
     try:
         link = fleet.link(name, install=install, replace_same_version=replace_same_version, progress=progress)
@@ -118,7 +122,7 @@ def check_host(
 
 
 def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostCheck:
-    """The check of a host that answers, from its agent's `hello` and `host.facts`."""
+    """Returns the check of a host that answers, from its agent's `hello` and `host.facts`."""
     python = facts.get("python") or {}
     problems = [agent_problem(name, problem) for problem in facts.get("problems", [])]
     return HostCheck(
@@ -136,10 +140,10 @@ def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostChe
 
 
 def failed_check(name: str, state: str, error: TorchyardError) -> HostCheck:
-    """The check of a host that could not be used."""
+    """Returns the check of a host that could not be used."""
     return HostCheck(name, state, problems=[error], error=error)
 
 
 def gpu_summary(names: Sequence[str]) -> str:
-    """GPUs as text: `8 × NVIDIA H100`, or `none`."""
+    """Formats GPUs as `8 × NVIDIA H100`, or `none`."""
     return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or "none"

@@ -1,6 +1,6 @@
-"""Cache of host facts beside the fleet file, and their conversion for the planner.
+"""Cache of host facts beside the fleet file, and conversion of the facts for the planner.
 
-Entries that are unreadable or belong to another address are ignored.
+Entries that are unreadable or belong to another address of the host are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Facts = Mapping[str, Any]
 
 
 def load_facts(path: Path) -> dict[str, Facts]:
-    """The cached facts by host."""
+    """Returns the cached facts by host."""
     try:
         with path.open("rb") as file:
             data = json.loads(file.read(MAX_BYTES))
@@ -34,7 +34,7 @@ def load_facts(path: Path) -> dict[str, Facts]:
 
 
 def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | None = None) -> None:
-    """Replaces the cached facts of some hosts. Raises FileProblem."""
+    """Replaces the cached facts of the given hosts. Raises FileProblem."""
     known = load_facts(path)
     for host, facts in found:
         known[host.name] = stamped(host, facts, now)
@@ -42,9 +42,9 @@ def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | 
 
 
 def stamped(host: Host, facts: Facts, now: datetime | None = None) -> Facts:
-    """The facts to cache, with address and time."""
+    """Returns the facts with the host's address and the time, as they are cached."""
     checked_at = (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    kept = {name: fact for name, fact in facts.items() if name != "bookings"}  # these change all the time
+    kept = {name: fact for name, fact in facts.items() if name != "bookings"}  # Bookings change too often to be cached.
     return {**kept, "address": _address(host), "checked_at": checked_at}
 
 
@@ -56,7 +56,7 @@ def forget_facts(path: Path, name: str) -> None:
 
 
 def planner_hosts(hosts: Sequence[Host], known: Mapping[str, Facts]) -> tuple[HostFacts, ...]:
-    """Hosts for the planner, from the fleet file and the cached facts, without the present use of their GPUs."""
+    """Returns the hosts for the planner from the fleet file and the cached facts. The use of their GPUs is unknown."""
     return tuple(_planner_host(host, known.get(host.name)) for host in hosts)
 
 

@@ -1,4 +1,4 @@
-"""Display and recording of a host key that is not trusted yet."""
+"""Display and recording of host keys that are not yet trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShownKey:
-    """The key that a host presents, and the trusted one."""
+    """The key that a host presents, and the trusted key."""
 
     host: Host
     kind: str
@@ -31,12 +31,17 @@ class ShownKey:
 
     @property
     def has_changed(self) -> bool:
-        """Whether another key of this type is trusted."""
+        """Whether another key of the same type is trusted."""
         return self.on_record not in (None, self.fingerprint)
 
 
 def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
-    """Reads the key of a host or bastion. Raises UsageError for a host without a key, HostError without an answer."""
+    """Reads the key of a host or bastion.
+
+    Raises:
+        UsageError: The host is this computer, which has no key, or it is unknown.
+        HostError: The host does not answer.
+    """
     host = _to_trust(inventory, name, dialer)
     fingerprint, line = dialer.host_key(host)
     kind = line.split()[1]
@@ -55,7 +60,7 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
 
 
 def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> Host:
-    """The host of the fleet with this name, or the bastion on the way to one."""
+    """Returns the host of the fleet with this name, or the bastion with this name on the route to a host."""
     if all(host.name != name for host in inventory.hosts):
         for bastion in (jump for host in inventory.hosts if not host.local for jump in dialer.bastions(host)):
             if bastion.name == name:

@@ -1,6 +1,6 @@
 """The fleet file: the hosts and how to connect to them.
 
-Problems carry line numbers. `hosts add` and `hosts remove` change only their own lines and keep comments.
+Problems have line numbers. `hosts add` and `hosts remove` change only the lines of that host and keep comments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _host_name(name: str) -> str:
 
 
 def _argument(word: str) -> str:
-    # The value becomes an argument of ssh, where a leading dash would make it an option.
+    # The value becomes an argument of ssh, which would read a leading dash as an option.
     if not word or word.startswith("-") or not word.isprintable() or " " in word:
         raise ValueError(f"must be one word that does not begin with `-`, not '{word}'")
     return word
@@ -48,7 +48,7 @@ def _ports(text: str) -> str:
 
 
 def parse_ports(text: str) -> PortRange:
-    """`29400-29499` as (29400, 29499); a single port is a range of one. Raises ValueError."""
+    """Parses `29400-29499` as (29400, 29499). A single port is a range of one port. Raises ValueError."""
     match = re.fullmatch(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1024 <= first <= last <= 65535:
@@ -57,7 +57,7 @@ def parse_ports(text: str) -> PortRange:
 
 
 class Transport(StrEnum):
-    """The SSH client for a host."""
+    """The SSH client that connects to a host."""
 
     PARAMIKO = "paramiko"
     OPENSSH = "openssh"
@@ -67,7 +67,7 @@ Word = Annotated[str, AfterValidator(_argument)]
 
 
 class Host(FrozenModel):
-    """A host in the fleet file. Missing settings are taken from `~/.ssh/config` or from the host itself."""
+    """A host in the fleet file. Settings that are not given come from `~/.ssh/config` or from the host."""
 
     name: Annotated[str, AfterValidator(_host_name)]
     local: bool = False
@@ -113,7 +113,7 @@ class Host(FrozenModel):
 
 
 class FleetModel(FrozenModel):
-    """The fleet file."""
+    """The content of the fleet file."""
 
     version: Literal[1]
     hosts: tuple[Host, ...] = ()
@@ -125,7 +125,7 @@ DEFAULT_HOSTS = (Host(name=THIS_COMPUTER, local=True),)
 
 @dataclass(frozen=True)
 class Inventory:
-    """The fleet file as it was read."""
+    """The fleet file with its text and its problems."""
 
     path: Path
     hosts: tuple[Host, ...]
@@ -134,14 +134,14 @@ class Inventory:
     """None if the file does not exist."""
 
     def usable(self) -> Inventory:
-        """Returns itself, or raises TorchyardError with all errors of the file."""
+        """Returns the inventory itself, or raises TorchyardError with all errors of the file."""
         if not has_errors(self.problems):
             return self
         lines = "\n".join(problem.printed(str(self.path)) for problem in self.problems)
         raise TorchyardError(lines, code="fleet_problems", hint="Correct the fleet file.")
 
     def host(self, name: str) -> Host:
-        """The host of that name. Raises UsageError, which suggests the most similar name."""
+        """Returns the host with this name. Raises UsageError with the most similar name as a suggestion."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -150,12 +150,12 @@ class Inventory:
         raise UsageError(message, code="unknown_host", hint=f"Its hosts: {', '.join(names) or 'none'}.")
 
     def named(self, names: Sequence[str]) -> tuple[Host, ...]:
-        """The hosts of these names, or all if none is given. Raises UsageError."""
+        """Returns the hosts with these names, or all hosts if no name is given. Raises UsageError."""
         return tuple(self.host(name) for name in dict.fromkeys(names)) if names else self.hosts
 
 
 def read_fleet(path: Path) -> Inventory:
-    """Reads the fleet file. Without a file, the fleet is this computer. Raises FileProblem."""
+    """Reads the fleet file. If the file does not exist, the fleet consists of this computer. Raises FileProblem."""
     if not path_exists(path):
         return Inventory(path, DEFAULT_HOSTS, (), None)
     return _inventory(path, read_text(path))
@@ -186,7 +186,7 @@ def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
 
 
 def add_host(path: Path, host: Host) -> Inventory:
-    """Adds a host to the file. Raises UsageError if the name exists, FileProblem or TorchyardError."""
+    """Adds a host to the file. Raises UsageError if the name exists, else FileProblem or TorchyardError."""
     inventory = read_fleet(path).usable()
     if any(other.name == host.name for other in inventory.hosts):
         hint = ("Choose another name, or remove that host first.", RemoveHost(host.name))
@@ -196,7 +196,7 @@ def add_host(path: Path, host: Host) -> Inventory:
 
 
 def remove_host(path: Path, name: str) -> Inventory:
-    """Removes a host from the file. Raises UsageError for an unknown name, FileProblem or TorchyardError."""
+    """Removes a host from the file. Raises UsageError for an unknown name, else FileProblem or TorchyardError."""
     inventory = read_fleet(path).usable()
     host = inventory.host(name)
     position = inventory.hosts.index(host)

@@ -1,7 +1,7 @@
-"""Edits of one entry in the fleet file's text that keep every other character, including comments.
+"""Edits of one entry in the text of the fleet file. All other characters, including comments, are preserved.
 
-PyYAML drops comments, so the text is cut at the positions of the parsed values. If the result does not parse to the
-expected data, because of an unusual layout, the whole file is rewritten.
+PyYAML drops comments, so the text is cut at the positions of the parsed values. If the edited text does not parse to
+the expected data because of an unusual layout, the whole file is rewritten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entry = dict[str, Any]
 
 
 def with_entry(text: str, entry: Entry) -> str:
-    """The text with a host appended."""
+    """Returns the text with a host appended."""
     document = parse_yaml(text, "fleet")
     data = dict(document.data)
     entries = list(data.get("hosts") or [])
@@ -35,7 +35,7 @@ def with_entry(text: str, entry: Entry) -> str:
 
 
 def without_entry(text: str, position: int) -> str:
-    """The text without the host at that position."""
+    """Returns the text without the host at the given position."""
     document = parse_yaml(text, "fleet")
     data = dict(document.data)
     entries = list(data["hosts"])
@@ -85,7 +85,7 @@ def _removed(text: str, document: ParsedYaml, count: int, position: int) -> str:
 
 
 def _flow_cut(document: ParsedYaml, count: int, position: int) -> tuple[int, int]:
-    """The range to cut for an entry of a flow list: the entry and one comma."""
+    """Returns the range to cut for an entry of a flow list: the entry and one comma."""
     here = document.spans[("hosts", position)]
     if position + 1 < count:
         return here.start, document.spans[("hosts", position + 1)].start
@@ -95,7 +95,7 @@ def _flow_cut(document: ParsedYaml, count: int, position: int) -> tuple[int, int
 
 
 def _content_end(text: str, document: ParsedYaml, position: int) -> int:
-    """The position after the last line of an entry."""
+    """Returns the position after the last line of an entry."""
     place = ("hosts", position)
     end = max(span.end for inner, span in document.spans.items() if inner[:2] == place and span.exact)
     return end if text[end - 1 : end] == "\n" else _line_end(text, end)
@@ -114,7 +114,7 @@ def _flow(entry: Entry) -> str:
 
 
 def _ended(text: str) -> str:
-    """The text with a newline at its end."""
+    """Returns the text with a newline at its end."""
     return text if not text or text.endswith("\n") else text + ("\r\n" if "\r\n" in text else "\n")
 
 

@@ -1,7 +1,11 @@
-"""Schemas of hosts' answers, checked on arrival so that a broken or hostile daemon only causes an error of its host.
+"""Schemas of hosts' answers. Answers are checked on arrival, so a faulty daemon causes an error of its host only.
 
-A schema is a type, a tuple of types, a dictionary of keys to schemas (keys ending in `?` are optional, further keys are
-allowed), a list with the schema of its items, a list with those of its several items each, or one of the classes below.
+A schema is one of:
+
+- a type or a tuple of types,
+- a dictionary of keys to schemas, in which keys ending in `?` are optional and additional keys are allowed,
+- a list with one schema for all items, or with one schema for each item,
+- an instance of the classes below.
 """
 
 from __future__ import annotations
@@ -19,21 +23,21 @@ LATEST = 253402214400.0
 
 @dataclass(frozen=True)
 class Each:
-    """A dictionary with any keys and values of one schema."""
+    """A dictionary with arbitrary keys whose values have the same schema."""
 
     shape: Any
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of these strings."""
+    """One of a set of strings."""
 
     words: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Between:
-    """A number in a range, not NaN."""
+    """A number within a range. NaN is invalid."""
 
     least: float
     most: float
@@ -41,7 +45,7 @@ class Between:
 
 @dataclass(frozen=True)
 class ByWord:
-    """A dictionary with a common schema, and a further one selected by the value of `key`."""
+    """A dictionary with a common schema and an additional schema that the value of `key` selects."""
 
     key: str
     common: Any
@@ -163,7 +167,7 @@ NOTIFICATIONS: dict[str, Any] = {
 
 
 def find_mismatch(value: Any, shape: Any, at: str = "") -> str:
-    """The path of the first value that violates the schema, such as `gpus[0].uuid`; empty if none does."""
+    """Returns the path of the first value that violates the schema, such as `gpus[0].uuid`, or an empty string."""
     here = at or "the answer"
     if isinstance(shape, dict):
         if not isinstance(value, dict):

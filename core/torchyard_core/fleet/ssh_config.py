@@ -1,4 +1,4 @@
-"""The user's `~/.ssh/config` as one text with `Include` directives resolved as by ssh(1)."""
+"""The user's `~/.ssh/config` as one text in which `Include` directives are resolved as by ssh(1)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand
 
 
 def config_text(path: Path) -> str:
-    """The text of `path` with includes resolved; empty if it cannot be read, as in ssh(1).
+    """Returns the text of `path` with includes resolved. An unreadable file is empty, as in ssh(1).
 
-    An include inside a `Host` or `Match` block applies only where that block does. Lines after an `Include` belong to
-    the block that contains it, regardless of blocks in the included file.
+    An include inside a `Host` or `Match` block applies only where that block applies. Lines after an `Include` belong
+    to the block that contains it, regardless of blocks in the included file.
     """
     return "\n".join(_lines(path, (), 0))
 
 
 def _lines(path: Path, outer: tuple[str, ...], depth: int) -> Iterator[str]:
-    """The lines of a file. `outer` are the criteria of the blocks that include it."""
+    """Yields the lines of a file. `outer` contains the criteria of the blocks that include the file."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
@@ -50,7 +50,7 @@ def _lines(path: Path, outer: tuple[str, ...], depth: int) -> Iterator[str]:
 
 
 def _parsed(line: str) -> tuple[str, str]:
-    """(keyword in lower case, value) of a line; empty strings for a comment."""
+    """Returns the keyword in lower case and the value of a line; empty strings for a comment."""
     if line.lstrip().startswith("#"):
         return "", ""
     match = _LINE.match(line)
@@ -71,7 +71,7 @@ def _without_comment(value: str) -> str:
 
 
 def _included(value: str) -> list[Path]:
-    """The files of an `Include` directive, whose patterns are relative to ~/.ssh."""
+    """Returns the files of an `Include` directive. Relative patterns refer to ~/.ssh."""
     found: list[Path] = []
     for pattern in _words(value):
         absolute = expand_user("~/.ssh") / expand_user(pattern)
@@ -80,13 +80,13 @@ def _included(value: str) -> list[Path]:
 
 
 def _heading(block: Iterable[str]) -> str:
-    """The line that opens a block with all of these criteria."""
+    """Returns the line that opens a block with all given criteria."""
     criteria = [one for one in block if one.lower() != "all"]
     return f"match {' '.join(criteria)}" if criteria else "match all"
 
 
 def _patterns(value: str) -> str:
-    """Patterns of `Host` in the syntax of `Match`."""
+    """Converts the patterns of `Host` to the syntax of `Match`."""
     return shlex.quote(",".join(_words(value)))
 
 
@@ -98,12 +98,13 @@ def _words(value: str) -> list[str]:
 
 
 def host_names(text: str) -> list[str]:
-    """The host names of a configuration in their order, without patterns."""
+    """Returns the host names of a configuration in their order, without patterns."""
     names: dict[str, None] = {}
     for line in text.splitlines():
         key, value = _parsed(line)
         words = _words(value)
-        if key == "match" and "originalhost" in words[:-1]:  # from a `Host` of an included file
+        # `_lines` writes a `Host` block of an included file in this form.
+        if key == "match" and "originalhost" in words[:-1]:
             words = words[max(at for at, word in enumerate(words[:-1]) if word == "originalhost") + 1].split(",")
         elif key != "host":
             continue

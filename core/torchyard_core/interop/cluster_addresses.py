@@ -1,6 +1,6 @@
-"""Jobs with the addresses of their tasks, as in CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec.
+"""Jobs of a cluster with the addresses of their tasks, as in CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec.
 
-The lists are dense (`[host:port, …]`) or sparse (`{index: host:port}`).
+The lists of addresses are dense (`[host:port, …]`) or sparse (`{index: host:port}`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 
 @dataclass(frozen=True)
 class Job:
-    """The tasks of one job."""
+    """The tasks of one job with their addresses."""
 
     role: Role
     place: Place
@@ -36,7 +36,7 @@ class Job:
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """(host, port), or None for text of another form than `host:port`."""
+    """Splits `host:port` into host and port. Returns None for text of another form."""
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or not 0 < int(match[2]) < 65536:
         return None
@@ -44,7 +44,13 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 
 def read_jobs(reader: DocumentReader, place: Place, roles: Mapping[str, Role]) -> dict[str, Job]:
-    """The jobs of a cluster, by name. `roles`: the allowed names."""
+    """Reads the jobs of a cluster by name.
+
+    Args:
+        reader: The document.
+        place: The place of the cluster in the document.
+        roles: The allowed names of jobs with their roles.
+    """
     cluster = reader.block(place)
     if not cluster:
         reader.stop("the cluster is empty.", place, f"Allowed are lists of `host:port` by job: {', '.join(roles)}.")
@@ -92,13 +98,13 @@ def _host(reader: DocumentReader, place: Place, job: str) -> str:
 
 
 def refuse_two_chiefs(reader: DocumentReader, place: Place) -> None:
-    """Refuses a cluster with both `master`, the name in older TensorFlow, and `chief`."""
+    """Refuses a cluster with both `chief` and `master`, the name of the chief in older versions of TensorFlow."""
     if {"chief", "master"} <= reader.block(place).keys():
         reader.stop("the cluster has a chief and a master.", (*place, "master"), "Allowed is one of the two.")
 
 
 def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """The jobs as pools, chief first."""
+    """Returns the jobs as pools, the chief first."""
     order = list(Role)
     pools = []
     for job in sorted(jobs, key=lambda job: order.index(job.role)):
@@ -107,7 +113,7 @@ def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
 
 
 def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
-    """Pins of all replicas to the hosts of their addresses, with remarks on the consequences."""
+    """Returns pins of all replicas to the hosts of their addresses. Adds remarks on the consequences."""
     pins: dict[str, str] = {}
     for job in jobs:
         for index, host in sorted(job.hosts.items()):
@@ -126,7 +132,10 @@ def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, Any]:
-    """Pins by addresses except those of a cloud, with remarks on these and on the unknown number of GPUs."""
+    """Returns pins to the hosts of the addresses, without addresses that a cloud has assigned.
+
+    Adds remarks on such addresses and on the unknown number of GPUs.
+    """
     pool_data: dict[str, Any] = {}
     if reader.text(("environment",)) == "cloud":
         reader.remark("the addresses are that cloud's and are left out: the planner chooses hosts of yours.")
@@ -137,7 +146,10 @@ def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, 
 
 
 def addresses_for(topology: Topology) -> dict[str, str]:
-    """An address for each replica to edit: its pinned host, else its own name, with distinct ports on a host."""
+    """Returns an address for each replica, which the user can edit.
+
+    The host is the replica's pinned host, else the replica's own name. Ports on a host are distinct.
+    """
     found: dict[str, str] = {}
     ports: dict[str, int] = {}
     for replica in replicas_of(topology):

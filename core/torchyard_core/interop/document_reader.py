@@ -1,4 +1,4 @@
-"""Reader of foreign documents: values with their lines, and the resulting topology."""
+"""Reader of documents of other systems, which returns values with their lines and builds the topology."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ BAD_DOCUMENT = "bad_document"
 
 @dataclass(frozen=True)
 class Imported:
-    """The topology of a foreign document, with remarks."""
+    """The topology of an imported document, with remarks."""
 
     topology: Topology
     remarks: tuple[Remark, ...] = ()
 
 
 def refuse(source: str, line: int | None, message: str, hint: Advice = "") -> NoReturn:
-    """Raises FileProblem with source, line, message and hint."""
+    """Raises FileProblem with the source, the line, the message and the hint."""
     problem = problem_at(source, line, message, hint)
     raise FileProblem(problem.message, code=BAD_DOCUMENT, hint=problem.advice)
 
 
 @dataclass
 class DocumentReader:
-    """A YAML or JSON document: values with their lines, and the remarks so far."""
+    """A YAML or JSON document: its values with their lines, and the remarks of the import."""
 
     document: Document
     remarks: list[Remark] = field(default_factory=list)
@@ -44,7 +44,7 @@ class DocumentReader:
     def of(cls, text: str, source: str) -> Self:
         """Parses a document. Raises FileProblem for invalid syntax and duplicate keys."""
         if text.lstrip()[:1] in ("{", "["):
-            text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not.
+            text = text.replace("\t", " ")  # JSON may be indented with tabs, but YAML may not.
         reader = cls(parse_document(text, source))
         for twice in reader.document.problems:
             refuse(source, twice.line, f"{twice.message}.", "Keep one of the two.")
@@ -64,7 +64,7 @@ class DocumentReader:
         refuse(self.document.source, self.line(place), message, hint)
 
     def at(self, place: Place) -> Any:
-        """The value at a place, or None."""
+        """Returns the value at a place, or None."""
         value = self.data
         for step in place:
             try:
@@ -74,7 +74,7 @@ class DocumentReader:
         return value
 
     def block(self, place: Place) -> dict[str, Any]:
-        """The mapping at a place, or an empty one."""
+        """Returns the mapping at a place, or an empty mapping."""
         value = self.at(place)
         if value is None:
             return {}
@@ -83,7 +83,7 @@ class DocumentReader:
         return value
 
     def items(self, place: Place) -> list[Any]:
-        """The list at a place, or an empty one."""
+        """Returns the list at a place, or an empty list."""
         value = self.at(place)
         if value is None:
             return []
@@ -92,7 +92,7 @@ class DocumentReader:
         return value
 
     def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
-        """The integer at a place, which may be written as text, as JSON does for large ones."""
+        """Returns the integer at a place. It may be written as text, as JSON does for large integers."""
         value = self.at(place)
         if value is None:
             return default
@@ -105,7 +105,7 @@ class DocumentReader:
         return value
 
     def words(self, place: Place) -> list[str]:
-        """The list of texts at a place, with numbers as written."""
+        """Returns the list of texts at a place. Numbers are returned as they are written."""
         found = []
         for number, value in enumerate(self.items(place)):
             if isinstance(value, (dict, list)):
@@ -114,7 +114,7 @@ class DocumentReader:
         return found
 
     def text(self, place: Place) -> str | None:
-        """The text at a place, with a number as written."""
+        """Returns the text at a place, or None. A number is returned as it is written."""
         value = self.at(place)
         if value is None:
             return None
@@ -123,7 +123,13 @@ class DocumentReader:
         return value if isinstance(value, str) else self.document.composed.written.get(place, str(value))
 
     def leave(self, place: Place, carried: Iterable[str], known: Mapping[str, str]) -> None:
-        """Adds remarks on keys of a block that are not `carried`: `known` ones with their reasons, and unknown ones."""
+        """Adds remarks on the keys of a block that are not imported.
+
+        Args:
+            place: The place of the block.
+            carried: Keys that are imported.
+            known: Reasons for known keys that are not imported. Other keys are reported as unknown.
+        """
         carried = tuple(carried)
         for key in self.block(place):
             if key in carried:
@@ -150,7 +156,10 @@ def _shown(value: Any) -> str:
 
 
 def built(data: Mapping[str, Any], source: str, line: int | None = None) -> Topology:
-    """The topology of a reader's data. Raises FileProblem for an invalid one, for example with too many replicas."""
+    """Builds the topology from a reader's data.
+
+    Raises FileProblem for an invalid topology, for example one with too many replicas.
+    """
     topology, problems = validate(Topology, {"version": 1, **data}, {}, no_lines)
     if topology is None:
         sentences = "; ".join(dict.fromkeys(problem.message for problem in problems))

@@ -1,4 +1,4 @@
-"""Shared parts of the writers of foreign documents: options, and remarks on keys that are not exported."""
+"""Shared functions of the writers of other systems' documents: options, and remarks on keys that are not exported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.topology.replicas import replicas_of
 
 @dataclass(frozen=True)
 class Exported:
-    """A topology as a foreign document."""
+    """An exported topology as text, with remarks."""
 
     text: str
     remarks: tuple[Remark, ...] = ()
@@ -41,12 +41,12 @@ PLACEHOLDER_REMARK = Remark(
 
 
 def count_of(topology: Topology, *roles: Role) -> int:
-    """Number of replicas of the roles."""
+    """Returns the number of replicas with the given roles."""
     return sum(pool.replicas for pool in topology.pools if pool.role in roles)
 
 
 def file_name(name: str) -> str:
-    """A topology's name in the syntax of these systems: lower-case letters, digits and dashes, a letter first."""
+    """Returns a topology's name in lower-case letters, digits and dashes, beginning with a letter."""
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
     plain = "-".join(part for part in plain.split("-") if part) or "job"
     return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
@@ -77,10 +77,12 @@ def omission_remarks(
     filled: Iterable[str] = NAMES,
     names_hosts: bool = False,
 ) -> list[Remark]:
-    """Remarks on everything in a topology that a foreign document cannot hold.
+    """Returns remarks on everything in a topology that the document cannot contain.
 
     Args:
-        pool, program: Keys that are exported.
+        topology: The topology.
+        pool: Keys of pools that are exported.
+        program: Keys of the program that are exported.
         filled: Placeholders that the other system replaces.
         names_hosts: Whether the document has the hosts of pins.
     """
@@ -121,7 +123,10 @@ def _omitted_keys(
 
 
 def chief_replica(topology: Topology) -> str:
-    """Name of the replica of rank 0, which is worker-0 without a chief pool. Raises UsageError without trainers."""
+    """Returns the name of the replica of rank 0, which is worker-0 without a chief pool.
+
+    Raises UsageError for a topology without trainers.
+    """
     trainers = [replica.name for replica in replicas_of(topology) if replica.role.trains]
     if not trainers:
         raise UsageError("nothing trains in this topology.", code="no-trainers", hint="Add a chief or workers.")

@@ -1,4 +1,4 @@
-"""Detection of a document's format, so that errors can name a document of another format."""
+"""Detection of a document's format, so that an error can state the actual format of a document."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
 
 
 def strip_assignment(text: str) -> str:
-    """The value assigned to TF_CONFIG or CLUSTER_SPEC, on its lines; other text unchanged."""
+    """Returns the value assigned to TF_CONFIG or CLUSTER_SPEC with its line numbers preserved; other text unchanged."""
     if (dumped := _DUMPED.search(text)) is not None:
         return first_braces(text, dumped.end())
     match = _ASSIGNED.match(text)
@@ -60,7 +60,10 @@ def strip_assignment(text: str) -> str:
 
 
 def first_braces(text: str, start: int) -> str:
-    """The text in the first braces after a position, with line numbers kept; all of it without braces."""
+    """Returns the text in the first braces after a position with its line numbers preserved.
+
+    Text without braces is returned completely.
+    """
     start = text.find("{", start)
     depth = 0
     for end in range(start, len(text)) if start >= 0 else ():
@@ -90,7 +93,7 @@ def _cluster_keys(data: Any) -> set[str]:
 def _is_singa(data: Any, text: str) -> bool:
     if _SINGA.search(text):
         return True
-    # `cluster: {…}` is also YAML.
+    # `cluster: {…}` is also valid YAML.
     tf_jobs = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
     return not tf_jobs and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
 
@@ -125,20 +128,20 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
 
 
 def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
-    """The name of a document's format; None for an unknown one."""
+    """Returns the name of a document's format, or None for an unknown format."""
     text = strip_assignment(text)
     try:
         data = parse_yaml(text, "document").data
     except FileProblem:
         data = _keys_of_invalid(text)
     if isinstance(data, str):
-        data = _keys_of_invalid(text)  # A script, which YAML parses as one scalar.
+        data = _keys_of_invalid(text)  # YAML parses a script as one scalar.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
 
 def _keys_of_invalid(text: str) -> dict[str, Any]:
-    """The keys of a text that does not parse, by which its reader is chosen to report the error."""
+    """Returns the keys of a text that does not parse. They select the reader, which reports the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:
@@ -147,9 +150,9 @@ def _keys_of_invalid(text: str) -> dict[str, Any]:
 
 
 def expect(name: str, text: str, source: str, allowed: str) -> None:
-    """Raises FileProblem for a document that is not of the format `name`.
+    """Raises FileProblem for a document that does not have the format `name`.
 
-    `allowed` says what such a document holds. For text that does not parse, the error is that of its syntax.
+    `allowed` describes the content of a document of this format. For text that does not parse, the error is its syntax.
     """
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")
@@ -174,6 +177,6 @@ def _sentence(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """`CloudML` for a CloudML job."""
+    """Returns the short name of a format: `CloudML` for a CloudML job."""
     words = TITLES[name].removeprefix("a ").removesuffix(" job")
     return words if name in ("cloudml", "vertex", "singa", "cluster-spec", "tf-config") else TITLES[name]

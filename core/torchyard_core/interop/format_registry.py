@@ -1,4 +1,4 @@
-"""Registry of foreign formats, by their names on the command line."""
+"""Registry of other systems' formats by their names on the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchyard_core.topology.model import Topology
 
 @dataclass(frozen=True)
 class Format:
-    """Reader and writer of a format; None for an unsupported direction."""
+    """The reader and the writer of a format. None stands for an unsupported direction."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Format:
     """Suffixes of files in other forms than the default."""
 
     def suffix_of(self, form: str | None) -> str:
-        """Suffix of a file in a form."""
+        """Returns the suffix of a file in a form of the format."""
         return self.suffixes.get(form or "", self.suffix)
 
 
@@ -81,7 +81,7 @@ READ = tuple(name for name, one in FORMATS.items() if one.read is not None)
 
 
 def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
-    """The format of a name. Raises UsageError, which lists the `wanted` names, for an unknown one."""
+    """Returns the format with a name. Raises UsageError with a list of the `wanted` names for an unknown name."""
     if name not in FORMATS:
         hint = nearest(name, wanted) or f"There are {', '.join(wanted)}."
         raise UsageError(f"there is no format {name}.", code="no_format", hint=hint)
@@ -89,7 +89,12 @@ def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
 
 
 def read_foreign(name: str, text: str, source: str) -> Imported:
-    """Reads a document as a topology. Raises UsageError for a format without reader, FileProblem for a bad document."""
+    """Reads a document as a topology.
+
+    Raises:
+        UsageError: The format has no reader.
+        FileProblem: The document is invalid.
+    """
     chosen = format_named(name, READ)
     if chosen.read is None:
         hint = f"These are read: {', '.join(READ)}."
@@ -98,7 +103,10 @@ def read_foreign(name: str, text: str, source: str) -> Imported:
 
 
 def problems_of_export(file: TopologyFile) -> list[Problem]:
-    """Problems of a topology that is to be exported; errors prevent it. The working folder is not checked."""
+    """Returns the problems of a topology that is to be exported. Errors prevent the export.
+
+    The working folder is not checked.
+    """
     return [problem for problem in file.check() if problem.code not in ("workdir-missing", "script-missing")]
 
 

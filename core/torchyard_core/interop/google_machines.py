@@ -1,4 +1,4 @@
-"""Accelerators and machine types of Vertex AI and CloudML (`NVIDIA_TESLA_V100`), and keys of pools for them."""
+"""Conversion of accelerators and machine types of Vertex AI and CloudML (`NVIDIA_TESLA_V100`) to keys of pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USUAL = "NVIDIA_TESLA_T4"
 
 
 def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, Any]:
-    """Keys of a pool for the accelerators at two places; empty without accelerators."""
+    """Returns keys of a pool for the type and number of accelerators at two places; empty without accelerators."""
     name = reader.text(kind)
     if name is None or name.upper() == UNSPECIFIED:
         if reader.whole(count, 0, most=1024):
@@ -39,7 +39,7 @@ def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, An
 
 
 def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
-    """(accelerator, number) for a pool with GPUs; None for one without."""
+    """Returns the type and number of accelerators of a pool, or None for a pool without GPUs."""
     if not pool.gpus or (not pool.role.trains and pool.role != "evaluator"):
         return None
     name = accelerator_for(pool.gpu_model, pool.gpu_memory_gb)
@@ -51,14 +51,14 @@ def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
 
 
 def read_sizes(reader: DocumentReader, known: Machine, place: Place) -> dict[str, Any]:
-    """Keys of a pool on a machine type, with a remark on an unknown size."""
+    """Returns keys of a pool for a machine type. Adds a remark on an unknown size."""
     if known.cpus is None:
         reader.remark(f"the size of {known.name} is not known here: its name is kept, and no size is asked for.", place)
     return known.as_pool()
 
 
 def leave_gpus_of_servers(reader: DocumentReader, pool_data: dict[str, Any], role: Role, place: Place) -> None:
-    """Removes the GPUs of a pool of servers or reducers, which use none, with a remark."""
+    """Removes the GPUs of a pool of servers or reducers, which use no GPUs, and adds a remark."""
     if role in (Role.PS, Role.REDUCER) and pool_data.pop("gpus", None):
         for key in ("gpu_model", "gpu_memory_gb"):
             pool_data.pop(key, None)
@@ -66,6 +66,6 @@ def leave_gpus_of_servers(reader: DocumentReader, pool_data: dict[str, Any], rol
 
 
 def remark_on_sizes(reader: DocumentReader, pools: Iterable[Mapping[str, Any]]) -> None:
-    """Adds a remark on the meaning of machine types on the user's own hosts, if a pool has one."""
+    """Adds a remark on the meaning of machine types on the user's own hosts, if a pool has a machine type."""
     if any("cpus" in pool for pool in pools):
         reader.remark("the machines' sizes are asked of your hosts: lower `cpus` and `memory_gb` for smaller ones.")

@@ -1,4 +1,4 @@
-"""Conversion of programs between other systems (a Python module, a container's command) and topologies."""
+"""Conversion of programs between topologies and other systems, which run a Python module or a container's command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PYTHON = "python"
 
 
 def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str, Any]:
-    """The program of a document that has none, with a remark."""
+    """Returns a placeholder program for a document without a program, and adds a remark."""
     remarks.append(Remark(f"the document does not say what to run; it is {SCRIPT} here: change `program`."))
     if command:
         return {"launcher": "command", "command": [PYTHON, SCRIPT]}
@@ -23,13 +23,13 @@ def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str
 
 
 def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
-    """The program for a Python module: under launcher torch if `torch`, else as a command."""
+    """Returns the program that runs a Python module, with launcher torch if `torch`, else as a command."""
     what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
     return what | ({"args": list(args)} if args else {})
 
 
 def words(program: Program, pool: Pool | None = None) -> list[str]:
-    """The command line of a replica, with its placeholders."""
+    """Returns the command line of a replica with its placeholders."""
     args = [*program.args, *(pool.args if pool is not None else ())]
     if program.launcher is Launcher.COMMAND:
         return [*program.command, *args]
@@ -38,7 +38,10 @@ def words(program: Program, pool: Pool | None = None) -> list[str]:
 
 
 def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
-    """(module, arguments) for systems that run a module of a package. A script becomes a module of its name."""
+    """Returns a module and its arguments for systems that run a module of a package.
+
+    A script is converted to a module with the script's name.
+    """
     args = list(program.args)
     if program.module:
         return program.module, args
@@ -59,9 +62,10 @@ def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
 
 
 def role_pools(topology: Topology, remarks: list[Remark], *roles: Role, one_machine: bool = True) -> list[Pool]:
-    """The pools of the roles, the chief's first. Without a chief pool a worker of the first pool is split off for it.
+    """Returns the pools with the given roles, the chief's first.
 
-    `one_machine` merges the pools of a role for systems with one machine type per role, with a remark if they differ.
+    Without a chief pool, a worker of the first pool becomes the chief's pool. `one_machine` merges the pools of a role
+    for systems with one machine type per role, and adds a remark if the pools differ.
     """
     pools = [pool for role in roles for pool in topology.pools if pool.role is role]
     if Role.CHIEF in roles and not any(pool.role is Role.CHIEF for pool in pools):

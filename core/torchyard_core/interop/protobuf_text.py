@@ -1,6 +1,6 @@
-"""Parser of protocol buffers' text format: `name: value`, `name { … }` and lists of both, with lines.
+"""Parser of protocol buffers' text format, with lines: `name: value`, `name { … }` and lists of both.
 
-SINGA's job files are in this format. Source: the format's own specification.
+Job files of SINGA have this format. Source: the specification of the format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOSING = {"{": "}", "<": ">"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A name with its value, a scalar or a block. A list has an entry for each of its values."""
+    """A name with its value, which is a scalar or a block. A list has one entry for each value."""
 
     name: str
     line: int
@@ -35,23 +35,23 @@ class Entry:
 
 @dataclass
 class Block:
-    """The entries of `{ … }`, or of a whole file."""
+    """The entries in `{ … }`, or of a whole file."""
 
     line: int
     entries: list[Entry] = field(default_factory=list)
 
     def find(self, name: str) -> Entry | None:
-        """The last entry of a name, which takes precedence in the format."""
+        """Returns the last entry with a name, which takes precedence in this format."""
         return next((entry for entry in reversed(self.entries) if entry.name == name), None)
 
 
 def parse_proto(text: str, source: str) -> Block:
-    """Parses a file. Raises FileProblem for brackets or quotes that are not closed, and names without a value."""
+    """Parses a file. Raises FileProblem for brackets or quotes that are not closed, and for names without a value."""
     return _Parser(text, source).block(Block(1))
 
 
 def whole_number(value: str) -> int | None:
-    """The integer of a literal such as 12, 0xc or 014; None for other text."""
+    """Returns the integer of a literal such as 12, 0xc or 014; None for other text."""
     match = _NUMBER.fullmatch(value)
     if match is None or len(value) > 20:
         return None
@@ -76,7 +76,7 @@ class _Parser:
             at = match.end()
 
     def block(self, block: Block, opening: str = "", depth: int = 0) -> Block:
-        """Parses entries up to the bracket that closes `opening`, or to the end of the file if that is empty."""
+        """Parses entries up to the bracket that closes `opening`; up to the end of the file if `opening` is empty."""
         if depth > MAX_DEPTH:
             refuse(self._source, block.line, f"blocks are nested deeper than {MAX_DEPTH} levels.")
         while self._at < len(self._tokens):
@@ -142,14 +142,14 @@ class _Parser:
         return self._tokens[self._at][1] if self._kind() == "sign" else ""
 
     def _take(self, token: str) -> bool:
-        """Consumes a token if it is the next one, and returns whether it was."""
+        """Consumes the next token if it equals `token`, and returns whether it did."""
         matches = self._at < len(self._tokens) and self._kind() != "text" and self._tokens[self._at][1] == token
         self._at += matches
         return matches
 
 
 def _plain(token: str) -> str:
-    """A string without its quotes and with its escapes decoded."""
+    """Returns a string literal without quotes and with decoded escapes."""
     raw = _ESCAPE.sub(_unescaped, token[1:-1].encode(errors="replace"))
     return raw.decode(errors="replace")
 

@@ -1,6 +1,6 @@
 """Lists and dictionaries in Python text, with lines.
 
-The text is not executed: computed values are refused, or kept as source text where the caller allows it.
+The text is not executed. Computed values are refused, or kept as source text if the caller allows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(
 
 
 def is_script(text: str) -> bool:
-    """Whether a text has Python statements and is not also YAML or JSON."""
+    """Returns whether a text contains Python statements and is neither YAML nor JSON."""
     if not _STATEMENT.search(text):
         return False
     try:
@@ -37,7 +37,7 @@ def is_script(text: str) -> bool:
 
 
 def script_in(text: str, source: str) -> PythonText | None:
-    """The text as Python; None if it is not a script."""
+    """Returns the text as Python, or None if it is not a script."""
     try:
         return PythonText(text, source) if is_script(text) else None
     except FileProblem:
@@ -45,17 +45,17 @@ def script_in(text: str, source: str) -> PythonText | None:
 
 
 class PythonText:
-    """A text that parses as Python, as a module or as an indented part of one."""
+    """A text that parses as Python: a module, or an indented part of a module."""
 
     def __init__(self, text: str, source: str) -> None:
-        """Raises FileProblem for text that does not parse."""
+        """Parses the text. Raises FileProblem for invalid syntax."""
         self._text = text
         self._source = source
         if len(text) > MAX_LETTERS:
             refuse(source, None, f"this Python is longer than {MAX_LETTERS} letters.", "Paste just the statement.")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of invalid escapes in the user's text
+                warnings.simplefilter("ignore")  # Python warns about invalid escapes in the user's text.
                 tree = ast.parse(textwrap.dedent(text))
         except SyntaxError as error:
             refuse(source, error.lineno, f"this Python cannot be read: {error.msg}.", "Paste whole statements.")
@@ -68,9 +68,9 @@ class PythonText:
         self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
 
     def find(self, names: Collection[str]) -> ast.expr | None:
-        """The first list or dictionary under one of the names, else the first value.
+        """Returns the first list or dictionary under one of the names, else the first value.
 
-        A name is that of a variable, an argument or a key, as in `os.environ[…]`. `json.dumps(…)` stands for its
+        A name is that of a variable, an argument or a key, as in `os.environ[…]`. `json.dumps(…)` is replaced by its
         argument.
         """
         found = [self.settled(_dumped(self.settled(node))) for name, node, _ in self._given if name in names]
@@ -78,30 +78,36 @@ class PythonText:
         return next(literal, found[0] if found else None)
 
     def argument(self, function: str) -> ast.expr | None:
-        """The first dictionary among the arguments of a function's calls."""
+        """Returns the first dictionary among the arguments of a function's calls."""
         calls = (one for one in self._nodes if isinstance(one, ast.Call) and one.args and _name(one.func) == function)
         found = (self.settled(one.args[0]) for one in calls)
         return next((one for one in found if isinstance(one, ast.Dict)), None)
 
     def settled(self, node: ast.expr) -> ast.expr:
-        """The value of a name; the node itself if the text does not assign it exactly once."""
+        """Returns the value of a name. Returns the node itself unless the text assigns the name exactly once."""
         for _ in range(MAX_DEPTH):
             if not isinstance(node, ast.Name) or node.id not in self._constants:
                 break
             node = self._constants[node.id]
         if isinstance(node, ast.Tuple) and len(node.elts) == 1 and isinstance(node.elts[0], ast.List):
-            return node.elts[0]  # An argument that was copied with its trailing comma.
+            return node.elts[0]  # An argument that was copied with its trailing comma parses as a tuple.
         return node
 
     def document(self, node: ast.expr, as_written: Collection[str] = ()) -> Document:
-        """The data of a value. Computed values are kept as text under the keys `as_written`, else raise FileProblem."""
+        """Returns the data of a value.
+
+        Computed values under the keys `as_written` are kept as source text; others raise FileProblem.
+        """
         values = _Values(self, self._source, as_written)
         values.composed.data = values.of(node, ())
         return Document(self._source, self._text, values.composed)
 
 
 def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
-    """(name, value, whether the name is a variable) of an assignment, an argument or a dictionary's keys."""
+    """Yields the name and the value of an assignment, an argument or a dictionary's keys.
+
+    The third item is whether the name is that of a variable.
+    """
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Name):
@@ -121,17 +127,17 @@ def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
 
 
 def _dumped(node: ast.expr) -> ast.expr:
-    """The argument of `json.dumps`; other expressions unchanged."""
+    """Returns the argument of `json.dumps`; other expressions unchanged."""
     return node.args[0] if isinstance(node, ast.Call) and _name(node.func) == "dumps" and node.args else node
 
 
 def _name(node: ast.expr) -> str:
-    """Name of a function, without its module."""
+    """Returns the name of a function without its module."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 class _Values:
-    """Conversion of expressions to plain data."""
+    """Converts expressions to plain data."""
 
     def __init__(self, text: PythonText, source: str, as_written: Collection[str]) -> None:
         self.composed = ParsedYaml()
@@ -141,7 +147,7 @@ class _Values:
         self._count = 0
 
     def of(self, node: ast.expr, place: Place) -> Any:
-        """The data of an expression at a place. Raises FileProblem for a computed value."""
+        """Returns the data of an expression at a place. Raises FileProblem for a computed value."""
         self.composed.key_lines.setdefault(place, node.lineno)
         self._count += 1
         if self._count > MAX_VALUES or len(place) > MAX_DEPTH:
@@ -166,7 +172,7 @@ class _Values:
         return {key: self.of(value, (*place, key)) for key, _, value in named}
 
     def _entries(self, node: ast.expr) -> list[tuple[str, int, ast.expr]] | None:
-        """(key, line, value) of a dictionary, or of a call with keyword arguments only; None for others."""
+        """Returns the keys, lines and values of a dictionary, or of a call with only keyword arguments; else None."""
         if isinstance(node, ast.Dict):
             keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str | int)]
             if len(keys) == len(node.keys):
@@ -176,9 +182,9 @@ class _Values:
         return None
 
     def _worked_out(self, node: ast.expr, place: Place) -> str:
-        """The source text of a computed value. Raises FileProblem where that is not allowed."""
+        """Returns the source text of a computed value. Raises FileProblem if computed values are not allowed here."""
         if isinstance(node, ast.Attribute) and node.attr.isupper():
-            return node.attr  # A member of an enum: `AcceleratorType.NVIDIA_TESLA_T4`.
+            return node.attr  # The value is a member of an enum: `AcceleratorType.NVIDIA_TESLA_T4`.
         parts = [self._part(one) for one in (node.values if isinstance(node, ast.JoinedStr) else [node])]
         unknown = next((text for text, known in parts if not known), None)
         if unknown is not None and not any(step in self._as_written for step in place):
@@ -188,7 +194,7 @@ class _Values:
         return "".join(text for text, _ in parts)
 
     def _part(self, node: ast.expr) -> tuple[str, bool]:
-        """(part of an f-string, whether it is constant)."""
+        """Returns the text of a part of an f-string, and whether the part is constant."""
         if isinstance(node, ast.FormattedValue) and node.format_spec is None and node.conversion == -1:
             node = self._text.settled(node.value)
         if isinstance(node, ast.Constant) and isinstance(node.value, str | int):

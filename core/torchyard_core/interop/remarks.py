@@ -8,7 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence about a key that could not be converted, or about a choice. `line` is that of the document, if any."""
+    """A sentence about a key that was not converted, or about a choice.
+
+    `line` is the line in the document, if known.
+    """
 
     message: str
     line: int | None = None

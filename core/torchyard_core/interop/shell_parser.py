@@ -1,4 +1,7 @@
-"""Parser of shell commands and their options, with continued lines and commands that `ssh` or `sh -c` runs."""
+"""Parser of shell commands and their options.
+
+It joins continued lines, and also returns the commands that `ssh` and `sh -c` run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _REDIRECTION = re.compile(r"(?:[0-9]|&)?(?:>>?|<)")
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The words of one command."""
+    """The words of a command, and its line."""
 
     words: tuple[str, ...]
     line: int
@@ -33,7 +36,7 @@ class CommandLine:
     """Host on which `ssh` runs it; "" without `ssh`."""
 
     def options(self) -> Iterator[tuple[str, str]]:
-        """The options as (name without dashes, value): `--name=value`, `--name value` or `-name value`."""
+        """Yields name (without dashes) and value of each option: `--name=value`, `--name value` or `-name value`."""
         words = list(self.words)
         while words:
             word = words.pop(0)
@@ -45,7 +48,7 @@ class CommandLine:
             yield name, value
 
     def arguments_after(self, start: int, but: re.Pattern[str]) -> list[str]:
-        """The words from a position on, without the options that `but` matches and their values."""
+        """Returns the words from a position on, without the options that `but` matches and their values."""
         words, kept = list(self.words[start:]), []
         while words:
             word = words.pop(0)
@@ -56,13 +59,16 @@ class CommandLine:
         return kept
 
     def program(self) -> list[str]:
-        """The program: the words before the first option with two dashes."""
+        """Returns the words of the program, which precede the first option with two dashes."""
         end = next((at for at, word in enumerate(self.words) if word.startswith("--")), len(self.words))
         return list(self.words[:end])
 
 
 def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list[CommandLine]:
-    """The commands in a text from `line` on, also those that `ssh` and `sh -c` run. Raises FileProblem."""
+    """Returns the commands in a text that begins at `line`, including those that `ssh` and `sh -c` run.
+
+    Raises FileProblem for invalid syntax.
+    """
     found: list[CommandLine] = []
     pending, quote, first = "", "", line
     for number, piece in enumerate(text.splitlines(), start=line):
@@ -82,9 +88,15 @@ def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list
 
 
 def _read_line(line: str, quote: str) -> tuple[str, str, bool]:
-    """(line without comment and final backslash, quote that is open at its end, whether the next line continues it).
+    """Reads one line of a shell script.
 
-    `quote` is the one that is open at the beginning of the line.
+    Args:
+        line: The line.
+        quote: The quotation mark that is open at the beginning of the line, or an empty string.
+
+    Returns:
+        The line without its comment and final backslash, the quotation mark that is open at its end, and whether the
+        next line continues it.
     """
     escaped = False
     for at, letter in enumerate(line):
@@ -109,7 +121,7 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
     except ValueError as error:
         refuse(source, line, f"this command cannot be read: {str(error).lower()}.", "Close its quotes.")
     if words and words[0] == "$":
-        words = words[1:]  # a copied prompt
+        words = words[1:]  # The user copied the prompt.
     for command in _split_commands(words):
         remote = _remote_commands(command) if depth < MAX_DEPTH else None
         if remote is None:
@@ -121,7 +133,7 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
 
 
 def _remote_commands(words: list[str]) -> tuple[str, str] | None:
-    """(host, commands) of `ssh HOST …`, or of `sh -c …` with host ""; None for other commands."""
+    """Returns the host and commands of `ssh HOST …`, or "" and the commands of `sh -c …`; else None."""
     before = next((at for at, word in enumerate(words) if word not in _BEFORE), len(words))
     name, rest = PurePosixPath(words[before]).name if before < len(words) else "", words[before + 1 :]
     if name in _SHELLS:
@@ -144,7 +156,7 @@ def _after_ssh_options(words: list[str]) -> list[str]:
 
 
 def _split_commands(words: list[str]) -> list[list[str]]:
-    """The commands of one line, without redirections."""
+    """Splits the words of a line into commands, without redirections."""
     commands: list[list[str]] = [[]]
     skip = False
     for word in words:

@@ -1,7 +1,7 @@
-"""Shell scripts with which a cluster manager starts the replicas of each pool.
+"""Shell scripts by which a cluster manager starts the replicas of each pool.
 
-They run torchrun for trainers under launcher torch, else the program itself, and compute CLUSTER_SPEC, TF_CONFIG and
-placeholders from the replica's number in its pool.
+The scripts run torchrun for trainers with launcher torch, else the program itself. They compute CLUSTER_SPEC, TF_CONFIG
+and placeholders from the replica's number in its pool.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Component:
 
 
 def components_of(topology: Topology, remarks: list[Remark]) -> list[Component]:
-    """The pools with the sizes of their machine types, the chief's first, which is worker 0 without a chief pool."""
+    """Returns the pools with the sizes of their machine types, the chief's first.
+
+    Without a chief pool, worker 0 is the chief.
+    """
     topology = with_machine_sizes(topology)
     counts: dict[str, int] = {}
     found: list[Component] = []
@@ -77,13 +80,16 @@ def nodes_of(components: Iterable[Component]) -> int:
 
 
 def world_size_of(topology: Topology, components: Iterable[Component]) -> int:
-    """Number of ranks of all trainers."""
+    """Returns the number of ranks of all trainers."""
     per_gpu = topology.program.launcher is Launcher.TORCH
     return sum(one.pool.replicas * (max(1, one.pool.gpus) if per_gpu else 1) for one in components if one.role.trains)
 
 
 def start_command(topology: Topology, one: Component, components: list[Component]) -> str:
-    """A component's command in shell words, with REPLICA, MASTER_ADDR, PS_HOSTS and WORKER_HOSTS of the script."""
+    """Returns the command of a component in shell words.
+
+    It uses REPLICA, MASTER_ADDR, PS_HOSTS and WORKER_HOSTS of the script.
+    """
     line = words(topology.program, one.pool)
     if topology.program.launcher is Launcher.TORCH and one.role.trains:
         line = _under_torchrun(topology, one, components)
@@ -109,7 +115,7 @@ def _under_torchrun(topology: Topology, one: Component, components: list[Compone
 
 
 def placeholder_values(topology: Topology, one: Component, components: list[Component]) -> dict[str, str]:
-    """Shell expressions for the `{…}` of `args` and `command`."""
+    """Returns shell expressions for the placeholders `{…}` in `args` and `command`."""
     node = f"$((REPLICA + {one.node}))" if one.node is not None else "0"
     trains = one.role.trains
     return {
@@ -130,8 +136,8 @@ def placeholder_values(topology: Topology, one: Component, components: list[Comp
 
 
 def _quoted(word: str, values: Mapping[str, str]) -> str:
-    """A shell word in which only placeholders are expanded."""
-    parts = _PLACEHOLDER.split(word)  # text, name, text, name, …
+    """Returns a shell word in which only placeholders are expanded."""
+    parts = _PLACEHOLDER.split(word)  # The parts are text, name, text, name, …
     if len(parts) == 1:
         return shlex.quote(word)
     shown = []
@@ -144,7 +150,7 @@ def _quoted(word: str, values: Mapping[str, str]) -> str:
 
 
 def cluster_variables(one: Component, several: bool) -> list[str]:
-    """Lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES."""
+    """Returns the lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES."""
     lines = [_exported("CLUSTER_SPEC", "$POOLS", one.worker_pool, one.first[one.worker_pool])]
     if several and one.tf_type is not None:
         lines.append(_exported("TF_CONFIG", "$TYPES", one.tf_type, one.first[one.tf_type]))
@@ -167,9 +173,9 @@ joined() {  # lists as one
 
 
 def cluster_lists(components: list[Component]) -> list[str]:
-    """Lines that set PS_HOSTS, WORKER_HOSTS, POOLS (CLUSTER_SPEC's `cluster`) and TYPES (TF_CONFIG's).
+    """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS (CLUSTER_SPEC's `cluster`) and TYPES (TF_CONFIG's).
 
-    They read each component's addresses from `pool_N`, separated by commas.
+    They read each component's addresses from `pool_N`, which separates them by commas.
     """
     pools: dict[str, list[str]] = {}
     types: dict[str, list[str]] = {}

@@ -21,16 +21,16 @@ class AgentLink(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is up."""
+        """Whether the connection is open."""
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
-        """Sends a request. The future raises what `call` raises."""
+        """Sends a request. The returned future raises the errors of `call`."""
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         """Sends a request and waits for the answer. Raises AgentRefused or HostError."""
 
     def listen(self, method: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Registers a listener for notifications of this name. Returns a function that removes it."""
+        """Registers a listener for notifications of a method, and returns a function that removes it."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Registers a callback for the end of the connection."""
@@ -44,12 +44,18 @@ class Hosts(Protocol):
     """The hosts of the fleet (`torchyard_core.fleet.fleet`)."""
 
     def known(self) -> Sequence[HostFacts]:
-        """The cached facts of every host of the fleet, without asking the hosts."""
+        """Returns the cached facts of all hosts of the fleet without contacting them."""
 
     def reach(
         self, names: Sequence[str], arrived: Callable[[str, AgentLink | HostError], None]
     ) -> dict[str, AgentLink | HostError]:
-        """Connects to the hosts concurrently. Returns a link or the error of each; `arrived` gets each one at once."""
+        """Connects to hosts concurrently.
+
+        Returns the link or the error of each host, and passes it to `arrived` at once.
+        """
 
     def look(self, name: str, python: str | None) -> dict[str, Any]:
-        """The answer of a host to `host.facts`, cached for `known`. `python`: for programs; None for the host's own."""
+        """Returns the answer of a host to `host.facts`, and caches it for `known`.
+
+        `python` is the interpreter for programs; None means the host's own.
+        """

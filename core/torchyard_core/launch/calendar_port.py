@@ -29,7 +29,7 @@ class BookingOptions:
 
 @dataclass(frozen=True)
 class Reservation:
-    """The calendar's decision on one launch."""
+    """The calendar's decision about a launch."""
 
     checks: tuple[Check, ...] = ()
     """Lines of the checklist, named `booking`."""
@@ -46,19 +46,22 @@ class Reservation:
 
 
 class LaunchCalendar(Protocol):
-    """The calendar as one launch uses it (`torchyard_core.booking.launch_booking`)."""
+    """The calendar from the view of one launch (`torchyard_core.booking.launch_booking`)."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        """Variants of the hosts to plan with, the best first: GPUs that the launch may not use count as busy."""
+        """Returns variants of the hosts to plan with, the best first.
+
+        GPUs that the launch may not use are marked as busy.
+        """
 
     def refuse(self, planned: Plan) -> None:
-        """Raises the reason why the plan cannot start: it uses GPUs that others have booked."""
+        """Raises an error if the plan uses GPUs that other users have booked, which is why it cannot start."""
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
-        """Finds or makes the booking for the plan. Raises RunFailed or an error of the calendar."""
+        """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar."""
 
     def begun(self) -> None:
-        """Notes that the run was submitted."""
+        """Records that the run was submitted."""
 
     def take_back(self) -> None:
         """Undoes the changes of `settle` after the launch has failed."""

@@ -1,4 +1,4 @@
-"""Yes-or-no questions before a launch, answered on the terminal, in the window, or by `-y`."""
+"""Yes-or-no questions before a launch. They are answered on the terminal, in the window, or by `-y`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A question to the user, who may answer yes or no. `advice` is for the answer no."""
+    """A yes-or-no question to the user. `advice` applies to the answer no."""
 
     code: str
     message: str
@@ -34,18 +34,24 @@ Ask = Callable[[Confirmation], bool | None]
 
 
 def no_answer(question: Confirmation) -> None:
-    """An `Ask` without a user."""
+    """Returns None: an `Ask` for launches without a user."""
 
 
 def settle(question: Confirmation | None, ask: Ask) -> None:
-    """Asks the question, if any. Raises RunFailed with its message unless the answer is yes."""
+    """Asks the question, if any. Raises RunFailed with the message of the question unless the answer is yes."""
     if question is None or ask(question):
         return
     raise RunFailed(question.message, code=question.code, hint=joined(question.advice, AnswerYes()))
 
 
 def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation | None:
-    """The question whether to upload large files, if any of `new` are: sizes in bytes, by path, of changed files."""
+    """Returns the question whether to upload large files, or None if there are none.
+
+    Args:
+        folder: The working folder.
+        new: The sizes in bytes of changed files by path.
+        hosts: The number of hosts.
+    """
     large = {path: size for path, size in new.items() if size > LARGE_FILE}
     total = sum(new.values())
     if not large and total <= LARGE_FOLDER:
@@ -71,7 +77,7 @@ def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmati
 
 
 def confirm_outside_folder(folder: Path, own: Path) -> Confirmation | None:
-    """The question whether to upload a working folder outside the folder of the topology file."""
+    """Returns the question whether to upload a working folder outside the folder of the topology file, or None."""
     if folder.is_relative_to(own.resolve()):
         return None
     return Confirmation(

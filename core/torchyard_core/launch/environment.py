@@ -1,6 +1,6 @@
-"""The command line and environment of every rank, from a plan and the answers of its hosts. Pure.
+"""The command line and environment of every rank, from a plan and the answers of its hosts, as pure functions.
 
-Variables that depend on the replicas taking part (ranks, world sizes, CLUSTER_SPEC) are added by
+Variables that depend on the participating replicas (ranks, world sizes, CLUSTER_SPEC) are added by
 `torchyard_agent.protocol.rank_environment`: here for a preview, and on the primary before each start.
 """
 
@@ -19,7 +19,7 @@ from torchyard_core.topology.model import GpuIds, Launcher
 
 @dataclass(frozen=True, slots=True)
 class PreparedHost:
-    """A host that is prepared for a run: its address on the data network, and the resources that it holds."""
+    """A host that is prepared for a run, with its address on the data network and the resources that it holds."""
 
     address: str
     interface: str
@@ -33,14 +33,14 @@ class PreparedHost:
 
     @property
     def outputs(self) -> str:
-        """The folder that `torchyard fetch` downloads: checkpoints, and one folder per replica."""
+        """The folder that `torchyard fetch` downloads. It contains checkpoints, and one folder per replica."""
         return f"{self.run_dir}/outputs"
 
 
 def replica_specs(
     plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, store: str = ""
 ) -> list[ReplicaAssignment]:
-    """The first start of every replica, with all of them taking part and without the values of secrets.
+    """Returns the first start of every replica, with all replicas participating and without the values of secrets.
 
     `store` is the address of the join store. Raises ValueError if a replica of the plan has no host.
     """
@@ -52,10 +52,10 @@ def replica_specs(
 def cluster_plan(
     plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, lineage: str | None = None
 ) -> tuple[Cluster, list[ReplicaPlan]]:
-    """All that the primary's keeper needs to start every replica, also after restarts; without values of secrets.
+    """Returns the cluster and the plans of its replicas, from which the primary's keeper starts them and restarts them.
 
-    `lineage` is the first run in the chain of runs that this one resumes, by default itself. Raises ValueError if a
-    replica of the plan has no host.
+    The plans do not contain the values of secrets. `lineage` is the first run in the chain of runs that this one
+    resumes, by default the run itself. Raises ValueError if a replica of the plan has no host.
     """
     unplaced = [planned.name for planned in plan.replicas if planned.host is None]
     if unplaced:
@@ -85,7 +85,7 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
 
 
 class _ReplicaPlans:
-    """Makes the plans of the replicas of one run from their common values."""
+    """Creates the plans of the replicas of one run from their common values."""
 
     def __init__(self, plan: Plan, sites: Mapping[str, PreparedHost], ports: Ports, run_id: str, lineage: str):
         self._name = plan.name
@@ -124,7 +124,10 @@ class _ReplicaPlans:
         return [program.python or site.python, *target, *args]
 
     def _environment(self, planned: PlannedReplica, site: PreparedHost) -> dict[str, str]:
-        """The variables of a replica. Those of the user override defaults, never the contract with the program."""
+        """Returns the variables of a replica.
+
+        Variables of the user override defaults, but not the variables that the program relies on.
+        """
         defaults = {"PYTHONUNBUFFERED": "1"}
         if site.interface:
             defaults |= {"NCCL_SOCKET_IFNAME": site.interface, "GLOO_SOCKET_IFNAME": site.interface}
@@ -143,21 +146,21 @@ class _ReplicaPlans:
         return defaults | self._program.env | planned.replica.pool.env | contract
 
     def _checkpoints(self, site: PreparedHost) -> str:
-        """The folder of checkpoints: in the shared folder one per lineage, else one per run on each host."""
+        """Returns the folder of checkpoints: one per lineage in a shared folder, else one per run on each host."""
         if self._program.checkpoint_dir is None:
             return f"{site.outputs}/checkpoints"
         return f"{self._program.checkpoint_dir.rstrip('/')}/{_folder_name(self._name)}-{self._lineage}"
 
     def _torch_defaults(self, planned: PlannedReplica) -> dict[str, str]:
         defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if planned.trains else {}
-        # As torchrun does: one thread per process where several share a host.
+        # Like torchrun, each process gets one thread if several processes share a host.
         if self._ranks_on_host[planned.host] > 1:
             defaults["OMP_NUM_THREADS"] = "1"
         return defaults
 
 
 def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES with all GPUs of the replica. Each rank chooses its own by LOCAL_RANK."""
+    """Returns CUDA_VISIBLE_DEVICES with all GPUs of the replica. Each rank selects its own by LOCAL_RANK."""
     if ids is GpuIds.INDEX:
         devices = ",".join(str(gpu.index) for gpu in planned.gpus)
         return {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -165,7 +168,7 @@ def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
 
 
 def _folder_name(name: str) -> str:
-    """A topology's name as a single path component: no separators, and neither `.` nor `..`."""
+    """Returns a topology's name as a single path component, without separators, and neither `.` nor `..`."""
     plain = name.replace("/", "_").replace("\0", "_")
     return plain.replace(".", "_") if set(plain) == {"."} else plain
 

@@ -1,7 +1,7 @@
 """Cache of the hashes of a working folder's files, so that unchanged files are not read again.
 
-A file is unchanged if its size, times and inode are the same. For a file that was modified just before it was read, no
-hash is stored: it could change again without a change of its status. (Git calls this the racy index.)
+A file is unchanged if its size, times and inode are the same. The hash of a file that was modified just before the read
+is not stored, since the file could change again without a change of its times. (Git calls this the racy index.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Entry = list[int | str]
 
 
 class FileHashCache:
-    """Hashes of one folder's files. Without a file nothing is cached."""
+    """The hashes of one folder's files. Without a cache file, no hashes are stored."""
 
     def __init__(self, file: Path | None = None):
         self._file = file
@@ -36,13 +36,16 @@ class FileHashCache:
 
     @staticmethod
     def of(folder: Path, caches: Path | None) -> FileHashCache:
-        """The cache of `folder`, in its own file below `caches`; without `caches` nothing is cached."""
+        """Returns the cache of `folder`, which has its own file below `caches`.
+
+        Without `caches`, no hashes are stored.
+        """
         if caches is None:
             return FileHashCache()
         return FileHashCache(caches / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]}.json")
 
     def known(self, path: str, status: os.stat_result) -> str | None:
-        """The hash of the file, or None if it has changed since it was read."""
+        """Returns the hash of a file, or None if the file has changed since it was read."""
         entry = self._known.get(path)
         if entry is None or entry[:4] != _fingerprint(status):
             return None
@@ -50,17 +53,20 @@ class FileHashCache:
         return str(entry[4]) or None
 
     def has_seen(self, path: str, status: os.stat_result) -> bool:
-        """Whether the file was read before in its present state."""
+        """Returns whether the file was read before in its present state."""
         entry = self._known.get(path)
         return entry is not None and entry[:4] == _fingerprint(status)
 
     def note(self, path: str, status: os.stat_result, sha256: str) -> None:
-        """Adds a file that was read. `status` was taken before reading."""
+        """Adds the hash of a file. `status` was determined before reading the file."""
         is_racy = max(status.st_mtime_ns, status.st_ctime_ns) >= self._began_ns - RACY_NS
         self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Writes the present entries and drops files that are gone. Errors are ignored: it is only a cache."""
+        """Writes the current entries and drops those of deleted files.
+
+        Errors are ignored, since the file is only a cache.
+        """
         if self._file is None or self._now == self._known:
             return
         with suppress(FileProblem):

@@ -1,9 +1,9 @@
-"""One launch: connects to hosts, plans, runs the checks, uploads the code, prepares keepers and starts the run.
+"""A launch: connects to hosts, plans, runs the checks, uploads the code, prepares keepers and starts the run.
 
-Until the primary's keeper has the whole run, a launch can be undone: on any error, and on `cancel`, every prepared host
-releases what it held. A desktop that dies or is cut off no longer renews the lease of the launch, and the keepers
-release everything by themselves. Once the primary was asked to start, only the primary knows whether the run has
-begun. If it no longer answers, the launch raises StartUnknown, and the booking stays.
+Until the primary's keeper has the whole run, a launch can be undone: after an error or `cancel`, every prepared host
+releases its resources. If the desktop fails or is disconnected, it does not renew the launch lease, and the keepers
+release everything themselves. After the request to start, only the primary knows whether the run has begun. If the
+primary does not answer, the launch raises StartUnknown and the booking is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from torchyard_core.topology.model import Topology
 
 @dataclass
 class StartedRun:
-    """A run that was submitted."""
+    """A run that was submitted to its keepers."""
 
     run_id: str
     plan: Plan
@@ -60,9 +60,9 @@ class StartedRun:
 
 
 class StartUnknown(HostError):
-    """Raised if the primary was asked to start the run and then stopped answering, so that it may have begun.
+    """Raised if the primary stops answering after the request to start, so that the run may have begun.
 
-    `started` is that run. The caller records it in the history as not confirmed.
+    `started` is the run. The caller records it in the history as unconfirmed.
     """
 
     def __init__(self, started: StartedRun):
@@ -79,7 +79,7 @@ class StartUnknown(HostError):
 
 @dataclass
 class Launch:
-    """A launch. `run` performs it; `cancel`, from any thread, undoes it."""
+    """Launches a run. `run` performs the launch; `cancel`, from any thread, undoes it."""
 
     source: TopologyFile
     topology: Topology
@@ -118,7 +118,7 @@ class Launch:
         """Launches the run.
 
         Raises:
-            RunFailed: A check failed; the error carries its first red line.
+            RunFailed: A check failed. The error has the message of the first failed check.
             HostError: A host could not be used.
             Cancelled: `cancel` was called.
             StartUnknown: The run may have begun. After the other errors nothing is left on the hosts.
@@ -163,7 +163,7 @@ class Launch:
             )
             lease.end()
             timings["submitted_s"] = progress.elapsed_s()
-        except BaseException:  # also on Ctrl-C, prepared hosts must release their resources
+        except BaseException:  # BaseException includes KeyboardInterrupt: prepared hosts must release their resources.
             self._over.set()
             lease.end()
             self.undo(started)
@@ -174,9 +174,10 @@ class Launch:
         return started
 
     def undo(self, started: StartedRun | None) -> None:
-        """Undoes the launch. `started` is the run, if its primary was asked to start it.
+        """Undoes the launch. `started` is the run if its primary was asked to start it.
 
-        Raises StartUnknown if that primary does not answer. Other hosts do not matter, as their keepers follow it.
+        Raises StartUnknown if that primary does not answer. Answers of the other hosts are not required, since their
+        keepers follow the primary.
         """
         silent = take_back(self.run_id, self._links, self.hosts if started is not None else None)
         if started is not None and started.primary.host in silent:
@@ -185,7 +186,7 @@ class Launch:
             self.reserving.take_back()
 
     def _reserve(self, planned: Plan) -> Reservation:
-        """Asks the calendar about the plan and reports its lines of the checklist."""
+        """Reserves the GPUs of the plan in the calendar, and reports the calendar's lines of the checklist."""
         if self.reserving is None:
             return Reservation()
         self._progress.stop_if_cancelled()
@@ -196,7 +197,7 @@ class Launch:
 
     @property
     def was_launched_here(self) -> bool:
-        """Whether this desktop has launched exactly the same topology text before."""
+        """Whether this desktop has launched the identical topology text before."""
         text = self._text()
         return any(record.topology == text for record in self.own)
 
@@ -215,7 +216,13 @@ class Launch:
         return self.again.run_id
 
     def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
-        """The history record of a run started from `file`. `is_confirmed`: whether the primary confirmed the start."""
+        """Returns the history record of a run.
+
+        Args:
+            started: The run.
+            file: The topology file.
+            is_confirmed: Whether the primary has confirmed the start.
+        """
         now = utc_now()
         return RunRecord(
             started.run_id,
@@ -238,7 +245,7 @@ class Launch:
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
         """Runs the checks that measure hosts and network, while the snapshot of the working folder is taken."""
-        # A scheduled run takes its GPUs later: their present use does not matter.
+        # A scheduled run acquires its GPUs later, so their current use does not matter.
         preflight = PreflightClient(context, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
         measuring = in_background(measure, context, file, self._over)
@@ -254,32 +261,33 @@ class Launch:
         return snapshot
 
     def _early_imports(self) -> tuple[str, ...]:
-        """Modules that the ranks' interpreters may import before the program's code has arrived."""
+        """Returns the modules that the ranks' interpreters may import before the program's code has arrived."""
         if self.again is not None:
             return self.again.early_imports
         return early_imports(self.topology.program, self._folder)
 
     def _joins(self) -> bool | None:
-        """Whether the program imports `torchyard_roles`; None if unknown."""
+        """Returns whether the program imports `torchyard_roles`, or None if unknown."""
         return (
             None if self.again is not None else imports_package(self.topology.program, self._folder, "torchyard_roles")
         )
 
     @property
     def _folder(self) -> Path | None:
-        """The working folder on this computer, if the run has one."""
+        """The working folder on this computer, if the run has a working folder."""
         workdir = self.topology.program.workdir
         if workdir is None or self.source.folder is None:
             return None
         return (self.source.folder / expand_user(workdir)).resolve()
 
     def _snapshot(self, context: LaunchContext) -> Snapshot | None:
-        """A snapshot of the working folder, if the run has one."""
+        """Takes a snapshot of the working folder, if the run has one."""
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
             return None
         as_written = topology_from_text(self.source.document.text).topology
-        is_from_file = as_written is not None and as_written.program.workdir == program.workdir  # not from --set
+        # The working folder is set in the file, not by --set.
+        is_from_file = as_written is not None and as_written.program.workdir == program.workdir
         if is_from_file and not self.was_launched_here:
             settle(confirm_outside_folder(folder, home), self.ask)
 
@@ -311,14 +319,14 @@ class Launch:
         }
 
     def _text(self) -> str:
-        """The topology's text: that of the file, unless settings were changed for this run."""
+        """Returns the text of the topology file, or the text of the topology if settings were changed for this run."""
         text = self.source.document.text
         as_written = topology_from_text(text).topology
         return text if as_written == self.topology else dump(self.topology)
 
 
 def planned_replicas(planned: Plan) -> list[dict[str, Any]]:
-    """The host and GPUs of each replica, as stored in a run's record."""
+    """Returns the host and GPUs of each replica for a run's record."""
     return [
         {"name": replica.name, "host": replica.host, "gpus": [gpu.uuid for gpu in replica.gpus]}
         for replica in planned.replicas

@@ -1,7 +1,7 @@
 """Renewal of the lease under which each host holds resources for a launch.
 
-A desktop that is suspended or cut off stops renewing, which frees the hosts. Failed renewals are ignored: `run.start`
-and `run.join` report a host that has given up the launch.
+A desktop that is suspended or disconnected does not renew the lease, so the hosts release the resources. Failed
+renewals are ignored, since `run.start` and `run.join` report a host that has ended the launch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LeaseRenewal:
         self._over = Event()
 
     def begin(self, hosts: Sequence[str], links: Mapping[str, AgentLink]) -> None:
-        """Starts renewing on further hosts. `links` is read on each renewal, as broken links are replaced in it."""
-        # One thread per host: a blocked connection must not delay the other renewals.
+        """Starts renewal on additional hosts. `links` is read at each renewal, since lost links are replaced in it."""
+        # Each host has its own thread, so that a blocked connection does not delay the other renewals.
         for host in set(hosts) - self._hosts:
             in_background(self._renew, host, links)
         self._hosts |= frozenset(hosts)

@@ -1,4 +1,4 @@
-"""The plan as `torchyard plan` prints it, with placeholders for values that are chosen at launch."""
+"""The plan as printed by `torchyard plan`, with placeholders for values that a launch determines."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SECRET = "***"
 
 
 def host_python(host: HostFacts, program: Program) -> str:
-    """The host's interpreter for this program: from the fleet file, else the one found on the host.
+    """Returns the host's interpreter for this program: from the fleet file, else the one found on the host.
 
-    With `setup`, which may activate an environment (`source .venv/bin/activate`), the first one on the PATH.
+    With `setup`, which may activate an environment (`source .venv/bin/activate`), it is the first `python` on PATH.
     """
     if host.python:
         return host.python
@@ -30,7 +30,7 @@ def host_python(host: HostFacts, program: Program) -> str:
 
 
 def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, PreparedHost]:
-    """Prepared hosts with placeholders for values that are chosen at launch."""
+    """Returns prepared hosts with placeholders for values that a launch determines."""
     facts = {host.name: host for host in (*hosts, HostFacts(NO_HOST))}
     return {
         name: PreparedHost(
@@ -45,7 +45,7 @@ def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, PreparedH
 
 
 def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
-    """The output of `torchyard plan --json`, with command and environment of each replica's first rank."""
+    """Returns the output of `torchyard plan --json`, with command and environment of each replica's first rank."""
     secrets = dict.fromkeys(plan.topology.program.secrets, SECRET)
     placed = _with_placeholders(plan)
     sites = preview_sites(placed, hosts)
@@ -62,7 +62,7 @@ def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
 
 
 def _with_placeholders(plan: Plan) -> Plan:
-    """The plan with unplaced replicas on a placeholder host, so that the commands of all can be shown."""
+    """Returns the plan with unplaced replicas on a placeholder host, so that all commands can be shown."""
     replicas = tuple(planned if planned.host else replace(planned, host=NO_HOST) for planned in plan.replicas)
     return replace(plan, replicas=replicas, hosts=tuple(dict.fromkeys(planned.host or "" for planned in replicas)))
 

@@ -1,4 +1,4 @@
-"""The first phase of a launch: connects to hosts, reads their facts, and plans with them."""
+"""The first phase of a launch: connecting to hosts, reading their facts, and planning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLANS = 4
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """The plan of a launch, with the links and facts of its hosts by name."""
+    """The plan of a launch, and the links and facts of its hosts by name."""
 
     plan: Plan
     links: dict[str, AgentLink]
@@ -44,7 +44,7 @@ class LaunchContext:
 
 @dataclass
 class Planner:
-    """Plans, and reads the facts of the planned hosts, until the plan rests on fresh facts only."""
+    """Plans a run, and reads the facts of the planned hosts, until the plan is based on current facts only."""
 
     _source: TopologyFile
     _topology: Topology
@@ -56,7 +56,7 @@ class Planner:
     _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self) -> LaunchContext:
-        """Returns the plan. Raises RunFailed for the first red line or problem, HostError or Cancelled."""
+        """Returns the plan. Raises RunFailed for the first failed check or problem, HostError or Cancelled."""
         for _ in range(PLANS):
             known = self._hosts.known()
             planned = self._planned(known)
@@ -88,7 +88,7 @@ class Planner:
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """The plan on GPUs that the calendar permits. Raises the calendar's refusal."""
+        """Returns the plan on GPUs that the calendar allows. Raises the calendar's refusal."""
         if self._reserving is not None:
             for choice in self._reserving.choices(known):
                 planned = self._plan(choice)
@@ -130,11 +130,11 @@ class Planner:
         self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """The next host that was connected or failed. Waits in small steps to notice a cancellation."""
+        """Returns the next host that was connected or failed. Checks for a cancellation at short intervals."""
         while True:
             self._progress.stop_if_cancelled()
             try:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # raises an error that belongs to no host
+                    reaching.result()  # This call raises an error that does not concern a single host.

@@ -13,19 +13,22 @@ Port = int | str
 
 @dataclass(frozen=True)
 class Ports:
-    """Ports by replica (for CLUSTER_SPEC and TF_CONFIG), and MASTER_PORT by gang."""
+    """The ports of replicas (for CLUSTER_SPEC and TF_CONFIG), and MASTER_PORT of gangs."""
 
     replicas: Mapping[str, Port]
     masters: Mapping[str, Port]
 
 
 def ports_needed(plan: Plan) -> dict[str, int]:
-    """Number of ports that each host must hold: one per replica, and one per world whose master is there."""
+    """Returns the number of ports for each host: one per replica, and one per world whose master is on the host."""
     return {host: len(users) for host, users in _users(plan).items()}
 
 
 def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
-    """Assigns each host's ports in plan order, first to replicas, then to worlds. Raises ValueError if too few."""
+    """Assigns each host's ports in plan order, first to replicas, then to worlds.
+
+    Raises ValueError if a host holds too few ports.
+    """
     replicas: dict[str, Port] = {}
     masters: dict[str, Port] = {}
     for host, users in _users(plan).items():
@@ -37,7 +40,7 @@ def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
 
 
 def _users(plan: Plan) -> dict[str, list[tuple[str, str]]]:
-    """The users of ports by host, each as (`replica` or `master`, name)."""
+    """Returns the users of ports by host. A user is (`replica` or `master`, name)."""
     users: dict[str, list[tuple[str, str]]] = {host: [] for host in plan.hosts}
     host_of = {planned.name: planned.host for planned in plan.replicas}
     for planned in plan.replicas:

@@ -1,4 +1,4 @@
-"""Progress reports of a launch, and waiting for hosts in a way that can be cancelled."""
+"""Progress reports of a launch, and waiting for hosts with cancellation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchyard_core.launch.checks.check import Check, failed
 
 
 class Cancelled(Exception):
-    """Raised after the user cancelled a launch."""
+    """Raised after the user has cancelled a launch."""
 
 
 @dataclass
 class LaunchProgress:
-    """Callbacks for the checks, events and progress of a launch, called on its thread."""
+    """Callbacks for the checks, events and progress of a launch, which are called on its thread."""
 
     on_event: Callable[[dict[str, Any]], None]
     on_check: Callable[[Check], None] = lambda check: None
@@ -30,11 +30,11 @@ class LaunchProgress:
     begin: float = field(default_factory=time.monotonic)
 
     def elapsed_s(self) -> float:
-        """Seconds since the start of the launch."""
+        """Returns the seconds since the start of the launch."""
         return round(time.monotonic() - self.begin, 3)
 
     def emit(self, event: str, **details: Any) -> None:
-        """Reports an event of `run --json`."""
+        """Reports an event as defined for `run --json`."""
         self.on_event({"event": event, "time": utc_now(), **details})
 
     def report_check(self, check: Check) -> None:
@@ -44,7 +44,7 @@ class LaunchProgress:
         self.on_event({"event": event["event"], "time": utc_now(), **event})
 
     def report_checks(self, checks: Sequence[Check]) -> None:
-        """Reports lines of the checklist, then raises RunFailed for the first red one."""
+        """Reports lines of the checklist, then raises RunFailed for the first failed one."""
         for check in checks:
             self.report_check(check)
         red = failed(checks)
@@ -60,8 +60,8 @@ class LaunchProgress:
         """Waits for all answers and returns them by host. Raises the first error, or Cancelled.
 
         Args:
-            answers: Futures by host.
-            step: Name of the step for `on_progress`; empty reports no progress.
+            answers: The futures by host.
+            step: The name of the step for `on_progress`. With an empty name no progress is reported.
         """
         found: dict[str, Any] = {}
         pending = dict.fromkeys(answers.values())

@@ -1,9 +1,9 @@
-"""Hosts, gangs and ranks of the replicas of a run, from a topology and the facts of the hosts. Pure.
+"""Hosts, gangs and ranks of the replicas of a run, computed from a topology and the facts of the hosts.
 
-- A *gang* restarts together: all trainers of a synchronous strategy, one worker group of an asynchronous one; each
-  parameter server, reducer and evaluator is a gang of its own.
+- A *gang* restarts together: all trainers of a synchronous strategy, or one worker group of an asynchronous one. Each
+  parameter server, reducer and evaluator is a separate gang.
 - A *world* is the process group of torch.distributed: the trainers of one gang.
-- Launcher `torch` starts one rank per GPU, or one without GPUs; launcher `command` one process per replica.
+- Launcher `torch` starts one rank per GPU, or one without GPUs; launcher `command` starts one process per replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRAINERS_GANG = "trainers"
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplica:
-    """One replica with its place in the cluster. `host` is None if no host has room for it."""
+    """A replica with its place in the cluster. `host` is None if no host has capacity for it."""
 
     replica: Replica
     gang: str
@@ -58,7 +58,7 @@ class PlannedReplica:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A torch world: the trainers of one gang."""
+    """A process group of torch.distributed: the trainers of one gang."""
 
     gang: str
     members: tuple[str, ...]
@@ -72,7 +72,7 @@ class World:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run as planned before its start."""
+    """The plan of a run."""
 
     topology: Topology
     replicas: tuple[PlannedReplica, ...]
@@ -106,11 +106,13 @@ class Plan:
 def plan(
     topology: Topology, hosts: Sequence[HostFacts], *, found: Sequence[Problem] = (), line: LineOf = no_lines
 ) -> Plan:
-    """Plans a run on these hosts. Replicas that fit on no host are in the plan without a host.
+    """Plans a run. Replicas that fit on no host are in the plan without a host.
 
     Args:
+        topology: The topology.
+        hosts: The hosts of the fleet.
         found: Problems of the topology (`TopologyFile.check`), which the plan lists before those of placement.
-        line: Finds the line of a setting in the topology file.
+        line: Returns the line of a setting in the topology file.
     """
     replicas = replicas_of(topology)
     placement = place(topology, hosts, line)
@@ -151,7 +153,7 @@ def plan(
 
 
 def _gangs(topology: Topology, replicas: tuple[Replica, ...]) -> dict[str, tuple[Replica, ...]]:
-    """Replicas by gang, trainers in the order of their ranks."""
+    """Returns the replicas by gang, trainers in the order of their ranks."""
     gangs: dict[str, tuple[Replica, ...]] = {}
     trainers = tuple(replica for replica in replicas if replica.role.trains)
     if spec_of(topology.strategy.kind).is_asynchronous:
@@ -170,5 +172,5 @@ def _ranks(topology: Topology, replica: Replica) -> int:
 
 
 def _hosts(planned: Sequence[PlannedReplica]) -> tuple[str, ...]:
-    # The chief is the first replica, so its host, the primary, comes first.
+    # The chief is the first replica, so its host, the primary, is the first host.
     return tuple(dict.fromkeys(replica.host for replica in planned if replica.host is not None))

@@ -1,12 +1,12 @@
 """Restart of an ended run: the same topology and code, from its newest checkpoint or from the first step.
 
-For a run of this desktop, its history holds the topology's text and the root hash of the code. Records on hosts are
-compared with it and never trusted. The files of the code are in the hosts' content-addressed stores, and checkpoints in
-the run's folders. A host that is new to the run receives the code through this computer, and the newest checkpoint
-through the chief's keeper (the agent's `keeper/checkpoints/checkpoint_replication.py`).
+For a run of this desktop, the history holds the topology's text and the root hash of the code. Records on hosts are
+compared with the history, which takes precedence. The files of the code are in the hosts' content-addressed stores, and
+the checkpoints in the run's folders. A host that is new to the run receives the code through this computer, and the
+newest checkpoint through the chief's keeper (the agent's `keeper/checkpoints/checkpoint_replication.py`).
 
-For a run of another desktop only the hosts' records exist: the user confirms what they would launch, and names the
-secrets to send.
+For a run of another desktop only the records on hosts exist. The user confirms the launch and names the secrets to
+send.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class EndedRun:
-    """An ended run that is to be restarted."""
+    """An ended run that will be restarted."""
 
     run_id: str
     lineage: str
@@ -71,7 +71,7 @@ class EndedRun:
 
 
 def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
-    """The ended run, from this desktop's record `own`, else from that of the first host that answers.
+    """Returns the ended run from this desktop's record `own`, else from the record of the first host that answers.
 
     Raises RunFailed if the run is alive, a host's record differs from this desktop's, or there is no record.
     """
@@ -84,7 +84,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
         ]
         if not going:
             break
-        # The primary answers first. If it says that the run is over, the other hosts learn of it in a moment.
+        # The primary answers first. If the run is over there, the other hosts will soon receive this state.
         if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
             host, state = next((one for one in going if not is_over(one[1])), going[0])
             if is_over(state):
@@ -93,7 +93,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
                 raise RunFailed(message, code="run_alive", hint=hint)
             message = f"run {run.run_id} is still {state} on {host}."
             raise RunFailed(message, code="run_alive", hint=("Stop it first.", StopRun(run.run_id)))
-        time.sleep(POLL_S)  # the run has ended, and its keepers are about to exit
+        time.sleep(POLL_S)  # The run has ended, and its keepers are about to exit.
     reached = {host: links[host] for host in answers}
     if own is not None and own.tells_what_ran:
         return _from_history(run, own, answers, reached)
@@ -101,7 +101,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
 
 
 def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
-    """The question whether to launch what a host's record contains; None for a run of this desktop."""
+    """Returns the question whether to launch the content of a host's record; None for a run of this desktop."""
     if not again.reported_by:
         return None
     program = again.topology.program
@@ -126,7 +126,7 @@ def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
 
 
 def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
-    """The question whether to send the secrets that a host's record names; None for a run of this desktop."""
+    """Returns the question whether to send the secrets in a host's record; None for a run of this desktop."""
     names = again.topology.program.secrets
     if not again.reported_by or not names:
         return None
@@ -148,7 +148,7 @@ def _command_line(program: Program) -> str:
 
 
 def _hosts_text(topology: Topology) -> str:
-    """The hosts that pools and pins allow, as text."""
+    """Returns the hosts that pools and pins allow, as text."""
     named = {host for pool in topology.pools for host in pool.hosts or ()}
     named |= {place.partition(":")[0] for place in topology.pins.values()}
     if any(not pool.hosts for pool in topology.pools):
@@ -157,9 +157,10 @@ def _hosts_text(topology: Topology) -> str:
 
 
 def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the secrets to send: those of the topology.
+    """Returns the names of the secrets in the topology, which are sent.
 
-    Raises RunFailed if only a host's record says so and the user did not name them too (`runs restart --secret`).
+    Raises RunFailed for a secret that only a host's record contains, unless the user has named it (`runs restart
+    --secret`).
     """
     wanted = again.topology.program.secrets
     lacking = [name for name in wanted if name not in named] if again.reported_by else []
@@ -175,7 +176,7 @@ def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ..
 
 
 def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
-    """The answers of the run's hosts to `run.show`, the primary's first."""
+    """Returns the answers of the run's hosts to `run.show`, the primary's first."""
     order = [run.primary, *(host for host in run.hosts if host != run.primary)]
     asked: dict[str, Future[Any]] = {
         host: links[host].submit("run.show", {"run_id": run.run_id}) for host in order if host in links
@@ -185,14 +186,14 @@ def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[st
         try:
             answers[host] = future.result(ASK_TIMEOUT_S)
         except (AgentRefused, HostError, TimeoutError):
-            continue  # the host is gone or has removed the run; another one may have its record
+            continue  # The host is unavailable or has removed the run. Another host may have its record.
     return answers
 
 
 def _from_history(
     run: KnownRun, own: RunRecord, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]
 ) -> EndedRun:
-    """The run by this desktop's record. Raises RunFailed if a host's record differs."""
+    """Returns the run from this desktop's record. Raises RunFailed if a host's record differs."""
     for host, answer in answers.items():
         theirs = answer["record"]
         text, root = theirs.get("record", {}).get("topology"), theirs.get("snapshot")
@@ -218,7 +219,7 @@ def _from_history(
 
 
 def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
-    """The modules that the earlier launch imported early. Names other than those of IMPORTS are ignored."""
+    """Returns the modules that the earlier launch imported early. Names that are not in IMPORTS are ignored."""
     for answer in answers.values():
         names = answer["record"].get("record", {}).get("early_imports", ())
         return tuple(name for name in IMPORTS if name in names)
@@ -226,7 +227,7 @@ def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _from_hosts(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
-    """The run by the first host's record that can be read."""
+    """Returns the run from the first readable record of a host."""
     for host, answer in answers.items():
         record = answer["record"]
         text = record.get("record", {}).get("topology", "")
@@ -249,7 +250,7 @@ def _no_record(run: KnownRun) -> RunFailed:
 
 
 def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Makes the code of the run available on every host of `links`. Raises RunFailed if no host has it any more."""
+    """Makes the code of the run available on every host of `links`. Raises RunFailed if no host has it."""
     if again.snapshot is None:
         return
     offered = {host: link.submit("snapshot.offer", {"root": again.snapshot}) for host, link in links.items()}
@@ -301,7 +302,8 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchP
                     break
                 file.write(data)
                 digest.update(data)
-                offset += len(data)  # not what the host claims: this guarantees an end
+                # The size of the received data, not the one that the host reports, guarantees that the loop ends.
+                offset += len(data)
         if digest.hexdigest() != entry["sha256"]:
             raise RunFailed(f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint=LaunchTopology())
         first[entry["sha256"]] = place

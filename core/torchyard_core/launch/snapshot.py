@@ -1,4 +1,4 @@
-"""Snapshots: the files of a working folder and their hashes, identified by one root hash."""
+"""Snapshots: the files of a working folder and their hashes, identified by a root hash."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_LIST = MAX_LINE - 4096
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The contents of a working folder. `root` identifies them on every host."""
+    """The content of a working folder. `root` identifies it on all hosts."""
 
     folder: Path
     root: str
@@ -41,17 +41,17 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Size of all files in bytes."""
+        """The size of all files in bytes."""
         return sum(entry.get("size", 0) for entry in self.manifest)
 
     def paths(self) -> dict[str, Path]:
-        """One file for each hash."""
+        """Returns the path of one file for each hash."""
         return {entry["sha256"]: self.folder / entry["path"] for entry in self.manifest if "sha256" in entry}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a working folder that a snapshot would hold, before they are read."""
+    """The files that a snapshot of a working folder would contain, before they are read."""
 
     folder: Path
     found: list[tuple[str, os.stat_result | None]]
@@ -61,7 +61,7 @@ class Listing:
 
     @property
     def unseen(self) -> dict[str, int]:
-        """Sizes by path of the files that were not uploaded before in their present state."""
+        """The sizes by path of the files that were not uploaded before in their present state."""
         return {
             path: status.st_size
             for path, status in self.found
@@ -76,13 +76,14 @@ def take_snapshot(
     caches: Path | None = None,
     before_reading: Callable[[Listing], None] = lambda listing: None,
 ) -> Snapshot:
-    """Takes a snapshot of `folder` without the files that .gitignore files and `exclude` name.
+    """Takes a snapshot of `folder`, without the files that .gitignore files and `exclude` exclude.
 
     Args:
+        folder: The working folder.
         exclude: Patterns in the syntax of .gitignore.
-        cancelled: Stops reading; the snapshot is then incomplete.
-        caches: Folder of cached hashes; unchanged files are not read again.
-        before_reading: Called with the list of files; may raise.
+        cancelled: Ends the reading, after which the snapshot is incomplete.
+        caches: The folder of cached hashes. Unchanged files are not read again.
+        before_reading: Called with the list of files. It may raise an error.
 
     Raises:
         RunFailed: The folder cannot be read or has too many files.
@@ -108,7 +109,7 @@ def take_snapshot(
 
 
 def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches: Path | None) -> Listing:
-    """Lists the files of `folder` that a snapshot would hold. Raises OSError."""
+    """Returns the files of `folder` that a snapshot would contain. Raises OSError."""
     hashes = FileHashCache.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
     for path, status in _files(folder, "", [(0, gitignore_spec([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))]):
@@ -122,7 +123,7 @@ def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches
 
 
 def _refuse_too_many(folder: Path, manifest: list[Entry]) -> None:
-    """Raises RunFailed for too many files. Their list must also fit into one message."""
+    """Raises RunFailed for too many files, or if the list of files does not fit into one message."""
     listed = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     if len(manifest) > MAX_FILES or len(listed) > MAX_LIST:
         count = f"more than {MAX_FILES:,}" if len(manifest) > MAX_FILES else f"{len(manifest):,}"
@@ -136,7 +137,7 @@ def _files(
 ) -> Iterator[tuple[str, os.stat_result | None]]:
     """Yields files, links and empty folders (whose path ends in `/`) below `folder`, with the status of each file.
 
-    `ignores` are specs of .gitignore files, each with the length of the path of its folder.
+    `ignores` contains the specs of .gitignore files, each with the length of the path of its folder.
     """
     here = folder / below
     own = here / ".gitignore"
@@ -147,13 +148,13 @@ def _files(
     for entry in entries:
         path = below + entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        # As in git, the innermost .gitignore with a matching pattern decides.
+        # As in git, the innermost .gitignore with a matching pattern takes precedence.
         verdicts = (spec.check_file((path + "/" * is_folder)[start:]).include for start, spec in reversed(ignores))
         if next((verdict for verdict in verdicts if verdict is not None), False):
             continue
         if is_folder:
             inside = _files(folder, path + "/", ignores)
-            # Empty folders are kept: a script may write there.
+            # Empty folders are kept, since a script may write to them.
             yield next(inside, (path + "/", None))
             yield from inside
         elif entry.is_symlink():

@@ -1,4 +1,4 @@
-"""Upload of a snapshot to hosts, limited to files whose content a host does not have yet."""
+"""Upload of a snapshot to hosts, limited to files whose content a host does not have."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ OnProgress = Callable[[int, int], None]
 
 
 def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
-    """Makes `snapshot` available on the host of `link`. Of hosts that share a home, one receives it and others wait.
+    """Makes `snapshot` available on the host of `link`.
 
-    Files that have arrived completely stay there, so that an interrupted upload can be resumed.
+    Of hosts that share a home, one receives it and the others wait.
+
+    Files that have arrived completely are kept, so that an interrupted upload can be resumed.
 
     Raises:
         RunFailed: A file changed during the upload, or the host's disk is full.
         Cancelled: The user cancelled the launch.
-        AgentRefused, HostError: The host refused, or the connection broke.
+        AgentRefused, HostError: The host refused the request, or the connection was lost.
     """
     for last_try in (*[False] * (TRIES - 1), True):
         answer = _offer(snapshot, link, cancelled)
@@ -59,8 +61,13 @@ def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress
 
 
 def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, Any]:
-    """Waits until no other upload to the store is in progress, and returns whether the host has the snapshot, or the
-    files that it lacks. The manifest is sent only if the host does not know the root."""
+    """Waits for other uploads to the store, then asks the host whether it has the snapshot.
+
+    The manifest is sent only if the host does not know the root hash.
+
+    Returns:
+        The host's answer, which contains the files that it lacks.
+    """
     while True:
         answer: dict[str, Any] = link.call("snapshot.offer", {"root": snapshot.root}, ANSWER_TIMEOUT_S)
         if not answer["have"] and not answer["busy"]:
@@ -117,7 +124,7 @@ def _send_files(
 
 
 def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yields messages of about PIECE bytes, with many small files or a part of a large one."""
+    """Yields messages of about PIECE bytes, with several small files or a part of a large file."""
     pieces: list[dict[str, Any]] = []
     size = 0
     for sha256, path, expected in files:
@@ -148,7 +155,7 @@ PAUSE_S = 1.0
 
 
 def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Uploads `snapshot` to every host of `links`, in which broken ones are replaced. Raises as `upload_snapshot`."""
+    """Uploads `snapshot` to every host of `links`, in which lost links are replaced. Raises as `upload_snapshot`."""
     sent: dict[str, tuple[int, int]] = {}
 
     def send(host: str) -> None:

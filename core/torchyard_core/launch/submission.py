@@ -1,4 +1,4 @@
-"""The last phase of a launch: prepares a keeper on every host and submits the run to them, or undoes both."""
+"""The last phase of a launch: preparing a keeper on every host, and submitting the run, or undoing both."""
 
 from __future__ import annotations
 
@@ -39,16 +39,21 @@ def prepare(
     *,
     later: bool = False,
 ) -> dict[str, Prepared]:
-    """Starts a keeper on every host, which reserves the resources of the run there.
+    """Starts a keeper on every host, which reserves the resources of the run on its host.
 
     Args:
-        root: Root hash of the snapshot; None without code.
-        resume_from: The run whose checkpoints on each host the new run copies.
-        later: Whether GPUs are acquired only when the scheduled run starts.
+        run_id: The ID of the run.
+        name: The name of the run.
+        context: The plan, and the links of its hosts.
+        root: The root hash of the snapshot; None without code.
+        record: The run's record, which hosts store.
+        progress: The callbacks of the launch.
+        resume_from: The run whose checkpoints on each host are copied for the new run.
+        later: Whether GPUs are acquired only at the scheduled start of the run.
 
     Raises:
         AgentRefused: A GPU is held by another process, or no port is free.
-        HostError: A host could not be asked.
+        HostError: A host could not be reached.
         Cancelled: The user cancelled the launch.
     """
     secret = secrets.token_hex(32)
@@ -81,7 +86,7 @@ def prepare(
 
 
 def primary_address(context: LaunchContext) -> str:
-    """The primary's address on the data network, as far as the desktop knows it."""
+    """Returns the primary's address on the data network, as far as the desktop knows it."""
     primary, *others = context.plan.hosts
     if context.hosts[primary].data_address:
         return str(context.hosts[primary].data_address)
@@ -106,7 +111,7 @@ def start(
 ) -> None:
     """Submits the run to the primary's keeper, and the primary's address to the other keepers.
 
-    Each rank gets a spare interpreter that imports `spare_imports`, unless these are empty.
+    Each rank gets a spare interpreter that imports `spare_imports`, unless `spare_imports` is empty.
     """
     planned, program = context.plan, topology.program
     sites = {
@@ -153,11 +158,11 @@ def start(
         context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
     )
     progress.wait_for_all(pending, "starting")
-    progress.stop_if_cancelled()  # the run has begun; the caller ends it again
+    progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending it.
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:
-    """The run's booking, as sent to its keeper."""
+    """Returns the run's booking as it is sent to the keeper."""
     if reserved.booking_id is None or reserved.until is None:
         return None
     return {
@@ -169,10 +174,13 @@ def _booking(reserved: Reservation) -> dict[str, Any] | None:
 
 
 def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
-    """Makes every host release what it holds for the launch. A run that has begun is ended.
+    """Makes every host release the resources of the launch. Ends the run if it has begun.
 
-    `hosts` reconnects closed links, which is necessary only after the start was requested. Returns the hosts that have
-    not confirmed the release. Each step takes TAKE_BACK_S at most.
+    `hosts` reopens closed links, which is necessary only after the request to start. Each step takes TAKE_BACK_S at
+    most.
+
+    Returns:
+        The hosts that have not confirmed the release.
     """
     abort = {"run_id": run_id, "by": desktop_identity()}
     answers = _answers(links, "run.abort", abort)
@@ -182,14 +190,14 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
         answers |= _answers(reconnected, "run.abort", abort)
     codes = {host: _refusal(future) for host, future in answers.items()}
     released = {host for host, code in codes.items() if code in ("", *_KEEPER_LEFT)}
-    # While the connection was down, a short run may have begun and ended.
+    # A short run may have begun and ended while the connection was lost.
     if any(code == "begun" or (hosts is not None and code in _KEEPER_LEFT) for code in codes.values()):
         released |= _end_run(run_id, links)
     return tuple(host for host in links if host not in released)
 
 
 def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
-    """Stops the run on all hosts without grace and removes its folders. Returns the hosts where nothing is left."""
+    """Stops the run on all hosts without grace and removes its folders. Returns the hosts on which nothing is left."""
     by = desktop_identity()
     stop = {"run_id": run_id, "reason": f"taken back by {by} while it was launched", "force": True, "by": by}
     _answers(links, "run.stop", stop)
@@ -209,14 +217,14 @@ _KEEPER_LEFT = ("run_over", "disconnected")
 
 
 def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
-    """The answers of the hosts. Futures that take longer than TAKE_BACK_S are not done."""
+    """Sends a request to all hosts. Futures that take longer than TAKE_BACK_S are returned unfinished."""
     answers = {host: link.submit(method, params) for host, link in links.items()}
     wait(answers.values(), timeout=TAKE_BACK_S)
     return answers
 
 
 def _refusal(answer: Future[Any]) -> str | None:
-    """The code of a host's refusal; empty for success, None if the outcome is unknown."""
+    """Returns the code of a host's refusal; empty for success, None if the outcome is unknown."""
     if not answer.done():
         return None
     problem = answer.exception()
@@ -230,7 +238,7 @@ def _refusal(answer: Future[Any]) -> str | None:
 
 
 def _reconnect(names: Sequence[str], hosts: Hosts) -> dict[str, AgentLink]:
-    """New links to those hosts that can be reached within TAKE_BACK_S."""
+    """Returns new links to the hosts that can be reached within TAKE_BACK_S."""
     pending = {name: in_background(hosts.reach, [name], lambda host, link: None) for name in names}
     wait(pending.values(), timeout=TAKE_BACK_S)
     found = {name: future.result()[name] for name, future in pending.items() if future.done()}

@@ -1,7 +1,7 @@
-"""Warm start: interpreters that start and import torch while a launch still checks and sends (docs/launch.md).
+"""Warm start: starting interpreters and importing torch while the launch is still in progress (docs/launch.md).
 
 Torch is imported early only for a program that imports it and whose earlier statements cannot affect the import: they
-set no environment variable that torch reads, and put no folder first on `sys.path`.
+set no environment variable that torch reads, and insert no folder before others in `sys.path`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 
 
 def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
-    """Modules that the program's interpreters may import before its code arrives; none if this is unsafe or unknown."""
+    """Returns the modules that the interpreters may import before the code arrives; empty if unsafe or unknown."""
     if program.launcher is not Launcher.TORCH or program.setup or folder is None:
         return ()
     found = False
@@ -49,7 +49,10 @@ def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
 
 
 def imports_package(program: Program, folder: Path | None, package: str) -> bool | None:
-    """Whether the script, or a module of its working folder that it imports, imports a package; None if unknown."""
+    """Returns whether the script, or a module of its working folder that it imports, imports a package.
+
+    Returns None if this cannot be determined.
+    """
     if program.launcher is not Launcher.TORCH or folder is None:
         return None
     try:
@@ -60,7 +63,10 @@ def imports_package(program: Program, folder: Path | None, package: str) -> bool
 
 
 def start_early(context: LaunchContext, run_id: str, imports: tuple[str, ...]) -> None:
-    """Asks every host to start its interpreters early, without waiting. One that cannot starts its ranks as usual."""
+    """Requests the early start of the interpreters on every host without waiting for it.
+
+    A host that cannot start interpreters early starts the ranks as usual.
+    """
     sites = preview_sites(context.plan, list(context.hosts.values()))
     replicas = replica_specs(context.plan, sites, run_id, store=AT_LAUNCH)
     for host, link in context.links.items():
@@ -70,7 +76,7 @@ def start_early(context: LaunchContext, run_id: str, imports: tuple[str, ...]) -
 
 
 class _Program:
-    """The script of a program and those modules of its working folder that it imports."""
+    """The script of a program, and the modules of its working folder that it imports."""
 
     def __init__(self, folder: Path, program: Program):
         self._folder = folder
@@ -111,7 +117,7 @@ class _Program:
                     self._find(name, place)
 
     def _imports(self, tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path]]]:
-        """Yields imported dotted names with the folders to search for them."""
+        """Yields imported dotted names with the folders in which to search for them."""
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, self._places) for alias in node.names)
@@ -121,7 +127,7 @@ class _Program:
                 yield from ((f"{before}{alias.name}", places) for alias in node.names)
 
     def _find(self, name: str, place: Path) -> None:
-        """Adds the files of a dotted name, including its parent packages."""
+        """Adds the files of a dotted name and its parent packages."""
         for part in name.split("."):
             module, package = place / f"{part}.py", place / part / "__init__.py"
             if package.is_file():
@@ -132,7 +138,7 @@ class _Program:
 
 
 def _precedes_imports(node: ast.AST) -> bool:
-    """Whether the statement may affect an import of torch, so that it must run first."""
+    """Returns whether the statement may affect an import of torch, so that it must be executed first."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         return _is(node.value, "path") or (_is(node.value, "environ") and _may_matter(node.slice))
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -153,12 +159,12 @@ def _precedes_imports(node: ast.AST) -> bool:
 
 
 def _is(node: ast.AST, name: str) -> bool:
-    """Whether the node is `sys.path`, or `os.environ` under any alias of the module, or a plain `environ`."""
+    """Returns whether the node is `sys.path`, or `os.environ` under any alias of the module, or a plain `environ`."""
     if isinstance(node, ast.Attribute) and node.attr == name:
         return name == "environ" or (isinstance(node.value, ast.Name) and node.value.id == "sys")
     return isinstance(node, ast.Name) and node.id == name == "environ"
 
 
 def _may_matter(key: ast.AST | None) -> bool:
-    """Whether the name of an environment variable is read at the start of a program, or not a constant."""
+    """Returns whether an environment variable is read at the start of a program. A name that is no constant may be."""
     return not (isinstance(key, ast.Constant) and isinstance(key.value, str)) or is_read_at_start(key.value)

@@ -38,6 +38,8 @@ class HostFacts:
     """Logins of their users, by UUID; empty where unknown."""
     gpu_bookings: Mapping[str, str] = field(default_factory=dict)
     """Other users' bookings of GPUs in the planned time, by UUID: `kim until 18:00`. They are in `busy_gpus`."""
+    gpu_exclusions: Mapping[str, str] = field(default_factory=dict)
+    """Reasons why a launch may not use free GPUs, by UUID: `outside the booking`. These GPUs are in `busy_gpus`."""
     booked_by: str = ""
     """Another user's booking of a host without GPUs in the planned time, on which nothing is placed then."""
     use_known: bool = True
@@ -62,9 +64,15 @@ class HostFacts:
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 
     def why_taken(self, gpu: Gpu) -> str | None:
-        """`used by kim`, else `booked by kim until 18:00`; None for a GPU that is free or whose use is unknown."""
+        """Returns the reason why a GPU cannot be used, or None for a GPU that is free or whose use is unknown.
+
+        Reasons are `used by kim`, `booked by kim until 18:00` or `outside the booking`, in this order of precedence.
+        """
         user = self.user_of(gpu)
         if user is None:
             return None
-        booked = self.gpu_bookings.get(gpu.uuid)
-        return f"booked by {booked}" if booked and not user else f"used by {user or 'another user'}"
+        if not user and (booking := self.gpu_bookings.get(gpu.uuid)):
+            return f"booked by {booking}"
+        if not user and (exclusion := self.gpu_exclusions.get(gpu.uuid)):
+            return exclusion
+        return f"used by {user or 'another user'}"

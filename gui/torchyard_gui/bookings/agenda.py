@@ -1,4 +1,4 @@
-"""The bookings of the shown days as a table, also for screen readers."""
+"""Agenda: a table of the bookings in the shown days, which also serves screen readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Index = QModelIndex | QPersistentModelIndex
 
 
 class Agenda(QTableView):
-    """Table of bookings. Enter or a double click on a row emits `activated_` with the booking's ID."""
+    """Table of bookings. Enter or a double click on a row emits `activated_` with the ID of its booking."""
 
     chosen = Signal(str)
     activated_ = Signal(str)
@@ -42,7 +42,11 @@ class Agenda(QTableView):
     def show_bookings(
         self, seen: CalendarState, picture: DisplayList, since: float, until: float, chosen: str = ""
     ) -> None:
-        """Lists the shown days' bookings that match the filter, by start; `chosen` is the selected one's ID."""
+        """Fills the table with the bookings of the shown days that match the filter, sorted by start.
+
+        Args:
+            chosen: ID of the selected booking.
+        """
         lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
         shown = [
             booking

@@ -1,4 +1,4 @@
-"""Reminder above every page before one of the user's bookings ends, with *Extend* where the GPUs stay free."""
+"""Reminder, shown above every page, that one of the user's bookings ends soon, with a button to extend the booking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_MS = 15_000
 
 
 class BookingReminder(QObject):
-    """Shows one reminder per end, until the booking is extended or released or the user dismisses the reminder."""
+    """Shows a reminder until its booking is extended or released or the user dismisses the reminder."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class BookingReminder(QObject):
 
         Args:
             with_run: Returns the IDs of the bookings that live runs use.
-            say: Is called with a message about what was done.
+            say: Called with a message about the result of an action.
         """
         super().__init__(parent)
         self.bar = NoticeBar()
@@ -54,7 +54,7 @@ class BookingReminder(QObject):
         model.changed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Shows the reminder of the booking that ends next, if one ends soon."""
+        """Shows the reminder for the booking with the earliest end, or hides the bar if no booking ends soon."""
         model = self._model
         seen = model.seen
         found = reminders(seen.bookings, seen.person, model.now, model.in_use, self._with_run())
@@ -95,7 +95,7 @@ class BookingReminder(QObject):
         return " ".join(filter(None, (text, self._after(soon), self._problem)))
 
     def _after(self, soon: Reminder) -> str:
-        """Returns what happens to the run of the booking at its end."""
+        """Returns a sentence about the run of the booking: whether it continues after the end of the booking."""
         follower = soon.follower
         if soon.booking.stop_at_end:
             return self.tr("Its run is stopped then.")
@@ -139,8 +139,8 @@ STEP = timedelta(minutes=15)
 class Reminder:
     """A booking that ends soon.
 
-    `follower` is the next booking of one of its GPUs if it leaves less than an hour; `longer` is the time by which the
-    booking can be extended, zero if the next one follows at once.
+    `follower` is the next booking of one of its GPUs if it starts less than an hour later. `longer` is the time by
+    which the booking can be extended; it is zero if the next booking follows at once.
     """
 
     booking: Booking
@@ -149,14 +149,14 @@ class Reminder:
 
     @property
     def key(self) -> tuple[str, datetime]:
-        """Identifies the content of the reminder: equal keys need no new reminder."""
+        """Key of the reminder: a dismissed key is not shown again."""
         return self.booking.id, self.booking.end
 
 
 def reminders(
     bookings: Collection[Booking], person: str, now: datetime, in_use: Collection[str], with_run: Collection[str]
 ) -> tuple[Reminder, ...]:
-    """Returns the reminders that are due, the earliest end first.
+    """Returns the reminders that are due, sorted by the end of the booking.
 
     Args:
         in_use: IDs of the slots in use.

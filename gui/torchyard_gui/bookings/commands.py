@@ -1,4 +1,4 @@
-"""Changes of bookings in the store, with undo of the last one."""
+"""Commands of the Bookings page: changes of bookings in the store, with undo of the last change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ HOUR = timedelta(hours=1)
 
 
 class BookingCommands(QObject):
-    """Runs each change on a thread; `undoable` and `succeeded` carry a message for the user, `failed` an error."""
+    """Runs each change on a thread.
+
+    The signals `undoable` and `succeeded` carry a message for the user, `failed` an error.
+    """
 
     undoable = Signal(str)
     """A change succeeded, and `undo` reverts it."""
@@ -46,12 +49,12 @@ class BookingCommands(QObject):
         self.last: Undo | None = None
 
     def draft(self, gpus: Sequence[str], start: float, end: float, title: str = "") -> Draft:
-        """Returns a draft owned by the user."""
+        """Returns a draft with the user as the owner."""
         return Draft(title or self.title, tuple(gpus), utc(start), utc(end), self.model.seen.zone)
 
     @property
     def title(self) -> str:
-        """The default title of a new booking."""
+        """Returns the default title of a new booking."""
         return self.tr("Reserved")
 
     def book(self, draft: Draft) -> None:
@@ -61,7 +64,7 @@ class BookingCommands(QObject):
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))
 
     def booked(self, made: tuple[Booking, ...]) -> None:
-        """Records new bookings, made here or by the dialog."""
+        """Records new bookings, so that they can be undone."""
         first = made[0]
         what = self.tr("book “{title}”").format(title=first.title)
         self._remember(undo_booked(made, what))
@@ -72,7 +75,7 @@ class BookingCommands(QObject):
         self.done.emit(first.id)
 
     def change(self, booking: Booking, gpus: Sequence[str], start: float, end: float) -> None:
-        """Changes GPUs or times; only differences are sent."""
+        """Changes the GPUs or times of a booking. Only values that differ are sent to the store."""
         changes: dict[str, Any] = {
             "gpus": tuple(gpus) if tuple(sorted(gpus)) != booking.gpus else None,
             "start": utc(start) if start != booking.start.timestamp() else None,
@@ -102,7 +105,7 @@ class BookingCommands(QObject):
         self.done.emit(after[0].id)
 
     def extend(self, booking: Booking, by: timedelta) -> None:
-        """Moves the end of a booking by `by`."""
+        """Moves the end of a booking by `by`; a negative value shortens the booking."""
         end = booking.end + by
         if end <= booking.start:
             text = self.tr("“{title}” is no longer than that.").format(title=booking.title)
@@ -111,7 +114,7 @@ class BookingCommands(QObject):
         self.change(booking, booking.gpus, booking.start.timestamp(), end.timestamp())
 
     def release_or_cancel(self, booking: Booking) -> None:
-        """Releases a running booking, or cancels one that has not begun."""
+        """Releases a running booking, or cancels a booking that has not begun."""
 
         def gone(after: Booking) -> None:
             self._remember(undo_release(after, self.tr("let go of “{title}”").format(title=booking.title)))
@@ -122,7 +125,7 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel(booking.id), gone, self.failed.emit, self)
 
     def cancel_series(self, booking: Booking, since: datetime | None = None) -> None:
-        """Cancels the bookings of a series that have not begun, or those of them that begin at `since` or later."""
+        """Cancels the bookings of a series that have not begun. With `since`, only those that begin then or later."""
         series = booking.series_id
         if series is None:
             return
@@ -141,8 +144,10 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def undo(self) -> None:
-        """Undoes the user's last change; the store may refuse. While the calendar is unreachable, the undo remains
-        available."""
+        """Undoes the user's last change.
+
+        The store may refuse; if the calendar is unreachable, the undo remains available.
+        """
         last = self.last
         if last is None:
             return
@@ -159,7 +164,7 @@ class BookingCommands(QObject):
         )
 
     def wait(self, wish: Wish, title: str) -> None:
-        """Joins the waitlist."""
+        """Adds a request to the waitlist."""
         zone = self.model.seen.zone
         self.model.act(
             lambda store: store.wait(wish, title.strip() or self.title, zone),

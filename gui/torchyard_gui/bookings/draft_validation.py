@@ -1,6 +1,6 @@
-"""Validation of a draft by the loaded part of the calendar, without the database: it runs for every step of a drag.
+"""Validation of a draft against the loaded part of the calendar, at every step of a drag. Independent of Qt.
 
-The store checks the draft again when it is dropped. No Qt.
+No database access is needed. The store validates the draft again when it is dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchyard_core.booking.search.conflict import Clashing
 
 @dataclass(frozen=True)
 class LoadedCalendar:
-    """The loaded part of the calendar, and its user."""
+    """The loaded part of the calendar, and the user whose drafts are validated."""
 
     bookings: Sequence[Booking]
     slots: Sequence[Slot]
@@ -33,7 +33,10 @@ class LoadedCalendar:
 
     @cached_property
     def live_on(self) -> Mapping[str, Sequence[Booking]]:
-        """The live bookings by GPU, computed on first use: most updates of the calendar are followed by no drag."""
+        """Returns the live bookings by GPU.
+
+        They are computed at the first call, because few updates of the calendar are followed by a drag.
+        """
         found: dict[str, list[Booking]] = {}
         for booking in self.bookings:
             if booking.is_live:
@@ -43,7 +46,10 @@ class LoadedCalendar:
 
 
 def find_loaded_refusal(known: LoadedCalendar, draft: Draft, of: Booking | None = None) -> Refused | None:
-    """Why `draft` cannot be booked, or why `of` cannot be changed into it; None if nothing is known against it."""
+    """Returns why `draft` cannot be booked, or why the booking `of` cannot be changed to it.
+
+    None means no known reason.
+    """
     if known.away:
         return Refused(known.away, code="store_away")
     draft = normalized(draft)

@@ -1,4 +1,4 @@
-"""Filter of the calendar by hosts, models, owners and titles. No Qt."""
+"""Filter of the calendar by hosts, GPU models, owners and titles. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 
 @dataclass(frozen=True)
 class Filter:
-    """Empty fields match all. Bookings outside the filter are drawn pale, because their GPUs are still taken."""
+    """Conditions of the filter; an empty condition matches everything.
+
+    Lanes of other hosts and models are hidden. Bookings of other owners or titles are drawn pale instead, because their
+    GPUs are still taken.
+    """
 
     hosts: frozenset[str] = frozenset()
     models: frozenset[str] = frozenset()
@@ -23,7 +27,7 @@ class Filter:
         return not (self.hosts or self.models or self.persons)
 
     def slots(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
-        """Returns the slots that get a lane."""
+        """Returns the slots of the matching hosts and models."""
         return tuple(
             slot
             for slot in slots
@@ -31,7 +35,7 @@ class Filter:
         )
 
     def matches(self, booking: Booking) -> bool:
-        """Whether the booking is drawn in full."""
+        """Returns whether the owner and the title of a booking match."""
         if self.persons and booking.owner not in self.persons:
             return False
         words = self.text.casefold().split()

@@ -1,4 +1,4 @@
-"""Texts for times, states and amounts of the calendar."""
+"""Texts of the calendar for times, states and amounts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ translate = QCoreApplication.translate
 
 
 def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
-    """Returns an error as sentences; names of hosts and GPUs stay as they are."""
+    """Returns an error as sentences. The names of hosts and GPUs are not capitalized."""
     message = error.message
     if message.partition(" ")[0].isalpha():
         message = message[0].upper() + message[1:]
@@ -48,10 +48,10 @@ def clock(moment: datetime, zone: str) -> str:
 
 
 def end_text(booking: Booking, zone: str) -> str:
-    """Returns `to 18:00`, with the day if it differs from the start's."""
+    """Returns the end of a booking as `to 18:00`, with the day if it differs from the day of the start."""
     until = booking.until
     words = clock(until, zone)
-    # Midnight belongs to the day before.
+    # An end at midnight counts as 24:00 of the day before.
     if local_day(booking.start, zone) != local_day(until - timedelta(seconds=1), zone):
         words = f"{day_name(local_day(until, zone), 'ddd')} {words}"
     return translate("Bookings", "to {time}").format(time=words)
@@ -93,7 +93,7 @@ def duration_text(seconds: float) -> str:
 
 
 def slots_count(gpus: Iterable[str]) -> str:
-    """Returns `4 GPUs`; CPU slots are named as such."""
+    """Returns the number of GPUs, such as `4 GPUs`; CPU slots are counted separately."""
     ids = list(gpus)
     cpus = sum(one.endswith(":cpu") for one in ids)
     parts = []
@@ -126,7 +126,7 @@ def state_text(booking: Booking, now: datetime) -> str:
 
 
 def unavailable_text(seen: CalendarState, now: datetime) -> str:
-    """Returns why nothing can be booked, and how old the shown calendar is."""
+    """Returns a sentence that states why booking is impossible, and the age of the shown calendar."""
     if seen.as_of is None:
         return translate("Bookings", "The calendar is unreachable and was never loaded here. Nothing can be booked.")
     when = clock(seen.as_of, seen.zone)

@@ -1,4 +1,4 @@
-"""The line below the calendar: owners' colours, marks of use, and where the calendar is stored."""
+"""Legend below the calendar: colours of the owners, marks of use, and the location of the calendar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Legend(QFrame):
 
 
 class _Key(QWidget):
-    """Owners with their colours, then the marks of use, as many as fit."""
+    """Entries of the legend: the owners with their colours, then the marks of use.
+
+    Entries that do not fit are omitted.
+    """
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -51,7 +54,7 @@ class _Key(QWidget):
         theme().changed.connect(self.update)
 
     def set_persons(self, persons: Sequence[str], me: str) -> None:
-        """Sets the owners; the user comes first."""
+        """Sets the owners. The user is listed first."""
         ordered = sorted(persons, key=lambda one: (one != me, one))
         if (ordered, me) == (self._persons, self._me):
             return

@@ -1,4 +1,4 @@
-"""The actions of the Bookings page with text, shortcut and menu."""
+"""The actions of the Bookings page, with text, shortcut and menu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.widgets.page_actions import PageActions
 
 
 class BookingActions(PageActions):
-    """QActions, named as their buttons. The page connects them."""
+    """QActions with the names of their buttons. The page connects them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
@@ -53,7 +53,10 @@ class BookingActions(PageActions):
     def enable(
         self, seen: CalendarState, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str
     ) -> None:
-        """Enables actions for the selected booking; `undoes` names the change that undo would revert."""
+        """Enables the actions that apply to the selected booking.
+
+        `undoes` describes the change that undo would revert.
+        """
         can = can_change and seen.is_live
         for action in (self.edit, self.extend, self.shorten, self.release):
             action.setEnabled(can)
@@ -66,7 +69,7 @@ class BookingActions(PageActions):
         self.undo.setText(self.tr("Undo: {what}").format(what=undoes) if undoes else self.tr("Undo"))
 
     def menu(self, parent: QWidget, *, has_booking: bool) -> QMenu:
-        """Returns a new context menu, deleted when it closes."""
+        """Returns a new context menu, which is deleted when it closes."""
         menu = QMenu(parent)
         if has_booking:
             menu.addActions([self.edit, self.extend, self.shorten, self.release, self.cancel_series, self.run])
@@ -76,6 +79,6 @@ class BookingActions(PageActions):
         return menu
 
     def _name_rules(self, *, is_admin: bool) -> None:
-        """Names the rules action: users who are no admin can only view the rules."""
+        """Sets the text of the action for the rules. Users who are not admins can only view the rules."""
         self.rules.setText(self.tr("Rules …") if is_admin else self.tr("See the rules"))
         self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("What the team's rules are"))

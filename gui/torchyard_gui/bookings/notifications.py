@@ -1,4 +1,4 @@
-"""Messages of the Bookings page: results, refusals, an unreachable calendar, and its location."""
+"""Messages of the Bookings page: results, refusals, an unreachable calendar, and the location of the calendar."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Notifications(QObject):
         self._is_away = False
 
     def show_success(self, text: str, undo: QAction | None = None) -> None:
-        """Shows the result of a command, with a button for the action that reverts it, if there is one."""
+        """Shows the result of a command. If `action` is given, the message has a button for it."""
         self.toast.say(text, action=undo)
         if not self._is_away:
             self.notice.clear()
 
     def show_refusal(self, text: str) -> None:
-        self.notice.clear()  # Announce the same reason again if it recurs.
+        self.notice.clear()  # Clearing the reason announces the same refusal again when it recurs.
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:
@@ -42,7 +42,7 @@ class Notifications(QObject):
         self.notice.show_error(error, kind="warn", text=labels.error_text(error, has_buttons=True))
 
     def show_settled(self, freed: int, served: int) -> None:
-        """Shows how many bookings were released as idle and how many waiting requests were booked."""
+        """Shows how many bookings were released as idle and how many requests of the waitlist were booked."""
         parts = []
         if freed:
             idle = self.tr("{count} bookings were idle and are free now.")
@@ -53,7 +53,7 @@ class Notifications(QObject):
         self.notice.show_notice("info", " ".join(parts))
 
     def show_calendar_source(self, away: str) -> None:
-        """Shows where the calendar is stored; `away` is the reason why nothing can be booked."""
+        """Shows the location of the calendar. `away` is the reason why booking is impossible, or ""."""
         seen = self.model.seen
         if away:
             text = f"{away} {seen.why}".strip()

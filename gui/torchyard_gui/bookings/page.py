@@ -40,7 +40,7 @@ TICK_MS = 20_000
 
 
 class BookingsPage(QWidget):
-    """Shows the calendar and keeps it up to date while visible."""
+    """The Bookings page. It keeps the calendar up to date while it is visible."""
 
     status_changed = Signal()
     run_wanted = Signal(str)
@@ -87,7 +87,7 @@ class BookingsPage(QWidget):
         self._connect()
         self.refresh()
 
-    # -- called by the window
+    # The window calls the following methods.
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -117,10 +117,8 @@ class BookingsPage(QWidget):
         self._clock.stop()
         self.dialogs.close()
 
-    # -- commands
-
     def book(self) -> None:
-        """Opens the booking dialog, filled in from the keyboard cursor."""
+        """Opens the booking dialog, filled in with the GPUs and times of the keyboard cursor."""
         cursor = self.surface.cursor_
         if cursor is not None and self.surface.block_of(cursor) is None:
             self.dialogs.book_at(self.surface.gpus_of(cursor), cursor.start, cursor.end)
@@ -132,7 +130,7 @@ class BookingsPage(QWidget):
             self.dialogs.edit(booking)
 
     def release_or_cancel(self) -> None:
-        """Asks for confirmation, then releases or cancels the selected booking."""
+        """Releases or cancels the selected booking after a confirmation."""
         if (booking := self.selected_booking) is not None:
             self.dialogs.release_or_cancel(booking, self.surface.booking_tooltip(booking).partition("\n")[2])
 
@@ -151,7 +149,7 @@ class BookingsPage(QWidget):
             self.run_wanted.emit(run)
 
     def copy(self) -> None:
-        """Copies the command that makes the same booking."""
+        """Copies the command line that makes the same booking."""
         seen = self.model.seen
         booking, cursor = self.selected_booking, self.surface.cursor_
         if booking is not None:
@@ -194,7 +192,7 @@ class BookingsPage(QWidget):
         self.focus_body()
 
     def show_booking(self, booking_id: str) -> None:
-        """Shows a booking anywhere in the calendar, for links from other pages."""
+        """Selects a booking at any time in the calendar and shows its day, for links from other pages."""
         booking = self.model.booking(booking_id)
         if booking is not None:
             self._reveal(booking)
@@ -212,7 +210,7 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def select(self, booking_id: str) -> None:
-        """Selects a booking, or none for "", and opens its details unless the user is finding a slot."""
+        """Selects a booking, or clears the selection for "". Opens its details unless the user is finding a slot."""
         self._selection = booking_id
         if booking_id and not self.drawers.finds:
             self._show_details()
@@ -222,7 +220,10 @@ class BookingsPage(QWidget):
         self.enable()
 
     def activate(self, booking_id: str) -> None:
-        """Handles Enter or a double click: opens the editor, or the details of a booking the user cannot change."""
+        """Opens the booking dialog, or the details if the user may not change the booking.
+
+        Called by Enter or a double click.
+        """
         self._selection = booking_id
         booking = self.selected_booking
         if booking is None:
@@ -235,8 +236,6 @@ class BookingsPage(QWidget):
 
     def open_menu(self, at: QPoint) -> None:
         self.acts.menu(self, has_booking=self.selected_booking is not None).popup(at)
-
-    # -- updates
 
     def model_changed(self) -> None:
         seen = self.model.seen
@@ -297,7 +296,7 @@ class BookingsPage(QWidget):
         self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
-        """Returns why a change is refused according to the loaded calendar, or ""."""
+        """Returns why a change would be refused according to the loaded calendar, or ""."""
         if self._known is None:
             return ""
         title = of.title if of is not None else self.commands.title
@@ -306,7 +305,7 @@ class BookingsPage(QWidget):
         return labels.error_text(found) if found is not None else ""
 
     def point_at(self, fit: Fit, number: int) -> None:
-        """Scrolls to a fit."""
+        """Scrolls to a proposed booking."""
         if not self.surface.axis.since <= fit.start < self.surface.axis.until:
             self.day = local_day(fit.start, self.model.seen.zone)
             self.show_days()
@@ -317,7 +316,7 @@ class BookingsPage(QWidget):
         self.surface.show_fit(number)
 
     def place(self) -> None:
-        """Lays out drawers beside the calendar, or above it in a narrow window."""
+        """Places the drawers beside the calendar, or over it in a narrow window."""
         narrow = self.window().width() < METRICS.narrow_below
         self.bar.set_narrow(narrow)
         self.body.place(self.drawers.current, narrow=narrow)
@@ -325,8 +324,6 @@ class BookingsPage(QWidget):
     def focus_body(self) -> None:
         if not self.bar.search_field.hasFocus():
             self._view.setFocus()
-
-    # -- events
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -347,8 +344,6 @@ class BookingsPage(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.place()
-
-    # -- helpers
 
     @property
     def _view(self) -> QWidget:
@@ -389,8 +384,6 @@ class BookingsPage(QWidget):
             self.model.reload()
         else:
             self.surface.select(booking.id)
-
-    # -- connections
 
     def _connect(self) -> None:
         self._connect_actions()

@@ -1,4 +1,4 @@
-"""Parser of pasted bookings such as `gpu-b:2-5 tomorrow 9-17`. No Qt."""
+"""Parser of pasted bookings such as `gpu-b:2-5 tomorrow 9-17`. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _HINT = "Write GPUs and a time: gpu-b:2-5 tomorrow 9-17, or gpu-a:0 now for 4h."
 def read_draft(text: str, slots: Sequence[Slot], zone: str, now: datetime, title: str) -> Draft:
     """Parses one line into a draft.
 
-    The line has GPUs, a day (default today; a weekday means the next one), and a start with an end or a length. The
-    rest is the title.
+    The line contains GPUs, optionally a day (by default today; a weekday means the next such day), and a start with an
+    end or a length. All other words form the title.
 
     Raises:
         Refused: The line cannot be parsed.

@@ -1,4 +1,4 @@
-"""The bar above the calendar: shown days, filter, free GPUs, and the button to book."""
+"""The bar above the calendar: shown days, filter, number of free GPUs, and the button to book."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ translate = QCoreApplication.translate
 
 
 class TopBar(QFrame):
-    """Emits `filter_changed` with the new filter."""
+    """Bar above the calendar. Emits `filter_changed` with the new filter."""
 
     filter_changed = Signal(object)
 
@@ -62,7 +62,7 @@ class TopBar(QFrame):
         self.search_field.textChanged.connect(self._search)
 
     def set_narrow(self, narrow: bool) -> None:
-        """In a narrow window the search field is visible only while in use."""
+        """Hides the search field in a narrow window unless the field is in use."""
         self.search_field.setVisible(not narrow or bool(self.search_field.text()) or self.search_field.hasFocus())
 
     def open_search(self) -> None:
@@ -70,7 +70,7 @@ class TopBar(QFrame):
         self.search_field.setFocus()
 
     def show_free(self, free: int, all_: int, *, is_known: bool) -> None:
-        """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable."""
+        """Shows a text such as `Free now: 4 of 24 GPUs`, with a question mark while the calendar is unreachable."""
         if not all_:
             self.free.setText("")
             return
@@ -79,7 +79,7 @@ class TopBar(QFrame):
         self.free.setToolTip(self.tr("Neither booked nor in use. GPUs without a booking may be used at any time."))
 
     def offer(self, seen: CalendarState) -> None:
-        """Fills the filter menu."""
+        """Fills the menu of the filter."""
         clear_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
         self._offer(self.tr("GPU models"), "models", gpu_models(seen.slots))
@@ -96,7 +96,7 @@ class TopBar(QFrame):
         menu = self.filter_menu if kind != "hosts" or len(values) <= 12 else self.filter_menu.addMenu(title)
         if menu is self.filter_menu:
             menu.addSeparator()
-            menu.addAction(title).setEnabled(False)  # Style sheets suppress a section's own title.
+            menu.addAction(title).setEnabled(False)  # With a style sheet, Qt does not draw the title of a menu section.
         for value in values:
             action = menu.addAction(value)
             action.setCheckable(True)

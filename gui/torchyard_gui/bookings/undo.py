@@ -1,4 +1,4 @@
-"""Undo of the user's last change, if the calendar still allows it. No Qt."""
+"""Undo of the user's last change, if the calendar still allows it. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Undo:
-    """A description of the change, and the call that reverts it. The store may refuse."""
+    """A change that can be undone: its description, and the call that reverts it. The store may refuse the call."""
 
     what: str
     undo: Callable[[BookingStore], Any]
 
 
 def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) -> Booking:
-    """Applies all changeable fields of `wanted` to a booking at once. Raises Refused."""
+    """Sets the editable fields of a booking to those of `wanted`, in one change. Raises Refused."""
     return store.change(
         booking.id,
         start=wanted.start,
@@ -37,7 +37,7 @@ def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) ->
 
 
 def undo_booked(made: Sequence[Booking], what: str) -> Undo:
-    """Reverts new bookings by cancelling those that still exist."""
+    """Returns the undo of new bookings: it cancels those that still exist."""
 
     def take_back(store: BookingStore) -> None:
         for booking in made:
@@ -48,7 +48,7 @@ def undo_booked(made: Sequence[Booking], what: str) -> Undo:
 
 
 def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
-    """Reverts a change of one booking."""
+    """Returns the undo of a change of one booking."""
 
     return Undo(what, lambda store: change_to(store, after, before))
 
@@ -56,7 +56,7 @@ def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
 def change_series_to(
     store: BookingStore, booking: Booking, wanted: Draft, *, everything: bool
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
-    """Applies the differences of one booking to its series; returns the bookings before and after. Raises Refused."""
+    """Applies the changes of one booking to its series. Returns the bookings before and after. Raises Refused."""
     _, before = store.series(booking.series_id or "")
     differs = {
         name: getattr(wanted, name)
@@ -71,7 +71,7 @@ def change_series_to(
 
 
 def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], what: str) -> Undo:
-    """Reverts a change of a series, in an order in which no two bookings clash."""
+    """Returns the undo of a change of a series. The bookings are restored in an order in which no two of them clash."""
     was = {one.id: one for one in before}
 
     def take_back(store: BookingStore) -> None:
@@ -83,7 +83,7 @@ def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], wha
 
 
 def undo_release(gone: Booking, what: str) -> Undo:
-    """Reverts a release or cancellation by booking again from the time of release, if the GPUs are still free."""
+    """Returns the undo of a release or cancellation: it books the GPUs again from the time of the release."""
 
     def take_back(store: BookingStore) -> Booking:
         start = max(gone.start, store.now()) if gone.let_go_at and gone.let_go_at > gone.start else gone.start
@@ -93,7 +93,7 @@ def undo_release(gone: Booking, what: str) -> Undo:
 
 
 def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
-    """Reverts a cancelled series booking by booking; reports those whose GPUs were taken meanwhile."""
+    """Returns the undo of a cancelled series: it books again and reports the bookings whose GPUs are now taken."""
 
     def take_back(store: BookingStore) -> None:
         missed: list[Refused] = []

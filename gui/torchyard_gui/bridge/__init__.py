@@ -1,1 +1,1 @@
-"""Models between the GUI thread and background work; the only package of the window with threads."""
+"""Models that connect the GUI thread with background work. All threads of the window are in this package."""

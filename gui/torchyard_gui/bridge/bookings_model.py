@@ -1,7 +1,7 @@
-"""The window's model of the calendar: its last loaded state, and changes to it.
+"""The window's model of the calendar: the last loaded state, and commands that change the calendar.
 
-Database access, including the import of its libraries, runs on threads (`bridge/jobs`). Everything else is used on the
-GUI thread.
+The database is accessed, and its libraries are imported, on threads (`bridge/jobs`). All methods are called on the GUI
+thread unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ USES_EVERY_MS = 60_000
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable; the state is then that of `as_of`, and `why` is the reason.
+    `is_live` is False while the calendar is unreachable. The state is then that of the time `as_of`, and `why` contains
+    the reason.
     """
 
     bookings: tuple[Booking, ...] = ()
@@ -73,7 +74,7 @@ class CalendarState:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Result of one reload; `settled` is as for the signal."""
+    """Result of one reload. `settled` contains the arguments of the signal `settled`, or None."""
 
     seen: CalendarState
     remembered: tuple[Slot, ...]
@@ -83,7 +84,10 @@ class _Loaded:
 
 
 class BookingsModel(QObject):
-    """The calendar of one user. `show` sets the loaded days; changes by others arrive as `changed`."""
+    """Model of the calendar of one user.
+
+    `show` sets the days to load. `changed` is emitted when the state changes, including changes by other users.
+    """
 
     changed = Signal()
     """`seen` was replaced."""
@@ -135,8 +139,6 @@ class BookingsModel(QObject):
         fleet.host_changed.connect(self._fleet_changed)
         fleet.hosts_changed.connect(self._fleet_changed)
 
-    # -- state
-
     @property
     def now(self) -> datetime:
         return self.clock().replace(microsecond=0)
@@ -155,10 +157,8 @@ class BookingsModel(QObject):
     def booking(self, booking_id: str) -> Booking | None:
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
 
-    # -- loading
-
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
-        """Sets the days to load for the caller `by`; the result arrives with `changed`."""
+        """Sets the days to load for the caller `by`. `changed` is emitted once they are loaded."""
         if not self._watched_by and not self._unwatched.isActive() and not self._closed:
             self._unwatched.start()
         if self._ranges.get(by) != (since, until):
@@ -166,8 +166,10 @@ class BookingsModel(QObject):
             self.reload()
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` shows a calendar: only then a connection stays open and changes by others arrive
-        at once."""
+        """Sets whether the caller `by` shows a calendar.
+
+        While any caller shows a calendar, a connection stays open, and changes by other users are reported at once.
+        """
         was = bool(self._watched_by)
         with self._lock:
             (self._watched_by.add if on else self._watched_by.discard)(by)
@@ -183,12 +185,15 @@ class BookingsModel(QObject):
             in_background(lambda: _close_connection(watch, calendar))
 
     def reload(self) -> None:
-        """Reloads everything after the reload in progress."""
+        """Reloads the calendar and the records of use. A reload in progress is finished first."""
         self._all_anew = True
         self._reload()
 
     def _reload(self) -> None:
-        """Reloads; records of use only if none are known for the interval."""
+        """Reloads the calendar.
+
+        Records of use are read only if none are known for the interval or `reload` requested them.
+        """
         if self._closed or not self._ranges:
             return
         if self._loading is not None and not self._loading.is_finished:
@@ -198,7 +203,8 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        hour = now.replace(minute=0, second=0)  # The interval is the same for an hour, so that it can be compared.
+        # The interval is rounded to hours, so that it, and with it the records of use, stays the same for an hour.
+        hour = now.replace(minute=0, second=0)
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
         remembered = self._remembered
@@ -220,7 +226,12 @@ class BookingsModel(QObject):
         known: tuple[Use, ...] | None,
         anew: bool,
     ) -> _Loaded:
-        """Loads the calendar; runs on a thread. `known` are the last records of use, read again if `anew`."""
+        """Loads the calendar. Called on a thread.
+
+        Args:
+            known: The last records of use, if they cover the interval.
+            anew: Whether to read the records of use again.
+        """
         from torchyard_core.booking.errors import StoreUnavailable
         from torchyard_core.booking.slots import slots_of
 
@@ -246,7 +257,8 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            uses=known if known is not None and uses == known else uses,  # unchanged: not drawn again
+            # Equal records keep their identity and are not drawn again.
+            uses=known if known is not None and uses == known else uses,
             idle=store.idle_evidence(),
             waiting=store.waiting(),
             person=store.person,
@@ -293,7 +305,7 @@ class BookingsModel(QObject):
             self._reload()
 
     def _failed(self, error: TorchyardError) -> None:
-        """Handles errors that retries cannot fix: unreadable settings, a newer database, missing rights."""
+        """Reports an error of a reload, such as unreadable settings or missing rights, and schedules a retry."""
         self.seen = replace(self.seen, is_live=False, why=error.sentence())
         self.has_loaded = self._all_anew = True
         self._retry.start()
@@ -302,8 +314,6 @@ class BookingsModel(QObject):
     def _fleet_changed(self, name: str = "") -> None:
         if self._ranges and not self._closed:
             self._soon.start()
-
-    # -- commands
 
     def ask(
         self,
@@ -322,8 +332,10 @@ class BookingsModel(QObject):
         failed: Callable[[TorchyardError], None] | None = None,
         owner: QObject | None = None,
     ) -> Job:
-        """Runs a change of the store on a thread, then reloads. If the database is unreachable, `failed` is called and
-        nothing was changed."""
+        """Runs a change of the store on a thread, then reloads the calendar.
+
+        If the database is unreachable, nothing is changed and `failed` is called.
+        """
 
         def did(result: Result) -> None:
             self.reload()
@@ -331,18 +343,18 @@ class BookingsModel(QObject):
                 done(result)
 
         def refused(error: TorchyardError) -> None:
-            self.reload()  # Show the actual state after a refusal.
+            self.reload()  # The reload shows the actual state after a refusal.
             if failed is not None:
                 failed(error)
 
         return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
 
     def store(self) -> BookingStore:
-        """The store, for work on a thread. Raises StoreAway if it is unreachable."""
+        """Returns the store. Call it on a thread. Raises StoreUnavailable if the database is unreachable."""
         return self._calendar_now().store()
 
     def close(self) -> None:
-        """Closes the database without waiting."""
+        """Closes the database in the background."""
         self._closed = True
         for timer in (self._soon, self._retry, self._uses_due, self._unwatched):
             timer.stop()
@@ -361,7 +373,7 @@ class BookingsModel(QObject):
 
 
 def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:
-    """Closes the connection of a calendar that is no longer visible; runs on a thread."""
+    """Closes the connections of a calendar that is no longer visible. Called on a thread."""
     if watch is not None:
         watch.close()
     if calendar is not None:
@@ -369,7 +381,7 @@ def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:
 
 
 def _opened(home: Home) -> tuple[Calendar, str]:
-    """Opens the configured calendar; runs on a thread."""
+    """Returns the configured calendar and time zone. Called on a thread."""
     from torchyard_core.app.desktop import calendar_of, zone_for
     from torchyard_core.user_settings import read_user_settings
 

@@ -1,4 +1,4 @@
-"""Synchronises the calendar while the window is open, on a thread of its own."""
+"""Periodic synchronisation of the calendar with the hosts while the window is open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CalendarSync:
-    """From `start` to `close`. Used on the GUI thread."""
+    """Synchronises from `start` to `close` on a thread of its own. Its methods are called on the GUI thread."""
 
     def __init__(self, home: Home, fleet: FleetModel, bookings: BookingsModel):
         self._home = home
@@ -30,17 +30,17 @@ class CalendarSync:
         self._closed = False
 
     def start(self) -> None:
-        """Begins on a thread: importing the libraries of the database and of SSH takes half a second."""
+        """Starts the thread. The thread imports the libraries for the database and SSH, which takes half a second."""
         in_background(self._begin)
 
     def changed(self) -> None:
-        """Requests a synchronisation soon: bookings have changed, or a run has ended."""
+        """Requests a synchronisation soon, after bookings have changed or a run has ended."""
         with self._lock:
             if self._sync is not None:
                 self._sync.changed()
 
     def close(self) -> None:
-        """Ends without waiting for hosts that are being asked."""
+        """Stops without waiting for pending answers of hosts."""
         with self._lock:
             self._closed = True
             sync, self._sync = self._sync, None
@@ -58,5 +58,5 @@ class CalendarSync:
 
 
 def _log_error(error: TorchyardError) -> None:
-    # The page shows by itself that its database does not answer; PeriodicSync tries again.
+    # The page shows an unreachable database itself, and PeriodicSync retries.
     log.info("the calendar was not synchronised with the hosts: %s", error.sentence())

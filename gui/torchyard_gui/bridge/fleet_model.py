@@ -1,6 +1,6 @@
-"""The window's model of the fleet: hosts of the fleet file, their state, and actions on them.
+"""The window's model of the fleet: hosts of the fleet file, their status, and actions on them.
 
-Everything is used on the GUI thread except `fleet`, which any thread may call.
+Only the property `fleet` may be used on any thread; everything else must be called on the GUI thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Failed = Callable[[TorchyardError], None]
 
 
 class FleetModel(QObject):
-    """The hosts with their states. Signals carry the host's name."""
+    """Model of the hosts and their status. Signals about a host carry its name."""
 
     hosts_changed = Signal()
     """The list of hosts, or the `problem` of the fleet file, changed."""
@@ -53,10 +53,10 @@ class FleetModel(QObject):
     def __init__(
         self, home: Home, fleet_file: Path, parent: QObject | None = None, questions: LoginQuestions | None = None
     ):
-        """Creates the model without reading files.
+        """Creates the model. No file is read yet.
 
         Args:
-            questions: Asks the user for passphrases, passwords and codes; without it, nothing can be asked.
+            questions: Asks the user for passphrases, passwords and codes. Without it, logins that need them fail.
         """
         super().__init__(parent)
         self.questions = questions or LoginQuestions(self)
@@ -91,37 +91,39 @@ class FleetModel(QObject):
         for signal in (self.host_changed, self.use_changed):
             signal.connect(lambda name: self._planned.look(name, self.status(name)))
 
-    # -- state
-
     @property
     def hosts(self) -> Sequence[HostStatus]:
-        """All hosts, in the order of the fleet file."""
+        """All hosts in the order of the fleet file."""
         return tuple(self._statuses.values())
 
     def status(self, name: str) -> HostStatus | None:
         return self._statuses.get(name)
 
     def facts(self) -> Sequence[HostFacts]:
-        """Returns all hosts for the planner, with the users of their GPUs if known now."""
+        """Returns the facts of all hosts for the planner, including the current users of GPUs where they are known."""
         return tuple(map(self._planned.of, self._statuses.values()))
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
-        """Sets the GPUs that others have booked, by slot with a description; the planner treats them as taken.
+        """Sets the GPUs that other users have booked. The planner treats them as taken.
 
         Args:
-            is_later: The planned time begins later, so that current users do not matter.
+            booked: Description of the booking for each booked slot.
+            is_later: Whether the planned time begins later, so that the current use of GPUs is irrelevant.
         """
         self._planned.set_booked(booked, is_later=is_later)
 
     @property
     def inventory(self) -> Inventory:
-        """The last valid version of the fleet file."""
+        """The last valid contents of the fleet file."""
         return self._inventory
 
     @property
     def fleet(self) -> Fleet:
-        """The links to hosts, shared by the whole window. Created on first use, preferably on a thread."""
-        from torchyard_core.fleet.fleet import Fleet  # Importing paramiko takes 0.25 s.
+        """The SSH links to the hosts, shared by the whole window.
+
+        They are created on first use, preferably on a thread.
+        """
+        from torchyard_core.fleet.fleet import Fleet  # The import of paramiko takes 0.25 s.
 
         with self._fleet_lock:
             if self._fleet is None:
@@ -132,23 +134,21 @@ class FleetModel(QObject):
             return self._fleet
 
     def refresh(self) -> None:
-        """Reads the fleet file and the facts again if they changed; the command line may write both."""
+        """Reads the fleet file and the recorded facts again if they changed; the command line may write both."""
         if signature_of(self.fleet_file) != self._file_seen:
             self._read_file()
             self.hosts_changed.emit()
         self._read_facts()
 
-    # -- actions
-
     def check(self, names: Iterable[str] | None = None) -> None:
-        """Checks hosts, by default all; changes nothing on them."""
+        """Checks hosts, by default all. A check changes nothing on the host."""
         self.refresh()
         self.questions.begin()
         self.has_looked = self.has_looked or names is None
         self._start(names, "checking", install=False)
 
     def deploy(self, names: Iterable[str]) -> None:
-        """Installs or updates the agent on hosts, then reads their facts."""
+        """Installs or updates the agent on hosts, then reads the facts of these hosts."""
         self.questions.begin()
         self._start(names, "deploying", install=True)
 
@@ -172,7 +172,7 @@ class FleetModel(QObject):
         self.refresh()
 
     def ask_key(self, name: str, done: Callable[[ShownKey], None], failed: Failed, owner: QObject | None = None) -> Job:
-        """Asks a host, or its bastion, for the host key."""
+        """Requests the host key of a host, or of its bastion."""
         inventory = self._inventory
         self.questions.begin()
         return self.jobs.run(lambda: show_key(inventory, name, self.fleet.dialer), done, failed, owner=owner)
@@ -182,8 +182,10 @@ class FleetModel(QObject):
         return self.jobs.run(lambda: record_key(key, self.fleet.dialer), lambda _: done(), failed, owner=owner)
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts: only then are they asked for users, and files checked for
-        changes."""
+        """Sets whether the caller `by` watches hosts.
+
+        Only while any caller watches are hosts asked for the users of GPUs, and are the files checked for changes.
+        """
         if on and not self._closed:
             self._watchers.add(by)
             self._clock.start()
@@ -194,12 +196,12 @@ class FleetModel(QObject):
             self._clock.stop()
 
     def show_acts_of(self, name: str) -> None:
-        """Sets the host whose details are shown, or "": its latest audit records are loaded."""
+        """Sets the host whose details are shown, or "" for none, and loads the latest audit records of that host."""
         self._looked_at = name
         self._ask_acts(name)
 
     def close(self) -> None:
-        """Closes links and jobs without waiting."""
+        """Closes links and jobs without waiting for them."""
         self._clock.stop()
         self._planned.stop()
         self._closed = True
@@ -212,7 +214,7 @@ class FleetModel(QObject):
             if self._fleet is not None:
                 in_background(self._fleet.close)
 
-    # -- checks and deploys, on threads
+    # Checks and deploys run on threads.
 
     def _start(self, names: Iterable[str] | None, kind: str, *, install: bool) -> None:
         wanted = [
@@ -223,7 +225,7 @@ class FleetModel(QObject):
         if not wanted or self._closed:
             return
         if self._fleet is not None:
-            self._fleet.use(self._inventory.hosts)  # ~/.ssh/config may have changed meanwhile.
+            self._fleet.use(self._inventory.hosts)  # The file ~/.ssh/config may have changed since the last check.
         jobs = {name: Job() for name in wanted}
         self._under_way |= jobs
         for name in wanted:
@@ -242,7 +244,7 @@ class FleetModel(QObject):
         self.jobs.run(lambda: self.fleet.each(wanted, ask, arrived), failed=failed)
 
     def _ask(self, name: str, job: Job, kind: str, install: bool) -> HostCheck | None:
-        """Runs a job on a host; runs on a thread. Returns None if it was cancelled."""
+        """Checks a host or deploys its agent. Called on a thread. Returns None if the job was cancelled."""
 
         def doing(what: HostActivity) -> None:
             job.checkpoint()
@@ -260,7 +262,7 @@ class FleetModel(QObject):
             )
         except Cancelled:
             return None
-        except Exception as error:  # An error of one host must not lose the results of the others.
+        except Exception as error:  # An error of one host must not discard the results of the other hosts.
             return failed_check(name, UNKNOWN, explain(error))
 
     def _set_activity(self, name: str, job: Job, what: HostActivity) -> None:
@@ -282,13 +284,11 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """Returns a note for a host with a newer agent, which a deploy never replaces."""
+        """Returns a note for a host whose agent is newer than this desktop, because a deploy never replaces it."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
         return str(theirs) if kind == "deploying" and theirs not in ("", build_archive().version) else ""
-
-    # -- links and telemetry
 
     def _hold_link(self, name: str) -> None:
         link = self._fleet.open_link(name) if self._fleet is not None else None
@@ -296,7 +296,7 @@ class FleetModel(QObject):
             self._links.hold(name, link)
 
     def _ask_acts(self, name: str) -> None:
-        """Loads the audit records over the existing link; opens none."""
+        """Loads the audit records of a host if it is connected; no link is opened for them."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
         if link is not None:
             self._links.ask_acts(name, link, self._acts_read)
@@ -308,7 +308,7 @@ class FleetModel(QObject):
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
-        # A deploy ends a link itself and reports its own result.
+        # A deploy closes a link deliberately and reports its own result.
         if status is not None and status.answers and name not in self._under_way:
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)
@@ -322,7 +322,8 @@ class FleetModel(QObject):
             if link is None or self._links.is_asking(name):
                 continue
             if not self._links.holds(name, link) and not self._statuses[name].answers:
-                self._start([name], "checking", install=False)  # a launch has connected to this host
+                # Another action, such as a launch, has connected to this host.
+                self._start([name], "checking", install=False)
             self._links.hold(name, link)
             self._links.ask(name, link)
 
@@ -335,8 +336,6 @@ class FleetModel(QObject):
             self.host_changed.emit(name)
         else:
             self.use_changed.emit(name)
-
-    # -- files
 
     def _read_file(self) -> None:
         self._file_seen = signature_of(self.fleet_file)
@@ -366,7 +365,7 @@ class FleetModel(QObject):
             fleet.use(inventory.hosts)
 
     def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
-        """Keeps what is known of a host unless the file changed it."""
+        """Returns the known status of a host, or the initial status if the fleet file changed the host."""
         if before is not None and before.host == host:
             return before
         return HostStatus.from_facts(host, facts, self._known.get(host.name, {}))
@@ -397,7 +396,7 @@ class FleetModel(QObject):
 
 
 def signature_of(path: Path) -> object:
-    """Returns a value that changes with the file, or None if the file cannot be read."""
+    """Returns a value that differs after a change of the file, or None if the file cannot be read."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The hosts as the planner sees them: their facts with the current users of their GPUs."""
+"""The facts of the hosts for the planner, including the current users and the bookings of GPUs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ TELL_AFTER_MS = 50
 
 
 class HostAvailability(QObject):
-    """Caches the result per host, because samples arrive once a second and rarely differ."""
+    """Combines the facts of each host.
+
+    The results are cached, because samples arrive once a second and rarely differ.
+    """
 
     changed = Signal()
     """The planner's view changed."""
 
     def __init__(self, parent: QObject, history: Path) -> None:
-        """Starts with empty caches.
+        """Creates empty caches.
 
         Args:
-            history: The folder of the runs launched from this computer.
+            history: Folder with the records of the runs launched from this computer.
         """
         super().__init__(parent)
         self._history = History(history)
@@ -42,7 +45,7 @@ class HostAvailability(QObject):
         self._soon.timeout.connect(self.changed)
 
     def of(self, status: HostStatus) -> HostFacts:
-        """Returns a host for the planner; the same object until something relevant changes."""
+        """Returns the facts of a host for the planner. The same object is returned until these facts change."""
         found, sample, made = self._made.get(status.name, (None, None, None))
         if made is None or found is not status.facts or sample is not status.sample:
             now = self._with_bookings(self._with_own_runs(with_occupancy(status.facts, status.sample), status.sample))
@@ -51,17 +54,17 @@ class HostAvailability(QObject):
         return made
 
     def look(self, name: str, status: HostStatus | None) -> None:
-        """Schedules `changed` if the planner's view of a host changed."""
+        """Schedules the signal `changed` if the facts of a host have changed for the planner."""
         before = self._made.get(name)
         if status is None or before is None or self.of(status) is not before[2]:
             self.notify()
 
     def notify(self) -> None:
-        """Schedules `changed`."""
+        """Schedules the signal `changed`."""
         self._soon.start()
 
     def _with_own_runs(self, facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-        """Adds the names of the user's own runs to the users of GPUs."""
+        """Replaces the users of GPUs by the names of the user's own runs where these use the GPUs."""
         users = dict(facts.gpu_users)
         for gpu in sample["gpus"] if sample is not None else ():
             runs = (str(process["replica"]).partition("/")[0] for process in gpu["processes"] if process["replica"])
@@ -71,8 +74,12 @@ class HostAvailability(QObject):
         return replace(facts, gpu_users=users) if users != facts.gpu_users else facts
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
-        """Sets what others have booked, by slot with a description. `is_later`: the planned time begins later, so that
-        current users do not matter."""
+        """Sets the GPUs that other users have booked.
+
+        Args:
+            booked: Description of the booking for each booked slot.
+            is_later: Whether the planned time begins later, so that the current use of GPUs is irrelevant.
+        """
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
             self._made.clear()
@@ -88,7 +95,7 @@ class HostAvailability(QObject):
         return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_bookings=booked) if booked else facts
 
     def _name_of(self, run_id: str) -> str:
-        """Returns the name of a run launched from this computer, or ""."""
+        """Returns the name of a run that was launched from this computer, or ""."""
         if run_id not in self._own_runs and (record := self._history.load(run_id)) is not None:
             self._own_runs[run_id] = record.name
         return self._own_runs.get(run_id, "")

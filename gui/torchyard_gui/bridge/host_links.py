@@ -1,4 +1,4 @@
-"""The window's links to hosts: reports their end and queries users and audit records over them."""
+"""The window's links to hosts: detects lost links, and queries users of GPUs and audit records over them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ Sampled = Callable[[str, dict[str, Any]], None]
 
 
 class HostLinks:
-    """Calls `silent` with a lost host, the error and the time it was last heard, and `sampled` with each answer."""
+    """Watches links and sends queries over them.
+
+    `silent` is called with a host that no longer answers, the error, and the time of its last answer. `sampled` is
+    called with each telemetry sample.
+    """
 
     def __init__(self, jobs: Jobs, silent: Silent, sampled: Sampled):
         self._jobs = jobs
@@ -35,21 +39,21 @@ class HostLinks:
         self._asking: dict[str, Job] = {}
 
     def holds(self, name: str, link: DaemonClient) -> bool:
-        """Whether this is the host's current link."""
+        """Returns whether `link` is the current link of a host."""
         return self._links.get(name) is link
 
     def hold(self, name: str, link: DaemonClient) -> None:
-        """Watches a link for its end."""
+        """Makes `link` the current link of a host and watches for its end."""
         if not self.holds(name, link):
             self._links[name] = link
             link.on_close(partial(self._jobs.tell, self._lost, name, link))
 
     def is_asking(self, name: str) -> bool:
-        """Whether a query of the host is unanswered."""
+        """Returns whether a query of the host is unanswered."""
         return name in self._asking
 
     def ask(self, name: str, link: DaemonClient) -> None:
-        """Asks for the users of a host."""
+        """Requests a telemetry sample from a host; the sample includes the users of GPUs."""
         asked = now()
         job = self._asking[name] = Job()
 
@@ -64,7 +68,7 @@ class HostLinks:
         self._jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
 
     def ask_acts(self, name: str, link: DaemonClient, done: Callable[[str, tuple[Act, ...]], None]) -> None:
-        """Asks for a host's latest audit records; a failure changes nothing."""
+        """Requests the latest audit records of a host. A failure is ignored."""
         self._jobs.run(lambda: read_audit(link, NEWEST_ACTS), partial(done, name))
 
     def forget(self, name: str) -> None:
@@ -73,7 +77,7 @@ class HostLinks:
             job.cancel()
 
     def close(self) -> None:
-        """Ignores all later answers."""
+        """Cancels all queries, so that their answers are ignored."""
         for job in self._asking.values():
             job.cancel()
 

@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class HostActivity:
-    """The current activity on a host."""
+    """The activity in progress on a host, such as a check."""
 
     kind: str
     """`waiting` (for its turn), `checking`, `looking`, `deploying`."""
@@ -32,7 +32,7 @@ class HostActivity:
 
 @dataclass(frozen=True)
 class GpuNow:
-    """One GPU with its users; None for values not known now."""
+    """One GPU with its users. Values that are not known now are None."""
 
     index: int
     name: str
@@ -46,7 +46,7 @@ class GpuNow:
 
 @dataclass(frozen=True)
 class HostStatus:
-    """Immutable status of one host; methods return changed copies."""
+    """Immutable status of one host. Methods return changed copies."""
 
     host: Host
     facts: HostFacts
@@ -71,7 +71,7 @@ class HostStatus:
 
     @classmethod
     def from_facts(cls, host: Host, facts: HostFacts, found: Facts) -> HostStatus:
-        """Returns the status before the first check, with the facts of the last one."""
+        """Returns the status before the first check, with the facts recorded by the last one."""
         known = found if facts.checked else {}
         return cls(host, facts, known, since=checked_at(known))
 
@@ -85,17 +85,17 @@ class HostStatus:
 
     @property
     def error(self) -> TorchyardError | None:
-        """The error because of which the host is not usable."""
+        """The error that makes the host unusable, or None."""
         return self.lost or (self.check.error if self.check else None)
 
     @property
     def blocking_host(self) -> str:
-        """Returns the host that an error concerns: this one, or a bastion before it."""
+        """The host that the error concerns: this host, or a bastion on the way to it."""
         return self.error.host if isinstance(self.error, HostError) else self.name
 
     @property
     def has_no_agent(self) -> bool:
-        """Whether only the agent is missing, which a deploy installs."""
+        """Whether the host lacks only the agent, which a deploy installs."""
         return isinstance(self.error, AgentMissing)
 
     @property
@@ -106,7 +106,7 @@ class HostStatus:
 
     @property
     def gpus(self) -> list[GpuNow]:
-        """GPUs of the sample if there is one, else those of the facts."""
+        """The GPUs of the latest sample, or else those of the facts."""
         if self.sample is not None:
             return [
                 GpuNow(
@@ -124,7 +124,7 @@ class HostStatus:
 
     @property
     def beside_gpus(self) -> list[str]:
-        """Replicas on the host's CPUs."""
+        """The replicas that run on the CPUs of the host."""
         return replicas_without_gpu(dict(self.sample)) if self.sample is not None else []
 
     @property
@@ -132,7 +132,7 @@ class HostStatus:
         return None if self.sample is None else sum(bool(gpu.users) for gpu in self.gpus)
 
     def checked(self, check: HostCheck, now: datetime, remark: str = "") -> HostStatus:
-        """Returns the status after a check at `now`."""
+        """Returns the status after a check at the time `now`."""
         same = check.state == self.state and self.lost is None
         sample = self.sample if check.state in (READY, DEGRADED) else None
         return replace(
@@ -147,20 +147,20 @@ class HostStatus:
         )
 
     def silent(self, why: TorchyardError, heard: datetime) -> HostStatus:
-        """Returns the status of a host that stopped answering at `heard`."""
+        """Returns the status of a host whose last answer was at the time `heard`."""
         if not self.answers:
             return self
         return replace(self, state=UNKNOWN, since=heard, lost=why, sample=None)
 
     def sampled(self, sample: Mapping[str, Any], now: datetime) -> HostStatus:
-        """Returns the status with new telemetry; a silent host is back."""
+        """Returns the status with new telemetry. A host that was silent gets its state of the last check again."""
         if self.state == UNKNOWN and self.lost is not None and self.check is not None:
             return replace(self, state=self.check.state, since=now, lost=None, sample=sample)
         return replace(self, sample=sample)
 
 
 def now() -> datetime:
-    """This computer's current time."""
+    """Returns the current time of this computer."""
     return datetime.now(UTC)
 
 

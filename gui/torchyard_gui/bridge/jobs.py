@@ -25,11 +25,11 @@ Call = Callable[[], None]
 
 
 class Cancelled(Exception):
-    """Raised in cancelled work at a checkpoint."""
+    """Raised by `Job.checkpoint` in cancelled work."""
 
 
 class Job:
-    """One piece of work. Thread-safe."""
+    """One piece of background work. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()
@@ -41,20 +41,23 @@ class Job:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the result was delivered, or the job cancelled."""
+        """Whether the result was delivered or the job was cancelled."""
         return self._finished.is_set() or self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Cancels: neither `done` nor `failed` will be called. Work stops at its next checkpoint."""
+        """Cancels the job: `done` and `failed` are not called, and the work stops at its next checkpoint."""
         self._cancelled.set()
 
     def checkpoint(self, *progress: Any) -> None:
-        """Raises Cancelled if the job was cancelled. Accepts the arguments of a progress callback."""
+        """Raises Cancelled if the job was cancelled.
+
+        Any arguments are ignored, so that it can be a progress callback.
+        """
         if self._cancelled.is_set():
             raise Cancelled
 
     def finish(self) -> bool:
-        """Claims the delivery of the result: True for the first call, unless the job was cancelled."""
+        """Claims the delivery of the result. Returns True for the first call only, and never after a cancellation."""
         if self.is_finished:
             return False
         self._finished.set()
@@ -62,7 +65,7 @@ class Job:
 
 
 class _Gate:
-    """Passes calls to the GUI thread until it is closed for good."""
+    """Passes calls to the GUI thread until it is closed. A closed gate cannot be opened again."""
 
     def __init__(self, emit: Callable[[Call], None]):
         self._emit = emit
@@ -85,7 +88,7 @@ class _Gate:
 
 
 class Jobs(QObject):
-    """Runs work on threads and calls back on the GUI thread."""
+    """Runs work on threads and delivers the results on the GUI thread."""
 
     _posted = Signal(object)
 
@@ -123,7 +126,7 @@ class Jobs(QObject):
                 result = work()
             except Cancelled:
                 job.cancel()
-            except Exception as error:  # Outermost frame of the thread.
+            except Exception as error:  # An exception cannot propagate beyond the thread.
                 explained = explain(error)
                 gate.post(lambda: hand_over(failed, explained))
             else:
@@ -136,11 +139,11 @@ class Jobs(QObject):
         return job
 
     def tell(self, call: Callable[..., None], *args: Any) -> None:
-        """Calls `call` soon on the GUI thread, from any thread; never after `close`."""
+        """Schedules a call on the GUI thread. May be called on any thread; ignored after `close`."""
         self._gate.post(lambda: call(*args))
 
     def close(self) -> None:
-        """Discards all later results. Running threads end by themselves."""
+        """Discards all later results. Running threads are not stopped; they end with their work."""
         self._gate.shut()
 
     def _call(self, call: Call) -> None:
@@ -150,7 +153,7 @@ class Jobs(QObject):
 
 
 def explain(error: Exception) -> TorchyardError:
-    """Returns a TorchyardError as it is; logs any other exception and wraps it."""
+    """Returns a TorchyardError unchanged. Any other exception is logged and wrapped in a TorchyardError."""
     if isinstance(error, TorchyardError):
         return error
     log.error("a job failed", exc_info=error)

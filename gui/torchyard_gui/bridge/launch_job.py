@@ -1,4 +1,4 @@
-"""A launch or restart in the window: runs the use case on a thread; checks, progress and the end are signals."""
+"""A launch or restart in the window. It runs on a thread; checks, progress and the outcome are emitted as signals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LaunchJob(QObject):
-    """One launch, from `start` to one of `started`, `failed` and `cancelled`."""
+    """One launch. It ends with one of the signals `started`, `failed` and `cancelled`."""
 
     checked = Signal(object)
     """A Check."""
@@ -51,10 +51,12 @@ class LaunchJob(QObject):
         *,
         planned: PlannedTime | None = None,
     ):
-        """
+        """Prepares a launch; `start` begins it.
+
         Args:
-            name: The run's name; the topology's by default.
-            planned: When it is to start; a later time books the GPUs, and the run starts then without a desktop.
+            name: Name of the run, by default that of the topology.
+            planned: Planned time. If it is later than now, the launch books the GPUs, and the hosts start the run at
+                that time.
         """
         super().__init__(parent)
         self._planned = planned or PlannedTime()
@@ -75,12 +77,15 @@ class LaunchJob(QObject):
         self._model.jobs.run(self._run, self._ended, lambda error: self._ended(error), owner=self)
 
     def answer(self, yes: bool) -> None:
-        """Answers the question of `asked`."""
+        """Answers the question of the last `asked` signal."""
         self._answer = yes
         self._answered.set()
 
     def cancel(self) -> None:
-        """Takes the launch back. `cancelled` follows once nothing is left of it, `failed` where that is unknown."""
+        """Cancels and reverts the launch.
+
+        `cancelled` is emitted once the launch is fully reverted, or `failed` if the outcome is unknown.
+        """
         self.is_cancelled = True
         self.answer(False)
         if self._launch is not None:
@@ -88,27 +93,27 @@ class LaunchJob(QObject):
         self._model.questions.hush()
 
     def close(self) -> None:
-        """As `cancel`, without further signals; for a window that closes."""
+        """Cancels the launch without further signals. Called when the window closes."""
         self.cancel()
         self.is_over = True
 
-    # On the thread
+    # The following methods run on the background thread.
 
     def _emit(self, kind: str, *details: Any) -> None:
         self._model.jobs.tell(self._receive, kind, details)
 
     def _ask(self, question: Confirmation) -> bool:
-        """Waits for an answer or for the cancellation of the launch."""
+        """Emits a question and waits for the answer or for the cancellation of the launch."""
         if not self.is_cancelled:
             self._answered.clear()
             self._emit("asked", question)
-            if self.is_cancelled:  # cancelled on the GUI thread in the meantime
+            if self.is_cancelled:  # The GUI thread may have cancelled the launch meanwhile.
                 self._answered.set()
             self._answered.wait()
         return self._answer and not self.is_cancelled
 
     def _run(self) -> StartedRun | TorchyardError | None:
-        """The run that has started; the error that stopped the launch; None where it was cancelled."""
+        """Runs the launch. Returns the started run, the error that stopped the launch, or None after a cancellation."""
         from torchyard_core.app.desktop import Desktop
         from torchyard_core.app.launch_run import InvalidTopology
         from torchyard_core.launch.launch import StartUnknown
@@ -126,19 +131,19 @@ class LaunchJob(QObject):
             return RunFailed(error.first_error.message, code=error.code)
         except StartUnknown as unknown:
             return unknown
-        except Exception as error:  # the outer edge of a thread
-            # A cancelled operation may fail with an error of its own on the way out.
+        except Exception as error:  # An exception cannot propagate beyond the thread.
+            # A cancelled operation may fail with an error of its own.
             return None if self.is_cancelled else explain(error)
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
-        """The use case that this job runs."""
+        """Returns the use case of the application layer that this job runs."""
         from torchyard_core.app.launch_run import LaunchRun
         from torchyard_core.launch.calendar_port import BookingOptions
 
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
             booking = BookingOptions(planned.length, planned.start)
-        else:  # the default length is no choice of the user
+        else:  # The default length is no decision of the user.
             booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
 
@@ -153,13 +158,13 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """The check of a host, with the remark of its link, such as an agent of another version."""
+        """Returns a host check with the remark of the host's link, such as a different version of the agent."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check
         return replace(check, message=f"{check.message}. {link.remark}", warning=True)
 
-    # In the GUI thread
+    # The following methods run on the GUI thread.
 
     def _receive(self, kind: str, details: tuple[Any, ...]) -> None:
         if self.is_over:
@@ -190,7 +195,7 @@ class LaunchJob(QObject):
             self.started.emit(outcome.run_id)
 
     def _take_back(self, started: StartedRun) -> None:
-        """Ends a run that had already started when the user cancelled its launch."""
+        """Ends a run that had already started when the user cancelled the launch."""
         from torchyard_core.launch.launch import StartUnknown
 
         assert self._launch is not None
@@ -215,7 +220,7 @@ _UNRECORDED = Check("history", "", True, "", warning=True)
 
 
 class RestartJob(LaunchJob):
-    """One restart, from `start` to one of `started`, `failed` and `cancelled`, as of a LaunchJob."""
+    """One restart of an ended run. It ends with one of the signals `started`, `failed` and `cancelled`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Reads one rank's log from its host by byte offset, and reports its growth.
+"""Reader of one rank's log on its host, by byte offset. It reports the growth of the log.
 
-It needs no thread: the link's answers are passed to the GUI thread.
+No thread is needed: the link passes its answers to the GUI thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Taken = Callable[[bytes, int], None]
 
 
 class LogFeed(QObject):
-    """One log; `size` is its last known length in bytes."""
+    """The log of one rank. `size` is the last known length of the log in bytes."""
 
     grown = Signal(bytes, int)
     """New data, or its beginning if there is much, and its offset; `size` and `times` are already updated."""
@@ -77,7 +77,10 @@ class LogFeed(QObject):
         return self._link is not None and self._link.is_open
 
     def read(self, offset: int, limit: int, taken: Taken) -> None:
-        """Reads a range; `taken` is called with the data, later if the host does not answer now."""
+        """Reads a range of the log and calls `taken` with the data.
+
+        If the host does not answer, the read is repeated later.
+        """
         if self._closed:
             return
         if not self.is_open:
@@ -92,7 +95,7 @@ class LogFeed(QObject):
         self._ask(offset, limit, took, lambda: self._waiting.append(asked))
 
     def close(self) -> None:
-        """Stops; no signal follows."""
+        """Stops the feed. No signal is emitted afterwards."""
         self._closed = True
         self._again.stop()
         self._waiting.clear()
@@ -121,7 +124,7 @@ class LogFeed(QObject):
             self._again.start(RETRY_MS)
 
     def _watch(self) -> None:
-        """Asks the host to answer once the log has grown."""
+        """Requests an answer from the host as soon as the log has grown."""
         if self._closed:
             return
         if not self.is_open:

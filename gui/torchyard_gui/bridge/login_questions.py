@@ -1,6 +1,6 @@
-"""Questions of logins to the user: login threads block here until the window answers.
+"""Questions of logins to the user, such as for a password. The thread of a login blocks until the window answers.
 
-The window stores no answers; the login caches those worth keeping.
+The window stores no answers; the login code caches them where appropriate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchyard_gui.bridge.jobs import Jobs
 
 
 class WaitingQuestion:
-    """A question of a blocked login. Thread-safe."""
+    """Question of a login that waits for the answer. All methods are thread-safe."""
 
     def __init__(self, question: CredentialPrompt):
         self.question = question
@@ -27,14 +27,14 @@ class WaitingQuestion:
         return self._answered.is_set()
 
     def answer(self, text: str | None) -> None:
-        """Answers with text, or None to give up. Only the first answer counts."""
+        """Sets the answer; None means that the user gave up. Only the first call has an effect."""
         with self._lock:
             if not self._answered.is_set():
                 self._answer = text
                 self._answered.set()
 
     def wait(self) -> str | None:
-        """Returns the answer, on the login's thread; it is not kept."""
+        """Waits for the answer, returns it, and deletes it from memory. Called on the thread of the login."""
         self._answered.wait()
         with self._lock:
             answer, self._answer = self._answer, None
@@ -42,10 +42,10 @@ class WaitingQuestion:
 
 
 class LoginQuestions(QObject):
-    """Implements `fleet.questions.Questions` for the window, one question at a time.
+    """Implements `fleet.questions.Questions` for the window. Questions are shown one at a time.
 
     Followed runs reconnect with a login at each try. A question that the user gave up is therefore not asked again
-    until the user starts something that needs it (`begin`).
+    until the user starts an action that may need it (`begin`).
     """
 
     asked = Signal(object)
@@ -64,13 +64,13 @@ class LoginQuestions(QObject):
         self._is_closed = False
 
     def begin(self) -> None:
-        """Allows questions again: the user started something that may need logins."""
+        """Allows questions again, because the user started an action that may need logins."""
         with self._guard:
             self._is_quiet = False
             self._given_up.clear()
 
     def hush(self) -> None:
-        """Gives up the current question and suppresses others until `begin`."""
+        """Gives up the current question and suppresses all others until `begin`."""
         with self._guard:
             self._is_quiet = True
             waiting = self._waiting
@@ -86,7 +86,11 @@ class LoginQuestions(QObject):
         self._jobs.close()
 
     def ask(self, question: CredentialPrompt) -> str | None:
-        """Returns the user's answer, on the login's thread, or None if the user gave up or the window closed."""
+        """Waits for the user's answer and returns it. Called on the thread of the login.
+
+        Returns:
+            The answer, or None if the user gave up or the window was closed.
+        """
         with self._turn:
             waiting = WaitingQuestion(question)
             with self._guard:

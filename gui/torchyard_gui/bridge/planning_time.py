@@ -1,4 +1,4 @@
-"""The planned time of the Topology page, and the bookings in it."""
+"""The planned time of the Topology page, and the bookings during that time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def utc_now() -> datetime:
 
 
 class PlanningTime(QObject):
-    """The planned time. Without a calendar there are no bookings."""
+    """The planned time with its bookings. There are no bookings without a calendar."""
 
     changed = Signal()
     """The time or its bookings changed."""
@@ -39,11 +39,11 @@ class PlanningTime(QObject):
         planned: PlannedTime | None = None,
         parent: QObject | None = None,
     ):
-        """Starts at the stored choice; `begin` starts the clock.
+        """Restores the stored planned time. `begin` starts the updates.
 
         Args:
             calendar: Returns the bookings, or None while the user has no calendar.
-            planned: The choice when the window was last open.
+            planned: The planned time when the window was last open.
         """
         super().__init__(parent)
         self._fleet = fleet
@@ -70,7 +70,7 @@ class PlanningTime(QObject):
 
     @property
     def words(self) -> str:
-        """Returns the time as text, such as `now, 8 h`."""
+        """The planned time as text, such as `now, 8 h`."""
         return self.planned.words(self.now, self.zone)
 
     def choose(self, planned: PlannedTime) -> None:
@@ -81,14 +81,14 @@ class PlanningTime(QObject):
             self.refresh()
 
     def begin(self) -> None:
-        """Starts loading the planned days and updating "now", if there is a calendar."""
+        """Starts loading the planned days and updating the time "now", if there is a calendar."""
         model = self._calendar()
         if model is None:
             return
         self._clock = lambda: model.now
         self._tick.start()
         model.watch(self._is_visible, "planning")
-        # Whole days, so that moving "now" rarely reloads the calendar.
+        # Whole days are loaded, so that the progress of "now" rarely reloads the calendar.
         when = self.planned.interval(self.now)
         since = datetime.combine(when.start.date(), time(), UTC)
         model.show(since, datetime.combine(when.end.date(), time(), UTC) + timedelta(days=1), "planning")
@@ -96,11 +96,12 @@ class PlanningTime(QObject):
     def watch(self, on: bool) -> None:
         """Sets whether the planned time is visible."""
         self._is_visible = on
-        if self._tick.isActive() and (model := self._calendar()) is not None:  # Before `begin`, no database is opened.
+        # The timer is inactive before `begin`; no database may be opened until then.
+        if self._tick.isActive() and (model := self._calendar()) is not None:
             model.watch(on, "planning")
 
     def refresh(self) -> None:
-        """Passes the bookings of the planned time to the planner."""
+        """Passes the bookings during the planned time to the planner."""
         model = self._calendar()
         seen = model.seen if model is not None else None
         if seen is not None and model is not None and model.has_loaded:
@@ -119,7 +120,7 @@ class PlanningTime(QObject):
         self.refresh()
 
     def who(self, booking: Booking) -> str:
-        """Returns owner and end of a booking, such as `kim until 18:00`."""
+        """Returns the owner and the end of a booking, such as `kim until 18:00`."""
         return f"{booking.owner} {when_booked(booking, self.planned.interval(self.now).start, self.zone)}"
 
     def stop(self) -> None:

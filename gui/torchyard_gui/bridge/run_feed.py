@@ -1,4 +1,4 @@
-"""Live state of one run: followed on a thread, reported to the window a few times a second at most."""
+"""Live state of one run. A thread follows the run; the window is notified at most a few times a second."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
 
 
 class Inbox:
-    """Messages from the thread to the window: events in order, and the latest sample of each host."""
+    """Queue of messages from the thread to the window: all events in order, and only the latest sample of each host."""
 
     def __init__(self, wake: Callable[[bool], None]):
         """Creates an empty inbox.
 
         Args:
-            wake: Is called on the thread with True for events and False for samples, once until they are taken.
+            wake: Called on the thread when messages are waiting, with True for events and False for samples. It is not
+                called again until the waiting messages were taken.
         """
         self.news: deque[tuple[str, Any]] = deque()
         self.samples = LatestSamples()
@@ -69,13 +70,13 @@ class Inbox:
             self._wake(False)
 
     def listen_again(self) -> None:
-        """Makes later events call `wake` again."""
+        """Makes the next event call `wake` again."""
         with self._lock:
             self._is_notified = False
 
 
 class RunFeed(QObject):
-    """Keeps a RunState up to date while open. `changed` carries RunChanges."""
+    """Keeps a RunState up to date until it is closed. The signal `changed` carries RunChanges."""
 
     changed = Signal(object)
     failed = Signal(object)
@@ -145,7 +146,7 @@ class RunFeed(QObject):
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """Returns the metric on a replica's chip: GPU use, else a value that the script or a server reports."""
+        """Returns the metric on a replica's chip: the use of its GPUs, or else a value that the replica reported."""
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
             return ""
@@ -160,7 +161,11 @@ class RunFeed(QObject):
         return f"CPU {percent(cpu)}" if cpu is not None else ""
 
     def retry(self, run: KnownRun) -> None:
-        """Updates a run that is not followed from `run`, the latest list of runs, and retries if that may help."""
+        """Updates a run that is not followed, and retries if the new information makes success likely.
+
+        Args:
+            run: Entry of the run in the latest list of runs.
+        """
         picture, error = self.picture, self.error
         if self._closed or self.is_live or picture.is_followed or picture.is_over or error is None:
             return
@@ -172,18 +177,18 @@ class RunFeed(QObject):
         self._emit_changes()
 
     def close(self) -> None:
-        """Stops following; the run continues."""
+        """Stops following the run. The run itself continues."""
         self._closed = True
         self._job.cancel()
         for timer in (self._news_timer, self._sample_timer, self._silence_timer):
             timer.stop()
 
-    # On the thread
+    # The following methods run on the background thread.
 
     def _wake(self, is_news: bool) -> None:
         self._jobs.tell(self._woken, is_news)
 
-    # On the GUI thread
+    # The following methods run on the GUI thread.
 
     def _begin(self) -> None:
         self._job = Job()
@@ -268,7 +273,7 @@ class RunFeed(QObject):
             self.changed.emit(changes)
 
     def _take_history(self, record: RunRecord | None) -> None:
-        """Loads this computer's record of the run, to draw it while no host answers."""
+        """Loads the record of the run from this computer's history, to draw the run while no host answers."""
         picture = self.picture
         if record is not None:
             about = {
@@ -301,7 +306,7 @@ class RunFeed(QObject):
         self._silence_timer.stop()
 
     def _broke(self, error: TorchyardError) -> None:
-        self._inbox.post("broke", error)  # After all earlier events.
+        self._inbox.post("broke", error)  # The message is handled after all earlier events.
         self._done(None)
 
     def _end(self, error: TorchyardError) -> None:
@@ -312,18 +317,18 @@ class RunFeed(QObject):
             if error.code == "keeper_died":
                 picture.state, picture.reason = "failed", error.message
                 self._changes.run = True
-            else:  # The error is not about the run.
+            else:  # This error does not concern the run itself.
                 picture.mark_unfollowed(self._changes)
         self.failed.emit(error)
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
-    """Follows a run until its end, on its own thread; retries hosts that do not answer.
+    """Follows a run until its end and retries hosts that do not answer. Called on a thread of its own.
 
     Raises:
-        RunFailed: The run's keeper died.
-        AgentRefused: Its host has no such run.
-        TorchyardError: Code `no_host`: its primary host is not in the fleet.
+        RunFailed: The keeper of the run died.
+        AgentRefused: The host does not know the run.
+        TorchyardError: With the code `no_host` if the primary host is not in the fleet.
     """
     tries = 0
     while True:
@@ -350,7 +355,7 @@ def _ask(run: KnownRun, fleet: Fleet) -> tuple[DaemonClient, dict[str, Any]]:
 
 
 def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, Any], inbox: Inbox, job: Job) -> None:
-    """Delegates reconnection to the follower."""
+    """Follows a run over a link to its primary host. The follower reconnects lost links itself."""
 
     def reattach(host: str) -> DaemonClient:
         job.checkpoint()
@@ -372,7 +377,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
     try:
         for event in events:
             job.checkpoint()
-            # Metric reports arrive with the samples.
+            # Samples contain the metrics, so that most reports of the journal are redundant.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

@@ -1,6 +1,7 @@
-"""The state of one run, merged from its record, its journal and the hosts' samples. No Qt, no threads.
+"""The state of one run, merged from its record, its journal and the hosts' samples. Independent of Qt and threads.
 
-States are never guessed: a host that does not answer keeps its last state, with the time it was last heard.
+States are never guessed: the replicas of a host that does not answer keep their last state, with the time of the host's
+last answer.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TOTALS_EVERY_S = 0.9
 
 
 class RunState:
-    """One run as known to this window."""
+    """State of one run, as far as the window knows it."""
 
     def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
         self.run_id = run_id
@@ -89,23 +90,23 @@ class RunState:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the state may be outdated: the primary host does not answer, or is not asked."""
+        """Whether the state may be outdated, because the primary host does not answer or the run is not followed."""
         return not self.is_over and (bool(self.known_from) or not self.is_followed or self.primary in self.lost)
 
     @property
     def waiting(self) -> WaitingForHosts | None:
-        """The hosts that the run waits for before it restarts."""
+        """The hosts that the run waits for before it restarts, or None."""
         return self._waiting if self.state == "restarting" else None
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of the run's gangs."""
+        """The number of restarts of the run's gangs."""
         return max(self._restarts, max((track.restarts for track in self.tracks.values()), default=0))
 
-    # Input
+    # The following methods update the state.
 
     def take_record(self, about: Mapping[str, Any], known: Sequence[HostFacts]) -> None:
-        """Takes the run's record: topology text, planned replicas, launch user and time."""
+        """Applies the run's record: topology text, planned replicas, user and time of the launch."""
         self.topology_text = str(about.get("topology", ""))
         self.topology_file = str(about.get("topology_file", ""))
         self.submitted = when(about.get("submitted")) or self.submitted
@@ -124,8 +125,11 @@ class RunState:
     def take_shown(
         self, state: str, reason: str, as_of: str, replicas: Iterable[Mapping[str, Any]], known_from: str = ""
     ) -> None:
-        """Takes the last known state of the run before its journal is read. `known_from`: a reporter other than the
-        primary."""
+        """Applies the last known state of the run, before its journal is read.
+
+        Args:
+            known_from: Host that reported the state, if that is not the primary.
+        """
         self.state, self.reason, self.as_of = state, reason, when(as_of) or self.as_of
         self.known_from = known_from
         self._shown_at = when(as_of) or 0.0
@@ -137,7 +141,7 @@ class RunState:
             track.restarts = int(replica.get("restarts") or 0)
 
     def take_noted(self, metrics: Mapping[str, Mapping[str, float | None]], ended: float | None) -> None:
-        """Takes this computer's record of an ended run: last metrics, start and end."""
+        """Applies this computer's record of an ended run: last metrics, start and end."""
         self._is_noted = True
         self.ended = ended
         self._take_metrics(metrics, ended or self.as_of or 0.0)
@@ -147,7 +151,7 @@ class RunState:
             self.moments.append(TimelineEvent(ended, "run", self.state, reason=self.reason))
 
     def forget_noted(self) -> None:
-        """Drops the recorded history before the journal replays it."""
+        """Deletes the events of this computer's record before the journal replays them."""
         if self._is_noted:
             self._is_noted = False
             self.moments.clear()
@@ -156,13 +160,13 @@ class RunState:
                 track.ring = TimeSeries(capacity_for(len(self.tracks)))
 
     def take_event(self, event: Mapping[str, Any], changes: RunChanges) -> None:
-        """Takes an event of the journal, in order, or a `connection` event."""
+        """Applies an event of the journal or a `connection` event. Events must be passed in their order."""
         kind = event["event"]
         if kind == "connection":
             self._connection(event, changes)
             return
         if event["seq"] <= self._seen.get(event["epoch"], 0):
-            return  # The journal is replayed after a lost connection.
+            return  # After a lost connection, the journal is replayed from its beginning.
         self._seen[event["epoch"]] = event["seq"]
         at = when(event.get("time")) or 0.0
         self.as_of = max(at, self.as_of or 0.0)
@@ -187,8 +191,12 @@ class RunState:
             self._ended(event, at, changes)
 
     def take_sample(self, host: str, sample: Sample, now: float, changes: RunChanges) -> None:
-        """Takes a host's sample; `now` is the local monotonic time. Call `sum_up` after the samples of all hosts."""
-        # A primary that hung up is back only with its journal.
+        """Applies a telemetry sample of a host. Call `sum_up` after the samples of all hosts.
+
+        Args:
+            now: Local monotonic time in seconds.
+        """
+        # A primary that was disconnected counts as back only once its journal arrives.
         if host != self.primary or host in self._silent:
             self.mark_found(host, changes)
         self._heard[host] = now
@@ -208,7 +216,7 @@ class RunState:
         self._add_totals(self._sampled_at)
 
     def look_for_silence(self, now: float, wall: float, changes: RunChanges) -> None:
-        """Marks hosts that stopped reporting without a disconnect as lost."""
+        """Marks hosts as lost that have stopped reporting although their connection was not closed."""
         if self.is_over:
             return
         for host, heard in self._heard.items():
@@ -222,7 +230,7 @@ class RunState:
             self._lose(host, self._reported_at.get(host) or self.as_of, changes)
 
     def mark_found(self, host: str, changes: RunChanges) -> None:
-        """Marks a host as answering again."""
+        """Marks a lost host as answering again."""
         if host in self.lost:
             del self.lost[host]
             self._silent.discard(host)
@@ -231,46 +239,44 @@ class RunState:
             changes.replicas.update(self._by_host.get(host, {}))
 
     def mark_unfollowed(self, changes: RunChanges) -> None:
-        """Marks the run as not followed; the state on its hosts is unknown."""
+        """Marks the run as not followed, so that its current state on the hosts is unknown."""
         self.is_followed = False
         self.lost = {host: self._reported_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
         changes.replicas.update(self.tracks)
 
     def mark_followed(self, changes: RunChanges) -> None:
-        """Marks the run as followed; hosts that do not answer are reported again."""
+        """Marks the run as followed. Lost hosts count as answering until they are reported as lost again."""
         if not self.is_followed:
             self.is_followed = True
             for host in list(self.lost):
                 self.mark_found(host, changes)
 
-    # Totals
-
     def stale_since(self, track: ReplicaStatus) -> float | None:
-        """Returns since when a replica that may be running is unheard, or None."""
+        """Returns the time of the last values of a replica whose host is lost, or None if the values are current."""
         if self.is_over or track.is_over or track.host not in self.lost:
             return None
         return track.ring.last_time or self.lost[track.host] or self.as_of or 0.0
 
     def meter(self, track: ReplicaStatus) -> float | None:
-        """Returns the load of a replica, 0 to 1: of its GPUs, else of its CPUs."""
+        """Returns the load of a replica from 0 to 1: that of its GPUs, or of its CPUs if it has no GPUs."""
         percent = track.ring.last("gpu") if track.gpus else track.ring.last("cpu")
         if percent is None or track.state not in ("running", "stopping"):
             return None
         return min(1.0, max(0.0, percent / 100))
 
     def total(self, name: str) -> float | None:
-        """Returns the latest `step`, `throughput` (all trainers), `loss` (the chief's) or `gpu` (median).
+        """Returns the latest total: `step`, `throughput` (of all trainers), `loss` (of the chief) or `gpu` (median).
 
-        Returns None for a sum of which a part is unknown. For an ended run, the last reports count: replicas end one
-        after the other, and the sum of the remaining ones would be meaningless.
+        A sum is None if one of its parts is unknown. For an ended run, the last report of each replica counts: replicas
+        end one after the other, and the sum of the remaining ones would be meaningless.
         """
         if self.is_over:
             return add_up(list(self.tracks.values()))[name]
         return None if name in SUMS and self._is_partial else self.totals.last(name)
 
     def reported_by(self, name: str) -> tuple[int, int]:
-        """Returns how many replicas reported a metric, and how many could."""
+        """Returns the number of replicas that reported a metric, and the number that can report it."""
         asked = matching_tracks(self.tracks.values(), name)
         return len(finite_values(asked, name)), len(asked)
 
@@ -284,7 +290,7 @@ class RunState:
 
     @property
     def chief(self) -> str | None:
-        """Returns the replica of rank 0."""
+        """The replica of rank 0, or None."""
         return next(iter(self.tracks), None)
 
     def ranks_of(self, replica: str) -> int:
@@ -292,20 +298,21 @@ class RunState:
         return self._ranks.get(replica, 1)
 
     def failures(self) -> list[ReplicaStatus]:
-        """Returns failed and lost replicas, the first cause first; later ones may be consequences."""
+        """Returns the failed and lost replicas.
+
+        The first cause comes first; later failures may be consequences of it.
+        """
         failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
 
     def cause_of(self, track: ReplicaStatus) -> str:
-        """Returns why a replica ended, or the run's reason if that concerns the replica."""
+        """Returns why a replica ended, or why the run ended if that reason names the replica."""
         if not track.reason and self._names(track):
             return self.reason[len(track.name) :].lstrip(": ")
         return track.reason
 
-    # Helpers
-
     def _names(self, track: ReplicaStatus) -> bool:
-        """Whether the run's reason concerns this replica."""
+        """Returns whether the run's reason names this replica."""
         return self.reason.startswith((f"{track.name}:", f"{track.name} "))
 
     def _take_metrics(self, metrics: Mapping[str, Mapping[str, float | None]], at: float) -> None:
@@ -317,7 +324,7 @@ class RunState:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether a running replica is not visible (yet), so that a sum would be wrong."""
+        """Whether the values of a running replica are unknown, so that a sum would be wrong."""
         return any(
             track.host in self.lost or (track.state == "running" and not len(track.ring))
             for track in self.tracks.values()
@@ -354,9 +361,9 @@ class RunState:
     def _run_state(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         state, reason = str(event["state"]), str(event.get("reason", "") or "")
         waiting = waiting_for(event.get("waiting_for"))
-        if at >= self._shown_at:  # Replayed events do not change the current state.
+        if at >= self._shown_at:  # A replayed event is older than the current state and must not change it.
             self._waiting = waiting
-            # The reason of a restart ends with the restart.
+            # The reason of a restart becomes obsolete when the run is running again.
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
         if state == "running" and self.started is None:
             self.started = at
@@ -368,7 +375,7 @@ class RunState:
         state, reason = str(event["state"]), str(event.get("reason", "") or "")
         track.since = at
         if state != "running":
-            self.slow.pop(track.name, None)  # A replica that does not compute delays no other.
+            self.slow.pop(track.name, None)  # A replica that does not compute does not delay any other replica.
         if at >= self._shown_at:
             track.state, track.reason, track.exit_code = state, reason, event.get("exit_code")
             track.restarts = int(event.get("restarts") or 0)
@@ -384,7 +391,7 @@ class RunState:
             return
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
             self._note(TimelineEvent(at, "first_step", replica=track.name, host=track.host), changes)
-        # With telemetry, the journal's reports only fill the time before.
+        # Once a host sends telemetry, reports of the journal would duplicate its samples.
         values = reported_values(metrics_of_event(event), custom_metrics_of_event(event))
         if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)
@@ -392,7 +399,7 @@ class RunState:
             self._add_totals(at)
 
     def _asked(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
-        """Handles a launch or stop request."""
+        """Adds a launch or stop request to the timeline."""
         what = "force" if event.get("force") else str(event.get("what", ""))
         self._note(TimelineEvent(at, "asked", what, by=user_of(dict(event))), changes)
 
@@ -429,7 +436,7 @@ class RunState:
     def _add_totals(self, at: float) -> None:
         if self.totals.last_time is not None and at - self.totals.last_time < TOTALS_EVERY_S:
             return
-        # During a replay the end states are known and not meaningful.
+        # During a replay, the end states of replicas are already known, but do not apply to the past.
         is_past = at < self._shown_at
         alive = [
             track for track in self.tracks.values() if is_past or (not track.is_over and track.host not in self.lost)
@@ -450,13 +457,13 @@ OF_TRAINERS = ("throughput", "loss", "step")
 
 
 def known(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
-    """Returns the latest value of each replica that reported one; NaN where it is not finite."""
+    """Returns the latest value of each replica that reported one. A value is NaN if it is not finite."""
     values = (track.ring.last(name) for track in tracks)
     return [value for value in values if value is not None]
 
 
 def finite_values(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
-    """Returns the latest finite values."""
+    """Returns the latest finite value of each replica that reported one."""
     return [value for value in known(tracks, name) if not math.isnan(value)]
 
 
@@ -468,9 +475,9 @@ def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaS
 
 
 def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[str, float | None]:
-    """Computes `step` (maximum), `loss` (first trainer's), `gpu` (median) and the sums from the latest reports.
+    """Computes totals of the latest reports: `step` (maximum), `loss` (first trainer), `gpu` (median) and the sums.
 
-    Sums are None unless `is_whole`: a partial sum would be wrong.
+    Sums are None unless `is_whole`, because a partial sum would be misleading.
     """
     found: dict[str, float | None] = {}
     for name in TOTALS:

@@ -1,4 +1,4 @@
-"""Parts of a run's state: replicas, timeline events and changes. No Qt."""
+"""Data types for the state of a run: replicas, timeline events and changes. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReplicaStatus:
 
     @property
     def serves(self) -> bool:
-        """Whether the replica serves trainers and takes no steps itself."""
+        """Whether the replica serves trainers instead of taking steps itself."""
         return self.role in SERVING
 
     @property
@@ -48,7 +48,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class WaitingForHosts:
-    """A restart that is delayed until lost hosts are back, or a time limit."""
+    """A restart that is delayed until lost hosts answer again or a time limit has passed."""
 
     cause: str
     hosts: str
@@ -58,7 +58,7 @@ class WaitingForHosts:
 
 @dataclass(frozen=True)
 class TimelineEvent:
-    """One entry of the timeline; the page formats it."""
+    """One entry of the timeline. The Runs page formats it."""
 
     time: float
     kind: str
@@ -87,7 +87,7 @@ class TimelineEvent:
 
 
 def waiting_for(value: object) -> WaitingForHosts | None:
-    """Parses `waiting_for` of a journal's `run_state`, if present."""
+    """Parses the field `waiting_for` of a `run_state` event. Returns None if it is absent."""
     if not isinstance(value, dict):
         return None
     until = when(value.get("until"))
@@ -97,7 +97,7 @@ def waiting_for(value: object) -> WaitingForHosts | None:
 
 @dataclass
 class RunChanges:
-    """The differences since the last report."""
+    """The differences from the last report to the window."""
 
     replicas: set[str] = field(default_factory=set)
     moments: list[TimelineEvent] = field(default_factory=list)
@@ -112,7 +112,7 @@ class RunChanges:
 
 
 def when(time: object) -> float | None:
-    """Returns a time in seconds since 1970 from RFC 3339 text or a number, or None."""
+    """Converts RFC 3339 text or a number to seconds since 1970. Returns None for other values."""
     if isinstance(time, (int, float)):
         return float(time)
     try:
@@ -126,7 +126,10 @@ _SIGNAL = re.compile(r"\b(SIG[A-Z]+)\b")
 
 
 def short_cause(reason: str, exit_code: int | None) -> str:
-    """Returns a replica's end in a word or two, for a chip: `out of memory`, `ValueError`, `SIGKILL`, `exit 1`."""
+    """Returns the cause of a replica's end in a few words, for its chip.
+
+    Examples are `out of memory`, `ValueError`, `SIGKILL` and `exit 1`.
+    """
     lowered = reason.lower()
     if "out of memory" in lowered or "outofmemory" in lowered:
         return "out of memory"

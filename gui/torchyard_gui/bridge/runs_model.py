@@ -1,4 +1,4 @@
-"""The runs known to hosts and to this computer, and those that are followed."""
+"""The window's model of the runs: those known to hosts or recorded on this computer, and feeds of followed runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Failed = Callable[[TorchyardError], None]
 
 
 class RunsModel(QObject):
-    """Used on the GUI thread; slow work runs on threads and is reported by signals."""
+    """Model of the runs, used on the GUI thread. Slow work runs on threads and is reported by signals."""
 
     runs_changed = Signal()
     """The list of runs, or the state of one, changed."""
@@ -73,7 +73,7 @@ class RunsModel(QObject):
         self._take(sorted(merged.values(), key=lambda run: run.run_id, reverse=True))
 
     def refresh(self) -> None:
-        """Asks all hosts for their runs; changes nothing on them."""
+        """Requests the runs of all hosts. Nothing is changed on the hosts."""
         if self._refreshing is not None:
             return
         fleet_model, history = self.fleet_model, self.history
@@ -92,7 +92,7 @@ class RunsModel(QObject):
         self.refreshing_changed.emit()
 
     def feed(self, run: KnownRun) -> RunFeed:
-        """Returns the feed of a run; opens it if needed."""
+        """Returns the feed of a run. A feed is opened if necessary."""
         feed = self._feeds.pop(run.run_id, None)
         if feed is not None and feed.error is not None and not feed.is_live:
             feed.close()
@@ -110,12 +110,12 @@ class RunsModel(QObject):
         return feed
 
     def log(self, run: KnownRun, host: str, replica: str, local_rank: int = 0) -> LogFeed:
-        """Returns the feed of one rank's log; the caller closes it."""
+        """Returns a feed of one rank's log. The caller must close it."""
         model = self.fleet_model
         return LogFeed(run.run_id, host, replica, local_rank, lambda: model.fleet, model.jobs, self)
 
     def stop(self, run: KnownRun, failed: Failed, *, force: bool = False, owner: QObject | None = None) -> Job:
-        """Requests a run's stop; its feed reports the end."""
+        """Requests the stop of a run. The end of the run is reported by its feed."""
         model = self.fleet_model
 
         def ask() -> None:
@@ -123,7 +123,7 @@ class RunsModel(QObject):
             if run.state == "waiting":
                 fleet, links = model.fleet, []
                 for host in run.hosts:
-                    with suppress(TorchyardError):  # A host that does not answer gives up the run by itself.
+                    with suppress(TorchyardError):  # A host that does not answer abandons the run itself.
                         links.append(fleet.link(host, install=False))
                 free_prepared(run, links)
 
@@ -158,7 +158,11 @@ class RunsModel(QObject):
         pattern: str = "",
         owner: QObject | None = None,
     ) -> Job:
-        """Downloads the run's files below `target`/HOST; `progress` is called with bytes done and in total."""
+        """Downloads the files of a run to the folder `target`/HOST.
+
+        Args:
+            progress: Called with the number of downloaded bytes and the total.
+        """
         model = self.fleet_model
         job = Job()
         amounts: dict[str, tuple[int, int]] = {}
@@ -221,7 +225,7 @@ class RunsModel(QObject):
         self.runs_changed.emit()
 
     def _as_followed(self, run: KnownRun) -> KnownRun:
-        """A feed is more recent than the list of a query that began earlier."""
+        """Returns the run with the state from its feed, which is more recent than the list of an earlier query."""
         feed = self._feeds.get(run.run_id)
         return run if feed is None else self._by_feed(run, feed)
 

@@ -1,4 +1,4 @@
-"""Texts for the parts of a step: computing, exchanging, waiting, staleness; and the numbers of servers."""
+"""Texts for the parts of a step (compute, exchange, waiting, staleness) and for the metrics of servers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NONE = "–"
 
 
 def written(field: str, value: float | None) -> str:
-    """Returns a value with its unit, or a dash if the strategy has no such value."""
+    """Returns a value with its unit, or a dash if the strategy does not report the value."""
     return NONE if value is None else WRITTEN[field](value)
 
 
 def name_of(field: str) -> str:
-    """Returns the displayed name of a field."""
+    """Returns the displayed name of a metric."""
     return {
         "compute_s": translate("Runs", "Compute"),
         "exchange_s": translate("Runs", "Exchange"),
@@ -49,7 +49,7 @@ def name_of(field: str) -> str:
 
 
 def sentence_of(field: str, *, served: bool = False) -> str:
-    """Returns the explanation of a field; some differ for servers and reducers (`served`)."""
+    """Returns the explanation of a metric. With `served`, the explanation is that for servers and reducers."""
     of_server = {
         "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
         "staleness": translate("Runs", "How many versions behind the newest gradients were"),
@@ -71,6 +71,6 @@ def sentence_of(field: str, *, served: bool = False) -> str:
 
 
 def step_parts(track: ReplicaStatus) -> list[tuple[str, str]]:
-    """Returns (name, value) of a replica's report."""
+    """Returns the names and values of the metrics that a replica reported."""
     values = ((field, track.ring.last(field)) for field in WRITTEN)
     return [(name_of(field).lower(), written(field, value)) for field, value in values if value is not None]

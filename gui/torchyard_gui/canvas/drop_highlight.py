@@ -1,4 +1,4 @@
-"""The outline of a drop target, or of a rack that was just pointed out."""
+"""Outline of a drop target, also used to point out a rack for a moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """One per scene; a drag takes it over."""
+    """The outline, of which a scene has exactly one. A drag replaces the outline of a pointed-out rack."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)
@@ -27,7 +27,7 @@ class DropHighlight(QObject):
         self._pointing.timeout.connect(self.hide)
 
     def aim(self, rect: QRectF, *, fits: bool, slot: bool) -> None:
-        """Outlines a drop target in the colour of acceptance or refusal."""
+        """Outlines a drop target. The colour shows whether a drop is accepted."""
         self.hide()
         if rect.isNull():
             return
@@ -38,7 +38,7 @@ class DropHighlight(QObject):
         self.item.show()
 
     def point_out(self, host: str, rect: QRectF) -> None:
-        """Outlines a host's rack for a moment."""
+        """Outlines the rack of a host for a moment."""
         self.aim(rect, fits=True, slot=False)
         self.pointed_out = host
         self._pointing.start()

@@ -1,4 +1,4 @@
-"""Rectangles as plain values, without Qt."""
+"""Rectangles as plain values, independent of Qt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Box(NamedTuple):
-    """A rectangle, convertible with `QRectF(*box)`."""
+    """A rectangle. `QRectF(*box)` converts it."""
 
     x: float
     y: float
@@ -27,11 +27,11 @@ class Box(NamedTuple):
         return self.x + self.width / 2, self.y + self.height / 2
 
     def has(self, x: float, y: float) -> bool:
-        left, top, width, height = self  # called on every mouse move
+        left, top, width, height = self  # This is called on every mouse move.
         return 0 <= x - left < width and 0 <= y - top < height
 
     def meets(self, other: Box) -> bool:
-        """Whether the boxes overlap."""
+        """Returns whether the boxes overlap."""
         return self.x < other.right and other.x < self.right and self.y < other.bottom and other.y < self.bottom
 
     def moved(self, x: float, y: float) -> Box:
@@ -42,7 +42,7 @@ class Box(NamedTuple):
 
 
 def around(boxes: Iterable[Box]) -> Box:
-    """Returns the smallest box around all; empty without any."""
+    """Returns the smallest box that contains all boxes, or an empty box if there are none."""
     every = list(boxes)
     if not every:
         return Box(0, 0, 0, 0)

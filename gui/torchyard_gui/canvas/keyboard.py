@@ -1,4 +1,7 @@
-"""Keyboard of the canvas: commands by key code (letters depend on the input method), and navigation by arrow keys."""
+"""Keyboard input of the canvas: commands, and navigation by arrow keys.
+
+Commands are identified by key code, because letters depend on the input method.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ COMMANDS = {
 
 
 def command_of(event: QKeyEvent) -> str:
-    """Returns the name of the view's method for a key, else ""."""
+    """Returns the name of the view's method for a key, or ""."""
     modifiers = event.modifiers() & ~IGNORED
     return next((name for (key, held), name in COMMANDS.items() if event.key() == key and modifiers == held), "")
 
@@ -49,7 +52,7 @@ ASIDE = 3.0
 
 
 def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str | None:
-    """Returns the nearest chip in a direction, or None."""
+    """Returns the name of the nearest chip in a direction, or None."""
     box = boxes[start]
     x, y = box.middle
     best: tuple[float, str] | None = None
@@ -72,5 +75,5 @@ def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str
 
 
 def _apart(start: float, end: float, other_start: float, other_end: float) -> float:
-    """Returns the gap between two intervals."""
+    """Returns the length of the gap between two intervals, or 0 if they overlap."""
     return max(0.0, other_start - end, start - other_end)

@@ -1,4 +1,4 @@
-"""Texts of the canvas, translatable."""
+"""Translatable texts of the canvas."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def gpu_kinds(rack: RackContent) -> str:
-    """Returns the kinds of GPU, such as `8 × H100 80 GB`."""
+    """Returns the kinds of GPUs of a rack with their numbers, such as `8 × H100 80 GB`."""
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
-    # The memory of GPUs of unknown hosts is unknown and omitted.
+    # GPUs of unchecked hosts have an unknown memory size, which is omitted.
     return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
 
 
 def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, ReplicaLiveState] | None) -> str:
-    """Returns the use for the right of a rack's header, or why it is unknown."""
+    """Returns the text at the right of a rack's header: the use of its GPUs, or why the use is unknown."""
     if rack.is_tray:
         return role_counts(rack.chips)
     if host is not None and host.is_unknown:
@@ -41,20 +41,20 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
     if not total or not rack.used:
         return role_counts(rack.chips) or translate("Canvas", "not used")
     if not rack.gpus:
-        # The number of GPUs of an unchecked host is unknown.
+        # The total number of GPUs of an unchecked host is unknown.
         return translate("Canvas", "uses {used} GPUs").format(used=rack.used)
     if states is None:
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
-        # Use after the end of a run is not part of the run.
+        # GPU use after the end of a run does not belong to the run.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)
 
 
 def short_use(rack: RackContent) -> str:
-    """Returns the use for a small rack: `3 of 4`."""
+    """Returns the use of a small rack, such as `3 of 4`."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total}").format(used=rack.used, total=len(rack.layout.slots))
@@ -65,7 +65,7 @@ def _is_busy(look: ReplicaLiveState | None) -> bool:
 
 
 def role_counts(chips: Sequence[ChipContent]) -> str:
-    """Returns counts by role: `1 chief, 2 workers`."""
+    """Returns the number of replicas by role, such as `1 chief, 2 workers`."""
     counts = Counter(chip.role for chip in chips)
     return ", ".join(role_count(role, count) for role, count in counts.items())
 
@@ -85,7 +85,7 @@ def role_count(role: str, count: int) -> str:
 
 
 def cpu_value(rack: RackContent) -> str:
-    """Returns `96 cores`, or "?" if unknown."""
+    """Returns the number of cores, such as `96 cores`, or "?" if it is unknown."""
     if rack.cpus is None:
         return translate("Canvas", "? cores")
     if rack.cpus == 1:
@@ -100,7 +100,7 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns a chip's second line in the design: its GPUs."""
+    """Returns the second line of a chip in a design, which names its GPUs."""
     if not chip.host and chip.wanted:
         return gpu_count(chip.wanted)
     if not chip.gpus:
@@ -115,7 +115,7 @@ def gpu_count(count: int) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Formats numbers as `2, 3` or `0–7`; three or more in a row form a range."""
+    """Formats numbers as `2, 3` or `0–7`. Three or more consecutive numbers form a range."""
     parts: list[str] = []
     start = 0
     for at in range(1, len(numbers) + 1):
@@ -134,7 +134,7 @@ def last_heard(look: ReplicaLiveState) -> str:
 
 
 def state_word(state: str) -> str:
-    """Returns a state for tool tips and screen readers."""
+    """Returns the name of a state for tool tips and screen readers."""
     return {
         "pending": translate("Canvas", "waiting to start"),
         "waiting": translate("Canvas", "waiting"),
@@ -151,7 +151,7 @@ def state_word(state: str) -> str:
 
 
 def short_state_word(state: str) -> str:
-    """Returns a state in one word, beside its mark on a chip."""
+    """Returns the name of a state in one word, for the space beside its mark on a chip."""
     return {
         "pending": translate("Canvas", "waiting"),
         "restarting": translate("Canvas", "restarts"),
@@ -167,12 +167,12 @@ def restarted(count: int) -> str:
 
 
 def shorter(cause: str) -> str:
-    """Shortens a cause for a chip; its tool tip has the full text."""
+    """Returns a short form of a cause for a chip. The tool tip contains the full text."""
     return translate("Canvas", "OOM") if cause == "out of memory" else cause
 
 
 def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "") -> str:
-    """Describes a replica in a sentence, for tool tips and screen readers."""
+    """Returns a description of a replica, for tool tips and screen readers."""
     if not chip.host:
         place = translate("Canvas", "not placed")
     elif chip.gpus:
@@ -199,12 +199,12 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
 
 
 def group_mark(number: int) -> str:
-    """Returns the mark of a group on a chip: g0."""
+    """Returns the mark of a group on a chip, such as `g0`."""
     return translate("Canvas", "g{number}").format(number=number)
 
 
 def edges(count: int) -> str:
-    """Returns the number of edges that a trunk stands for."""
+    """Returns the label of a trunk with the number of edges that it represents."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
@@ -217,7 +217,7 @@ def more(count: int) -> str:
 
 
 def target_text(target: str) -> str:
-    """Returns the target of a drop, beside the cursor."""
+    """Returns the text beside the pointer that describes the effect of a drop."""
     host, _, gpu = target.partition(":")
     if not host:
         return translate("Canvas", "let the planner place it")
@@ -227,21 +227,21 @@ def target_text(target: str) -> str:
 
 
 def add_text(role: str, host: str) -> str:
-    """Returns the target of a new replica, beside the cursor."""
+    """Returns the text beside the pointer that describes the effect of adding a replica."""
     if not host:
         return translate("Canvas", "add a replica, placed by the planner")
     return translate("Canvas", "add a replica on {host}").format(host=host)
 
 
 def holder(user: str, gpu: int) -> str:
-    """Returns a slot's user in two lines."""
+    """Returns two lines with the user of a GPU, for its slot."""
     if not user:
         return translate("Canvas", "in use\nGPU {gpu}").format(gpu=gpu)
     return translate("Canvas", "{user}\nuses GPU {gpu}").format(user=user, gpu=gpu)
 
 
 def slot_sentence(rack: RackContent, gpu: int) -> str:
-    """Describes an empty slot, for its tool tip."""
+    """Returns a description of an empty slot, for its tool tip."""
     if gpu in rack.busy:
         user = rack.users.get(gpu, "")
         if user:
@@ -255,7 +255,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
 
 
 def rack_sentence(rack: RackContent, use: str) -> str:
-    """Returns the full header of a rack, for its tool tip."""
+    """Returns the unabridged header of a rack, for its tool tip."""
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
         lines.append(translate("Canvas", "Its hardware is not known yet; it is assumed to suffice."))
@@ -265,7 +265,7 @@ def rack_sentence(rack: RackContent, use: str) -> str:
 
 
 def short_rack_use(rack: RackContent) -> str:
-    """Returns the design's use of a rack in few words."""
+    """Returns a short text about the GPUs of a rack that the design uses."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total} used").format(used=rack.used, total=len(rack.layout.slots))

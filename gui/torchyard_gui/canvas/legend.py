@@ -30,7 +30,7 @@ translate = QCoreApplication.translate
 
 
 def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> list[Entry]:
-    """A sign and a text for each kind of port, line and frame that is drawn."""
+    """Returns a sign and a text for each kind of port, line and frame that is drawn."""
     found: list[Entry] = []
     does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())
     if wiring.neighbours:
@@ -60,7 +60,7 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> 
 
 
 class Legend(QWidget):
-    """Widget with the entries of the legend."""
+    """Widget that shows the legend."""
 
     def __init__(self, parent: QWidget):
         super().__init__(parent)
@@ -75,7 +75,7 @@ class Legend(QWidget):
         return [text for _, text in self._entries]
 
     def explain(self, entries: Sequence[Entry] | None) -> None:
-        """Shows entries, or with None the shades of tiles. Without entries the legend is hidden."""
+        """Shows entries, or the shades of tiles if `entries` is None. The legend is hidden if `entries` is empty."""
         chosen = None if entries is None else tuple(entries)
         if chosen == self._entries:
             return
@@ -139,5 +139,5 @@ class Legend(QWidget):
 
 
 def _room(sign: Sign) -> int:
-    """Width of a sign with the gap before its text, in pixels."""
+    """Returns the width of a sign, including the gap before its text, in pixels."""
     return {"trains": 18, "serves": 18, "both": 18, "group": 25}.get(sign, LINE + 8)

@@ -1,4 +1,4 @@
-"""Levels of detail by zoom."""
+"""Levels of detail, which depend on the zoom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live state of replicas and hosts as values, the input of the canvas; equal values cause no repaint."""
+"""Live state of replicas and hosts as values for the canvas. Equal values cause no repaint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tint = Literal["wait", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLiveState:
-    """State of a live replica. A tint marks trouble and comes with a cause."""
+    """State of a live replica. A replica in trouble has a tint and a cause."""
 
     state: str
     """"running", "starting", "pending", "failed", "unknown", "succeeded", "stopped", …"""

@@ -1,4 +1,4 @@
-"""Pens, brushes, fonts and measured texts, cached until the theme changes."""
+"""Cache of pens, brushes, fonts and text widths, cleared when the theme changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HATCH = 8
 
 @cache
 def outline(token: str, width: float = 1.0, dashed: bool = False) -> QPen:
-    """Returns a pen with the same width at any zoom."""
+    """Returns a pen whose width is the same at any zoom."""
     pen = QPen(theme().color(token), width)
     pen.setCosmetic(True)
     if dashed:
@@ -41,7 +41,7 @@ def hatching(token: str) -> QBrush:
 
 @cache
 def mixed(one: str, other: str, part: float) -> QColor:
-    """Returns a token's colour mixed with `part` of another."""
+    """Returns the colour of a token mixed with the share `part` of another token's colour."""
     return mixed_colors(theme().color(one), theme().color(other), part)
 
 
@@ -63,7 +63,7 @@ def put_pin(painter: QPainter, x: float, y: float, size: float) -> None:
 
 
 def _put(painter: QPainter, sketch: Sketch, name: str, x: float, y: float, size: float) -> None:
-    # Cached in device pixels, because scaling a pixmap would blur it.
+    # Images are cached at their size in device pixels, because scaling a pixmap would blur it.
     scale = painter.worldTransform().m11() * painter.device().devicePixelRatioF()
     image = _drawn(sketch, name, max(1, round(size * scale)))
     painter.drawPixmap(QRectF(x, y, size, size), image, QRectF(0, 0, image.width(), image.height()))
@@ -115,7 +115,7 @@ def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> 
 
 @lru_cache(maxsize=512)
 def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
-    """Wraps the text at spaces."""
+    """Wraps a text at spaces."""
     lines: list[str] = []
     for word in text.split():
         if lines and width_of(f"{lines[-1]} {word}", role) <= width:
@@ -128,7 +128,7 @@ def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
 def write(
     painter: QPainter, x: float, baseline: float, text: str, ink: str, role: str, weight: int = 0, size: int = 0
 ) -> None:
-    """Paints a text in the ink of a token, from `x` on."""
+    """Paints a text that starts at `x`, in the colour of a token."""
     painter.setPen(theme().color(ink))
     painter.setFont(font(role, weight, size))
     painter.drawText(QPointF(x, baseline), text)
@@ -136,7 +136,7 @@ def write(
 
 @cache
 def follow_theme() -> None:
-    """Clears the caches on each change of the theme."""
+    """Clears the caches whenever the theme changes."""
     theme().changed.connect(_forget)
 
 

@@ -1,6 +1,6 @@
-"""The scene of one plan: racks, tray and edges. It changes no topology; gestures emit requests through the view.
+"""The scene of one plan: racks, tray and edges. The scene never changes the topology.
 
-Its single view sets the zoom, for the level of detail, and the room, for the number of columns.
+It has a single view, which determines the zoom (for the level of detail) and the size (for the number of columns).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EDGES, TARGET = 1.0, 2.0
 
 
 class TopologyScene(QGraphicsScene):
-    """The scene of a design (`show_plan`) or a live run (`show_states`)."""
+    """Scene of a design (`show_plan`) or of a live run (`show_states`)."""
 
     selection_changed = Signal(list)
     """Names of the selected replicas, in the plan's order."""
@@ -47,7 +47,7 @@ class TopologyScene(QGraphicsScene):
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # Four items have all others as children, so that an index would only cost updates.
+        # All items are children of a few top-level items, so that an index would only cause updates.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
@@ -70,12 +70,10 @@ class TopologyScene(QGraphicsScene):
 
         theme().changed.connect(self._take_theme)
 
-    # Content
-
     def show_plan(self, plan: Plan | None, hosts: Sequence[HostFacts] = (), also: Collection[str] = ()) -> None:
-        """Shows the hosts with placed or pinned replicas and those of `also`; None empties the scene.
+        """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
-        Unchanged parts are kept.
+        Items of unchanged racks and edges are kept.
         """
         self.touched.emit()
         traffic = traffic_of(plan.topology) if plan is not None else Traffic()
@@ -97,7 +95,7 @@ class TopologyScene(QGraphicsScene):
         self._arrange()
 
     def show_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
-        """Shows live states; None returns to the design."""
+        """Shows the live states of replicas; None shows the design again."""
         self.touched.emit()
         self._states = dict(states) if states is not None else None
         for item in self._racks.values():
@@ -106,7 +104,7 @@ class TopologyScene(QGraphicsScene):
         self.states_changed.emit()
 
     def show_hosts(self, hosts: Mapping[str, HostLiveState]) -> None:
-        """Shows live states of hosts by name."""
+        """Shows the live states of hosts."""
         self.touched.emit()
         self._hosts = dict(hosts)
         for name, item in self._racks.items():
@@ -114,7 +112,7 @@ class TopologyScene(QGraphicsScene):
         self._show_edge_looks()
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Shows problems by replica; the design marks their chips with a triangle."""
+        """Sets the problem of each affected replica. A design marks their chips with a triangle."""
         touched = {*self._problems, *problems}
         self._problems = dict(problems)
         self._mark(touched)
@@ -133,7 +131,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def wiring(self) -> HostTraffic:
-        """The traffic that the edges show."""
+        """The traffic between hosts that the edges show."""
         return self._wiring
 
     @property
@@ -146,12 +144,12 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def names(self) -> list[str]:
-        """All replicas, in the plan's order."""
+        """The names of all replicas in the order of the plan."""
         return list(self._chips)
 
     @property
     def hosts(self) -> list[str]:
-        """Hosts with a rack, in rack order."""
+        """The hosts that have a rack, in the order of the racks."""
         return [key for key in self._racks if key != TRAY]
 
     def chip(self, name: str) -> ChipContent | None:
@@ -160,8 +158,6 @@ class TopologyScene(QGraphicsScene):
     def described(self, name: str) -> str:
         look = self._states.get(name) if self._states is not None else None
         return labels.described(self._chips[name], look, self._problems.get(name, ""))
-
-    # Selection
 
     @property
     def selection(self) -> list[str]:
@@ -173,7 +169,10 @@ class TopologyScene(QGraphicsScene):
             self.states_changed.emit()
 
     def preview_selection(self, names: Iterable[str]) -> bool:
-        """Shows a selection without a signal, during a gesture; returns whether it changed."""
+        """Changes the displayed selection without a signal, for use during a gesture.
+
+        Returns whether the selection changed.
+        """
         wanted = set(names)
         selection = tuple(name for name in self._chips if name in wanted)
         if selection == self._selection:
@@ -185,7 +184,7 @@ class TopologyScene(QGraphicsScene):
         return True
 
     def announce_selection(self) -> None:
-        """Emits the selection after a preview."""
+        """Emits the signals for the selection after calls of `preview_selection`."""
         self.selection_changed.emit(list(self._selection))
         self.states_changed.emit()
 
@@ -197,7 +196,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def focused(self) -> str:
-        """The replica with the keyboard focus, else ""."""
+        """The name of the replica with the keyboard focus, or ""."""
         return self._focused if self._focused in self._chips else ""
 
     def set_focused(self, name: str) -> None:
@@ -207,14 +206,14 @@ class TopologyScene(QGraphicsScene):
             self._mark(touched)
 
     def set_lifted(self, names: Iterable[str]) -> None:
-        """Fades the chips that are dragged."""
+        """Draws the chips of these replicas faded, because they are being dragged."""
         lifted = frozenset(names)
         touched = lifted ^ self._lifted
         self._lifted = lifted
         self._mark(touched)
 
     def set_target(self, target: str | None, fits: bool = True) -> None:
-        """Highlights a drop target: "gpu-b", "gpu-b:2", or "" for none."""
+        """Highlights a drop target: "gpu-b:2" is a slot, "gpu-b" a host, and "" removes the highlight."""
         if not target:
             self.mark.hide()
             return
@@ -222,10 +221,10 @@ class TopologyScene(QGraphicsScene):
         rect = self.rect_of_slot(host, int(gpu)) if gpu.isdigit() else self.rect_of_rack(host)
         self.mark.aim(rect, fits=fits, slot=bool(gpu))
 
-    # Geometry, in the scene's coordinates
+    # The following methods use the scene's coordinates.
 
     def rect_of(self, name: str) -> QRectF:
-        """Returns the first piece of a replica's chip; empty if it is not drawn."""
+        """Returns the rectangle of the first piece of a replica's chip; it is empty if the chip is not drawn."""
         chip = self._chips.get(name)
         return self._racks.rect_of(chip) if chip is not None else QRectF()
 
@@ -247,7 +246,7 @@ class TopologyScene(QGraphicsScene):
         return self._racks.replica_at(point)
 
     def replicas_in(self, rect: QRectF) -> list[str]:
-        """Returns the replicas whose chips touch a rectangle."""
+        """Returns the names of the replicas whose chips touch a rectangle."""
         return self._racks.replicas_in(rect)
 
     @property
@@ -259,11 +258,11 @@ class TopologyScene(QGraphicsScene):
         return self.replicas_on("")
 
     def replicas_on(self, host: str) -> list[str]:
-        """Returns the replicas placed on a host, in the plan's order."""
+        """Returns the names of the replicas placed on a host, in the order of the plan."""
         return [name for name, chip in self._chips.items() if chip.host == host]
 
     def target_at(self, point: QPointF) -> str:
-        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" for the planner's choice."""
+        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose."""
         return self._racks.target_at(point)
 
     def content_rect(self) -> QRectF:
@@ -272,10 +271,10 @@ class TopologyScene(QGraphicsScene):
             rect = rect.united(item.boundingRect())
         return rect
 
-    # Called by the view
+    # The view calls the following methods.
 
     def set_room(self, room: QSizeF) -> None:
-        """Sets the view's size at zoom 1, from which the number of columns follows."""
+        """Sets the size of the view at zoom 1, which determines the number of columns."""
         self.touched.emit()
         self._racks.set_room(room)
         self._arrange()
@@ -291,13 +290,11 @@ class TopologyScene(QGraphicsScene):
         QToolTip.showText(event.screenPos(), self.tooltip_at(event.scenePos()), event.widget())
 
     def tooltip_at(self, point: QPointF) -> str:
-        """Returns the tool tip of a replica, a slot or a rack."""
+        """Returns the tool tip of the replica, slot or rack at a point."""
         name, item = self.replica_at(point), self._racks.rack_at(point)
         if name or item is None:
             return self.described(name) if name else ""
         return item.tooltip_at(point.x() - item.x(), point.y() - item.y())
-
-    # Helpers
 
     def _layer(self, parent: QGraphicsItem | None, height: float) -> QGraphicsRectItem:
         layer = QGraphicsRectItem(parent)

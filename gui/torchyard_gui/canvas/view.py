@@ -1,4 +1,4 @@
-"""The view of the scene: input by mouse, keyboard and drops. Requests are emitted as signals."""
+"""The view of the scene with its input by mouse, keyboard and drops. Requests are emitted as signals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCROLL_WITHIN = 20
 
 
 class Pan(Gesture):
-    """Moves the view with the middle button, or with the left button while Space is held."""
+    """Gesture that scrolls the view with the middle button, or with the left button while Space is held."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -67,7 +67,7 @@ class Pan(Gesture):
 
 
 class CanvasView(ZoomView):
-    """Shows a `TopologyScene`."""
+    """View of a `TopologyScene`."""
 
     pin_requested = Signal(list, str)
     """Replicas, and "gpu-b:2", "gpu-b", or "" to leave them to the planner."""
@@ -107,10 +107,10 @@ class CanvasView(ZoomView):
         self.viewport().setAccessibleName(self.accessibleName())
         scene.states_changed.connect(self._describe)
 
-    # Called by the page
+    # The page calls the following methods.
 
     def set_editable(self, editable: bool) -> None:
-        """Sets whether chips can be dragged and deleted; in runs they can only be selected and opened."""
+        """Sets whether chips can be dragged and deleted. In runs, chips can only be selected and opened."""
         self._editable = editable
         self.setAcceptDrops(editable)
 
@@ -119,7 +119,7 @@ class CanvasView(ZoomView):
         return self._gesture
 
     def show_replica(self, name: str) -> None:
-        """Selects a replica and scrolls to it, zoomed in enough to read it."""
+        """Selects a replica and scrolls to it. A low zoom is reset so that the chip is readable."""
         self._canvas.set_selection([name])
         self._canvas.set_focused(name)
         rect = self._canvas.rect_of(name)
@@ -134,7 +134,7 @@ class CanvasView(ZoomView):
             self.centerOn(rect.center())
 
     def show_replicas(self, names: Sequence[str]) -> None:
-        """Scrolls to replicas, at least to the first."""
+        """Scrolls to the first of these replicas unless one of them is visible. A single replica is also selected."""
         if len(names) == 1:
             self.show_replica(names[0])
             return
@@ -145,7 +145,7 @@ class CanvasView(ZoomView):
             self.centerOn(rects[0].center())
 
     def show_rack(self, host: str) -> bool:
-        """Scrolls to a host and points it out for a moment; returns whether it is drawn."""
+        """Scrolls to a host and points it out for a moment. Returns whether the host is drawn."""
         rect = self._canvas.rect_of_rack(host)
         if rect.isNull():
             return False
@@ -164,12 +164,10 @@ class CanvasView(ZoomView):
             self.delete_requested.emit(self._canvas.selection)
 
     def activate(self) -> None:
-        """Opens the replica with the keyboard focus."""
+        """Emits `activated` for the replica with the keyboard focus, or else for the first selected one."""
         name = self._canvas.focused or next(iter(self._canvas.selection), "")
         if name:
             self.activated.emit(name)
-
-    # Mouse
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -179,7 +177,7 @@ class CanvasView(ZoomView):
     def wheelEvent(self, event: QWheelEvent) -> None:
         super().wheelEvent(event)
         if self._gesture is not None:
-            # The scene moved below the drag.
+            # The wheel has moved the scene below the pointer.
             self._gesture.move(event.position().toPoint())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -213,7 +211,7 @@ class CanvasView(ZoomView):
         if not self._inner.contains(position):
             self._scroll_along(position)
         self._gesture.move(position)
-        if self._cursor is None:  # until the drag begins
+        if self._cursor is None:  # The cursor shape changes only once the drag has begun.
             self._show_cursor()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -255,7 +253,7 @@ class CanvasView(ZoomView):
             self._show_cursor()
 
     def cancel_gesture(self) -> bool:
-        """Returns whether there was one."""
+        """Cancels the gesture in progress. Returns whether a gesture was in progress."""
         gesture, self._gesture = self._gesture, None
         if gesture is not None:
             gesture.cancel()
@@ -288,7 +286,7 @@ class CanvasView(ZoomView):
         else:
             self.viewport().setCursor(cursor)
 
-    # Drags from the palette
+    # The following methods handle drags from the palette.
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         data = event.mimeData()
@@ -331,8 +329,6 @@ class CanvasView(ZoomView):
         if drop is not None:
             drop.cancel()
 
-    # Keyboard
-
     def keyPressEvent(self, event: QKeyEvent) -> None:
         key = event.key()
         if key == Qt.Key.Key_Escape:
@@ -351,7 +347,7 @@ class CanvasView(ZoomView):
         elif command := command_of(event):
             getattr(self, command)()
         else:
-            # QGraphicsView would scroll.
+            # QGraphicsView would use the key to scroll.
             event.ignore()
 
     def keyReleaseEvent(self, event: QKeyEvent) -> None:
@@ -367,7 +363,7 @@ class CanvasView(ZoomView):
         super().focusOutEvent(event)
 
     def _step(self, key: int, extend: bool) -> None:
-        """Moves the focus to the neighbouring chip; with Shift adds it to the selection."""
+        """Moves the keyboard focus to the neighbouring chip and selects it, or with Shift adds it to the selection."""
         boxes = self._canvas.chip_boxes()
         start = self._canvas.focused or next(reversed(self._canvas.selection), "")
         if not boxes:
@@ -389,7 +385,8 @@ class CanvasView(ZoomView):
         else:
             text = ""
         if text != self.accessibleDescription():
-            from PySide6.QtGui import QAccessible, QAccessibleEvent  # late, as in `screen_reader`
+            # The import is slow and must not delay the first paint.
+            from PySide6.QtGui import QAccessible, QAccessibleEvent
 
             self.setAccessibleDescription(text)
             if QAccessible.isActive():
@@ -397,7 +394,7 @@ class CanvasView(ZoomView):
 
 
 def _beyond(at: int, length: int) -> int:
-    """Returns how far a position is into the scrolling border, negative at the beginning."""
+    """Returns how far a position is inside the scrolling border; the value is negative at the left or top."""
     if length <= 2 * SCROLL_WITHIN:
         return 0
     return min(at - SCROLL_WITHIN, 0) + max(at - length + SCROLL_WITHIN, 0)

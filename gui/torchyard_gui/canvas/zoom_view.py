@@ -1,4 +1,4 @@
-"""Zoom and scrolling of the view, its background, and its overlays."""
+"""Base class of the view: zoom, scrolling, background and overlays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PICTURES_KB = 96 * 1024
 
 
 class ZoomView(QGraphicsView):
-    """Zooms at the cursor, and fits the content until the user moves it."""
+    """View that zooms at the pointer. It fits its content to the window until the user moves it."""
 
     zoom_changed = Signal(float)
 
@@ -48,7 +48,7 @@ class ZoomView(QGraphicsView):
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontSavePainterState)
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontAdjustForAntialiasing)
         self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
-        # Fastest while dragging: one bounding rectangle of all changes.
+        # One bounding rectangle for all changes is the fastest update mode during a drag.
         self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.BoundingRectViewportUpdate)
         self.set_empty_text(
             self.tr("Nothing drawn yet"),
@@ -63,8 +63,6 @@ class ZoomView(QGraphicsView):
         scene.arranged.connect(self._take_arrangement)
         scene.states_changed.connect(self._show_legend)
         theme().changed.connect(self._take_theme)
-
-    # Zoom
 
     @property
     def zoom(self) -> float:
@@ -81,12 +79,12 @@ class ZoomView(QGraphicsView):
         self.set_zoom(1.0)
 
     def set_zoom(self, zoom: float, anchor: QPointF | None = None) -> None:
-        """Sets the zoom, keeping the point at `anchor`, by default the middle of the viewport."""
+        """Sets the zoom. The point at `anchor` keeps its place; by default this is the middle of the viewport."""
         self._follows = False
         self._zoom_to(zoom, anchor)
 
     def fit(self) -> None:
-        """Fits all content, at most at full size, and keeps fitting until the user moves the view."""
+        """Fits all content, at most at full size, and repeats this after each change until the user moves the view."""
         self._follows = True
         self._canvas.set_room(QSizeF(self._room.width(), self._room.height() - BELOW + MARGIN))
         content = self._canvas.content_rect()
@@ -106,7 +104,7 @@ class ZoomView(QGraphicsView):
 
     def _zoom_to(self, zoom: float, anchor: QPointF | None = None) -> None:
         zoom = min(max(zoom, ZOOM_LEAST), ZOOM_MOST)
-        # Slightly below full size would only blur.
+        # A zoom slightly below full size would only blur the content.
         zoom = 1.0 if abs(zoom - 1) < 0.03 else zoom
         at = anchor if anchor is not None else QPointF(self.viewport().rect().center())
         held = self.transform().inverted()[0].map(at + self._scrolled())
@@ -124,10 +122,8 @@ class ZoomView(QGraphicsView):
     def _scrolled(self) -> QPointF:
         return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
 
-    # Scroll range
-
     def _give_way(self) -> None:
-        """Lets racks be scrolled to any border but not out of sight."""
+        """Sets a scroll range in which racks can reach each border of the view but cannot leave the view."""
         content = self._canvas.content_rect()
         across = max(self.viewport().width() / self.zoom - 80, 80)
         down = max(self.viewport().height() / self.zoom - 80, 80)
@@ -177,8 +173,6 @@ class ZoomView(QGraphicsView):
             self.set_zoom(self.zoom * STEP**notches, event.position())
         event.accept()
 
-    # Background and overlays
-
     def set_empty_text(self, title: str, sentence: str) -> None:
         self._empty = (title, sentence)
         self._repaint_background()
@@ -194,7 +188,7 @@ class ZoomView(QGraphicsView):
             self._legend.explain(entries_of(canvas.strategy, canvas.wiring, has_groups=canvas.has_groups))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
-        # Cached by Qt (CacheBackground), so that drags need no Python.
+        # Qt caches the background (CacheBackground), so that drags need no Python.
         if self._picture is not None:
             painter.save()
             painter.resetTransform()
@@ -206,7 +200,7 @@ class ZoomView(QGraphicsView):
             paint_empty(painter, QRectF(self.viewport().rect()), *self._empty)
 
     def show_snapshot(self, picture: QPixmap | None) -> None:
-        """Paints a pixmap of the viewport in place of the dots; None removes it."""
+        """Paints a pixmap of the viewport in place of the dots. None removes the pixmap."""
         self._picture = picture
         self._repaint_background()
 
@@ -226,14 +220,14 @@ _tiles: dict[tuple[str, int], QBrush] = {}
 
 
 def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
-    """Paints a grid of dots, 24 apart in the scene and of constant size on the screen."""
+    """Paints a grid of dots, which are 24 apart in the scene and have a constant size on the screen."""
     painter.fillRect(rect, theme().brush("s0"))
     if zoom < NO_DOTS_BELOW:
         return
     step = round(M.grid * zoom)
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, False)
-    # The tile is made for the current zoom, so that its dots stay round.
+    # The tile is painted for the current zoom, because scaling would distort its dots.
     painter.scale(M.grid / step, M.grid / step)
     back = step / M.grid
     area = QRectF(rect.x() * back, rect.y() * back, rect.width() * back, rect.height() * back)

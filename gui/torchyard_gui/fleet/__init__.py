@@ -1,1 +1,1 @@
-"""The Fleet page: hosts, their state, and actions on them."""
+"""The Fleet page: hosts, their status, and actions on them."""

@@ -15,7 +15,10 @@ translate = QCoreApplication.translate
 
 
 def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
-    """Returns (name, value) for the details, the newest record first: time and action, run or versions, and user."""
+    """Returns the audit records as (name, value) rows, the newest record first.
+
+    A record has a row with the time and the action, and optional rows with the run or versions and with the user.
+    """
     pairs: list[tuple[str, str]] = []
     for act in reversed(acts):
         doer = user_of(act)
@@ -26,7 +29,10 @@ def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
 
 
 def action_text(act: Act) -> str:
-    """Returns what was done; for actions unknown to this version, the agent's own name."""
+    """Returns a description of the action.
+
+    For an action unknown to this desktop, this is the agent's own name for it.
+    """
     what = str(act.get("what", ""))
     texts = {
         "deploy": translate("Fleet", "Agent {version} installed"),
@@ -44,7 +50,7 @@ def action_text(act: Act) -> str:
 
 
 def _of_what(act: Act) -> str:
-    """Returns the run, or the agents' versions."""
+    """Returns the ID of the run, or the versions of the agent, that the record is about."""
     if act.get("before"):
         text = translate("Fleet", "{version} after {before}")
         return text.format(version=act.get("version") or "?", before=act["before"])

@@ -1,4 +1,4 @@
-"""The GPUs of a host with their loads and users."""
+"""Table of the GPUs of a host, with their loads and users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METER = 4
 
 
 class GpuTable(QWidget):
-    """A single painted widget, because a host has up to 16 GPUs and they change every second."""
+    """Table that is painted as a single widget, because up to 16 GPUs change their loads every second."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -50,7 +50,7 @@ class GpuTable(QWidget):
         )
 
     def users(self, gpu: GpuNow) -> str:
-        """Returns a GPU's users, or why they are unknown."""
+        """Returns the users of a GPU, or why they are unknown."""
         if gpu.problem:
             return gpu.problem
         if gpu.users is None:

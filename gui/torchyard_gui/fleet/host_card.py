@@ -1,4 +1,4 @@
-"""Painting of a host's row: a card with state, GPUs, load and software, and any problem with its button."""
+"""Painting of the row of a host: a card with state, GPUs, load and software, and any problem with its button."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 class HostCard(QStyledItemDelegate):
-    """Paints the rows of a list as wide as its viewport."""
+    """Paints the rows of a host list. A card is as wide as the viewport."""
 
     def __init__(self, view: QAbstractItemView):
         super().__init__(view)
@@ -52,11 +52,11 @@ class HostCard(QStyledItemDelegate):
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         status = index.data(STATUS)
-        # Taken from the view, because `option` depends on the caller and a card's height must not.
+        # The width must not come from `option`, because that depends on the caller and a card's height must not.
         return QSize(0, BODY + _strip_height(status, self._view.viewport().width()) + GAP)
 
     def button_rect(self, status: HostStatus, card: QRect) -> QRect:
-        """Returns the rectangle of the action button, empty without one."""
+        """Returns the rectangle of the action button. It is empty if the card has no button."""
         height = _strip_height(status, card.width())
         if not height:
             return QRect()
@@ -169,7 +169,7 @@ class HostCard(QStyledItemDelegate):
             painter.drawText(QRect(text.x(), top + number * LINE, text.width(), LINE), int(_LEFT), line)
 
     def _paint_progress(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
-        """Paints a thin bar at the lower edge: progress, or an animation."""
+        """Paints a thin bar at the lower edge of the card, with the progress of the activity or an animation."""
         doing = status.doing
         assert doing is not None
         look = theme()
@@ -215,7 +215,7 @@ def _strip_height(status: HostStatus, width: int) -> int:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wraps a text into a few lines, the last one elided."""
+    """Wraps a text into a limited number of lines. The last line is elided if the text is longer."""
     font = theme().font("small")
     lines = wrapped(text, font, width)
     if len(lines) > STRIP_LINES:
@@ -233,9 +233,10 @@ MARK_FROM = 12.0
 
 
 def paint_gpu_cells(painter: QPainter, rect: QRectF, gpus: list[GpuNow]) -> float:
-    """Paints a cell per GPU from the left of `rect`, smaller for many GPUs; returns the used width.
+    """Paints a cell per GPU from the left of `rect`. Returns the width of all cells.
 
-    A cell fills from below with its load. An idle GPU with a user keeps a thin line; an unknown one is hatched.
+    With many GPUs, the cells are smaller. A cell is filled from below according to the load of the GPU. An idle GPU
+    with a user has a thin line; a GPU with unknown users is hatched.
     """
     if not gpus:
         return 0.0

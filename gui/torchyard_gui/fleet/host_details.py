@@ -1,4 +1,4 @@
-"""The panel with the details of the selected host, and actions on it."""
+"""Panel with the details of the selected host and the actions that apply to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Pairs = list[tuple[str, str]]
 
 
 class HostDetails(QFrame):
-    """Shows one host, or the number of selected hosts. Its buttons are the actions of the page, by name."""
+    """Shows the details of one host, or the number of selected hosts. The buttons trigger the actions of the page."""
 
     def __init__(self, actions: Mapping[str, QAction], parent: QWidget | None = None):
         super().__init__(parent)
@@ -63,7 +63,7 @@ class HostDetails(QFrame):
         self.show_hosts([])
 
     def show_hosts(self, statuses: Sequence[HostStatus]) -> None:
-        """Shows one host in full, or the number of several."""
+        """Shows the details of a single host, or the number of hosts if there are several."""
         one = statuses[0] if len(statuses) == 1 else None
         self._rest.setVisible(one is not None)
         self._mark.setVisible(one is not None)
@@ -79,7 +79,7 @@ class HostDetails(QFrame):
         self._show(one)
 
     def _show_buttons(self, statuses: Sequence[HostStatus]) -> None:
-        """Shows only the actions that apply."""
+        """Shows the buttons of the actions that apply to the hosts."""
         wanted = {"check", "deploy", "remove"} if statuses else set()
         wanted |= {found.action for status in statuses if (found := suggested_action(status)) is not None}
         shown = [button for key, button in self.buttons.items() if key in wanted]
@@ -89,7 +89,7 @@ class HostDetails(QFrame):
         for button in self.buttons.values():
             self._across.removeWidget(button)
             button.setVisible(button in shown)
-        # As many per row as leave no single button in the last row.
+        # The number of columns is chosen so that the last row never has a single button.
         columns = 2 if len(shown) in (1, 2, 4) else 3
         self._across.setColumnStretch(2, int(columns == 3))
         for number, button in enumerate(shown):
@@ -108,7 +108,7 @@ class HostDetails(QFrame):
         self.problems.setText(text)
         self.problems.setVisible(bool(text))
         steps = [step for problem in status.problems for step in problem.next]
-        # The buttons above do the others.
+        # The action buttons above already offer these steps.
         self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
@@ -205,7 +205,7 @@ class HostDetails(QFrame):
 
 
 class ActionButton(QPushButton):
-    """A button of an action, with the action's short text."""
+    """Button that triggers an action and shows the action's short text."""
 
     def __init__(self, action: QAction):
         super().__init__(action.iconText())
@@ -222,7 +222,7 @@ class ActionButton(QPushButton):
 
 
 class _Heading(QWidget):
-    """A row with a section heading."""
+    """Divider with the heading of a section below it."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -230,7 +230,7 @@ class _Heading(QWidget):
 
 
 class _Table(QWidget):
-    """Names and values below a heading; hidden if empty."""
+    """Table of names and values below a heading. It is hidden while it is empty."""
 
     def __init__(self, heading: str):
         super().__init__()
@@ -246,7 +246,7 @@ class _Table(QWidget):
         self.hide()
 
     def show_pairs(self, pairs: Pairs) -> None:
-        """Updates only the texts if possible, because this is called every second."""
+        """Shows names and values. Rows are reused, because this method is called every second."""
         if pairs == self._pairs:
             return
         self._pairs = pairs

@@ -1,4 +1,4 @@
-"""Dialogs to add and remove hosts; problems are shown below their fields."""
+"""Dialogs that add and remove hosts. Problems are shown below the fields that they concern."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = Path("~/.ssh/config")
 
 
 class AddHostDialog(QDialog):
-    """Adds the host to the fleet file when accepted."""
+    """Dialog that adds a host to the fleet file."""
 
     added = Signal(object)
     """The Host."""
@@ -67,7 +67,7 @@ class AddHostDialog(QDialog):
         return {**texts, "transport": str(self.transport.currentData())}
 
     def accept(self) -> None:
-        """Adds the host; stays open on an error."""
+        """Adds the host. The dialog stays open if that fails."""
         self._touched = set(self.rows)
         host, wrong = self._host()
         self._show_problems(wrong)
@@ -90,7 +90,7 @@ class AddHostDialog(QDialog):
         return host_of(self.typed(), local=self.local.isChecked(), taken=taken)
 
     def _edited(self, key: str) -> None:
-        """Validates a field once it was edited."""
+        """Validates the fields after the user has edited one of them."""
         self._touched.add(key)
         self.notice.clear()
         self._show_problems(self._host()[1])
@@ -102,7 +102,7 @@ class AddHostDialog(QDialog):
         self._fit()
 
     def _suggest(self) -> None:
-        """Shows the defaults of empty fields."""
+        """Shows the default values of empty fields."""
         name = self.fields["name"].text().strip()
         self.fields["address"].setPlaceholderText(name or self.tr("its name"))
         known = name in self._known.stringList()
@@ -122,14 +122,17 @@ class AddHostDialog(QDialog):
         self._fit()
 
     def _fit(self) -> None:
-        """Resizes to the fields, as far as the screen allows."""
+        """Adjusts the size of the dialog to its fields, limited by the size of the screen."""
         self._body_rows.activate()
         room = self.screen().availableSize().height() - ROOM_AROUND
         self._scroll.setMinimumHeight(min(self._body.sizeHint().height(), max(240, room)))
         self.adjustSize()
 
     def _complete_names(self) -> None:
-        """Completes names from ~/.ssh/config, which is read on a thread because it may be on a slow file system."""
+        """Offers names from ~/.ssh/config for completion.
+
+        The file is read on a thread, because it may be on a slow file system.
+        """
         self._known = QStringListModel(self)
         completer = QCompleter(self._known, self, caseSensitivity=Qt.CaseSensitivity.CaseInsensitive)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
@@ -204,7 +207,8 @@ class AddHostDialog(QDialog):
         title.setContentsMargins(20, 0, 20, 0)
         foot = hbox(buttons, margins=(20, 0, 20, 0))
         vbox(title, self.notice, (self._scroll, 1), foot, parent=self, margins=(0, 18, 0, 16), spacing=12)
-        self.add_button.setDefault(True)  # only inside its dialog: earlier, Qt would reset it
+        # Qt would reset the default button if it were set before the button belongs to the dialog.
+        self.add_button.setDefault(True)
 
     def done(self, result: int) -> None:
         self._job.cancel()
@@ -216,10 +220,12 @@ REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transp
 
 
 def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ()) -> tuple[Host | None, dict[str, str]]:
-    """Returns (host, {}) or (None, problems by field). Empty fields are omitted from the fleet file.
+    """Returns (host, {}) if the fields are valid, else (None, problems by field).
+
+    Empty fields are omitted, so that the fleet file does not contain their defaults.
 
     Args:
-        taken: Names that the fleet already has.
+        taken: Names of the hosts in the fleet.
     """
     entry: dict[str, Any] = {"local": True} if local else {}
     wrong: dict[str, str] = {}
@@ -241,7 +247,7 @@ def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ())
 
 
 def _value(key: str, text: str) -> Any:
-    """Parses a field; raises ValueError with a message."""
+    """Parses the text of a field. Raises ValueError with a sentence for the user."""
     if key == "port":
         return int(text) if text.isdecimal() else text
     if key == "bandwidth_gbps":
@@ -262,7 +268,7 @@ def _label(word: str) -> tuple[str, str]:
 
 
 class RemoveHostsDialog(ConfirmationDialog):
-    """Asks whether to remove hosts; accepted if so."""
+    """Dialog that asks whether to remove hosts. It is accepted if the user confirms."""
 
     def __init__(self, names: Sequence[str], parent: QWidget | None = None):
         whom = names[0] if len(names) == 1 else _tr("{count} hosts").format(count=len(names))

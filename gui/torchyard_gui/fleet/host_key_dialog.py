@@ -1,4 +1,4 @@
-"""Shows a host's key, and records it when the user confirms it."""
+"""Dialog that shows the key of a host and records the key once the user confirms it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
 class HostKeyDialog(QDialog):
-    """Asks the host in the background; may be closed at any time."""
+    """Dialog that requests the key in the background. The user may close it at any time."""
 
     trusted = Signal(str)
     """The host whose key was recorded."""
@@ -48,7 +48,7 @@ class HostKeyDialog(QDialog):
         head = self.heading, self.progress, self.notice
         key = self.shown, self.on_record, self.advice, self.command
         vbox(*head, *key, 6, buttons, parent=self, margins=(20, 18, 20, 16), spacing=10)
-        self.cancel_button.setDefault(True)  # Enter alone must never trust a key
+        self.cancel_button.setDefault(True)  # Enter must not trust a key by accident.
         self.cancel_button.setFocus()
         self._ask()
 
@@ -112,7 +112,7 @@ class HostKeyDialog(QDialog):
 
 
 class _Fingerprint(Card):
-    """A key type with its fingerprint, for comparison."""
+    """Labels with the type and fingerprint of a key, which the user compares."""
 
     def __init__(self, heading: str):
         super().__init__()

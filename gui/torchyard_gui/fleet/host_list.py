@@ -18,7 +18,7 @@ PHASES = 40
 
 
 class HostList(QListView):
-    """Shows a HostListModel as cards."""
+    """List view that shows the hosts of a HostListModel as cards."""
 
     action_pressed = Signal(str, str)
     """(host, action)."""
@@ -52,7 +52,7 @@ class HostList(QListView):
 
     @property
     def chosen(self) -> list[str]:
-        """Names of the selected hosts, from the top."""
+        """Names of the selected hosts, from top to bottom."""
         rows = sorted(index.row() for index in self.selectionModel().selectedIndexes())
         return [self.rows.names[row] for row in rows if row < len(self.rows.names)]
 
@@ -64,7 +64,7 @@ class HostList(QListView):
             self.scrollTo(index)
 
     def action_button(self, name: str) -> QPushButton | None:
-        """Returns the button on a host's card if it is visible."""
+        """Returns the button on the card of a host, or None if it is not visible."""
         return self._buttons.get(name)
 
     def card_rect(self, index: QModelIndex) -> QRect:
@@ -80,7 +80,8 @@ class HostList(QListView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.scheduleDelayedItemsLayout()  # wrapping changes the heights of cards
+        # A different width wraps texts differently, which changes the heights of cards.
+        self.scheduleDelayedItemsLayout()
 
     def _rows_changed(self, first: QModelIndex, last: QModelIndex, roles: list[int]) -> None:
         if list(roles) == [USE]:
@@ -89,7 +90,7 @@ class HostList(QListView):
         self._animate()
 
     def _animate(self) -> None:
-        """Runs the animation only while needed and unless the user prefers no motion."""
+        """Starts the animation if a host has an activity, or stops it. Users who disabled animations never see it."""
         under_way = any((status := self._status(name)) is not None and status.doing for name in self.rows.names)
         moves = self.style().styleHint(QStyle.StyleHint.SH_Widget_Animation_Duration, None, self) > 0
         if under_way and moves and self.isVisible():
@@ -118,7 +119,7 @@ class HostList(QListView):
         return self.rows.status_at(self.rows.index_of(name))
 
     def _place_buttons(self) -> None:
-        """Places a button on each visible card with a problem."""
+        """Places a button on each visible card whose host has a suggested action."""
         sight = self.viewport().rect()
         wanted: set[str] = set()
         for row, name in enumerate(self.rows.names):
@@ -161,7 +162,7 @@ class HostList(QListView):
         self._kept_current = str(self.currentIndex().data() or "")
 
     def _restore(self) -> None:
-        """Restores the selection after rows changed."""
+        """Restores the selection after the rows have changed."""
         selection = self.selectionModel()
         for name in self._kept:
             index = self.rows.index_of(name)

@@ -15,7 +15,7 @@ USE = STATUS + 1
 
 
 class HostListModel(QAbstractListModel):
-    """A row per matching host, in the fleet file's order."""
+    """Model with a row for each matching host, in the order of the fleet file."""
 
     def __init__(self, fleet: FleetModel, parent: QObject | None = None):
         super().__init__(parent)
@@ -29,7 +29,7 @@ class HostListModel(QAbstractListModel):
         fleet.use_changed.connect(self._used)
 
     def search(self, text: str) -> None:
-        """Shows hosts with each word in name, address, labels, state or GPUs."""
+        """Limits the rows to hosts in which every word occurs in the name, address, labels, state or GPUs."""
         self._words = text.casefold().split()
         self._reset()
 
@@ -38,7 +38,7 @@ class HostListModel(QAbstractListModel):
         return list(self._names)
 
     def index_of(self, name: str) -> QModelIndex:
-        """Returns an invalid index for a host that is not shown."""
+        """Returns the index of a host. It is invalid if the host is not shown."""
         return self.index(self._row_of[name]) if name in self._row_of else QModelIndex()
 
     def status_at(self, index: Index) -> HostStatus | None:
@@ -91,7 +91,7 @@ class HostListModel(QAbstractListModel):
             self.dataChanged.emit(index, index)
 
     def _used(self, name: str) -> None:
-        """Updates the card's content; its height is unchanged."""
+        """Updates the contents of a host's card. The height of the card is unchanged."""
         index = self.index_of(name)
         if index.isValid():
             self.dataChanged.emit(index, index, [USE])

@@ -1,4 +1,4 @@
-"""Texts for a host's state, its time, problems and actions."""
+"""Texts for the status, problems and actions of a host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MARKS = {READY: "ok", DEGRADED: "warning", "key unknown": "warning", UNKNOWN: "
 
 @dataclass(frozen=True)
 class SuggestedAction:
-    """The suggested action for a host, with its button's text."""
+    """The suggested action for a host, and the text of the button for it."""
 
     action: str
     """`check`, `deploy`, `trust` or `cancel`."""
@@ -31,7 +31,7 @@ class SuggestedAction:
 
 
 def state_word(status: HostStatus) -> str:
-    """Returns the state in a word or two."""
+    """Returns the name of the host's state."""
     missing = translate("Fleet", "no agent yet") if status.has_no_agent else translate("Fleet", "agent missing")
     words = {
         READY: translate("Fleet", "ready"),
@@ -48,7 +48,7 @@ def state_word(status: HostStatus) -> str:
 
 
 def state_mark(status: HostStatus) -> str:
-    """Returns the state's mark in `theme.marks`."""
+    """Returns the mark of the host's state, as defined in `theme.marks`."""
     if status.doing is not None:
         return "checking"
     if status.has_no_agent and status.lost is None:
@@ -57,12 +57,12 @@ def state_mark(status: HostStatus) -> str:
 
 
 def tint(status: HostStatus) -> str:
-    """Returns the state's token: "fail", "wait", or "" without a problem."""
+    """Returns the colour token of the host's state: "fail", "wait", or "" if there is no problem."""
     return {"warning": "wait", "failed": "fail"}.get(state_mark(_at_rest(status)), "")
 
 
 def since(status: HostStatus) -> str:
-    """Returns the start of the state; for an unchecked host, the time of the last check."""
+    """Returns the time since when the state holds. For an unchecked host, this is the time of the last check."""
     if status.since is None:
         return translate("Fleet", "never checked")
     time = short_time(status.since)
@@ -72,7 +72,7 @@ def since(status: HostStatus) -> str:
 
 
 def doing_word(status: HostStatus) -> str:
-    """Returns the current activity, or ""."""
+    """Returns the name of the current activity, or ""."""
     if status.doing is None:
         return ""
     words = {
@@ -86,7 +86,7 @@ def doing_word(status: HostStatus) -> str:
 
 
 def short_time(time: datetime) -> str:
-    """Returns a local time: `14:21`, or `20 Nov 14:21` on another day."""
+    """Formats a local time as `14:21`, or as `20 Nov 14:21` on another day."""
     local = time.astimezone()
     clock = local.strftime("%H:%M")
     if local.date() == datetime.now().astimezone().date():
@@ -95,7 +95,7 @@ def short_time(time: datetime) -> str:
 
 
 def full_time(time: datetime) -> str:
-    """Returns a local time with its zone: `2026-11-20 14:21:07 KST (UTC+09:00)`."""
+    """Formats a local time with its zone, such as `2026-11-20 14:21:07 KST (UTC+09:00)`."""
     local = time.astimezone()
     zone = local.strftime("%z")
     return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z} (UTC{zone[:3]}:{zone[3:]})"
@@ -106,7 +106,7 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """Returns the problem with the next step, or ""."""
+    """Returns a sentence about the host's problem with the next step, or ""."""
     if status.problems:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
@@ -119,12 +119,12 @@ def sentence(status: HostStatus) -> str:
 
 
 def problem_sentence(status: HostStatus, problem: TorchyardError) -> str:
-    """Returns a problem as a sentence; buttons beside it do its next steps."""
+    """Returns a problem as a sentence, without the next steps that have buttons beside the sentence."""
     return as_sentence(problem.message, problem.advice, host=status.name, has_buttons=True)
 
 
 def suggested_action(status: HostStatus) -> SuggestedAction | None:
-    """Returns the action for the button on a card, or None."""
+    """Returns the action for the button on a host's card, or None."""
     if status.doing is not None:
         return SuggestedAction("cancel", translate("Fleet", "Cancel"))
     if status.lost is None and isinstance(status.error, (KeyUnknown, KeyChanged)):
@@ -144,11 +144,11 @@ def place(status: HostStatus) -> str:
 
 
 def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
-    """Returns how many hosts answer, or that none were asked yet."""
+    """Returns a sentence with the number of hosts that answer."""
     answering = sum(status.answers or status.has_no_agent for status in hosts)
     if not answering and any(status.doing is not None for status in hosts):
         return translate("Fleet", "Asking {hosts} …").format(hosts=names_of(hosts))
-    # A host without an agent accepted a login and so answers.
+    # A host without an agent has accepted a login, so that it counts as answering.
     if not answering and not has_looked:
         return translate("Fleet", "Hosts not asked yet")
     if len(hosts) == 1:
@@ -157,14 +157,17 @@ def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
 
 
 def names_of(hosts: Sequence[HostStatus]) -> str:
-    """Returns a few hosts by name, more as a number."""
+    """Returns the names of a few hosts, or the number of hosts if there are more."""
     if len(hosts) > 3:
         return translate("Fleet", "{count} hosts").format(count=len(hosts))
     return ", ".join(status.name for status in hosts)
 
 
 def enforcement_lines(status: HostStatus) -> list[str]:
-    """Returns how the agent enforces bookings, and against whom: root's agent against everyone. None if unknown."""
+    """Returns the lines that describe how the agent enforces bookings. There are none if that is unknown.
+
+    The agent of root enforces bookings for the processes of all users, other agents only for those of their own user.
+    """
     enforced = status.check.enforcement if status.check is not None else None
     if enforced is None:
         return []
@@ -186,7 +189,7 @@ def enforcement_lines(status: HostStatus) -> list[str]:
 
 
 def gpu_kinds(gpus: list[GpuNow]) -> str:
-    """Returns each kind of GPU with its number, such as `8 × H100 80 GB`, or ""."""
+    """Returns each kind of GPU with its number, such as `8 × H100 80 GB`. Without GPUs it returns ""."""
     kinds: dict[str, int] = {}
     for gpu in gpus:
         kind = gpu_kind(gpu)
@@ -195,13 +198,13 @@ def gpu_kinds(gpus: list[GpuNow]) -> str:
 
 
 def gpu_kind(gpu: GpuNow) -> str:
-    """Returns a GPU's short name: `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
+    """Returns the short name of a GPU model, such as `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
     model = short_model(gpu.name) or translate("Fleet", "GPU")
     return f"{model} {formatting.memory(gpu.memory_mb)}" if gpu.memory_mb else model
 
 
 def used_of(used_mb: float | None, total_mb: float | None) -> str:
-    """Returns `61 of 80 GB`, with "?" for unknown parts."""
+    """Returns used and total memory, such as `61 of 80 GB`. Unknown parts are shown as "?"."""
     if total_mb is None:
         return "?"
     if used_mb is None:
@@ -215,12 +218,12 @@ def percent(value: float | None) -> str:
 
 
 def version(text: str | None) -> str:
-    """Returns `3.11.9` for `3.11.9 at /usr/bin/python3`."""
+    """Returns the version in the description of an interpreter: `3.11.9` for `3.11.9 at /usr/bin/python3`."""
     return (text or "").split(" at ")[0]
 
 
 def accessible_text(status: HostStatus) -> str:
-    """Describes a host in one line, for screen readers."""
+    """Returns a one-line description of a host for screen readers."""
     gpus = gpu_kinds(status.gpus) or translate("Fleet", "no GPU")
     parts = [status.name, doing_word(status) or f"{state_word(status)} {since(status)}"]
     if status.facts.checked or status.sample is not None:

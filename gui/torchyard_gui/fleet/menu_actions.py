@@ -1,4 +1,4 @@
-"""The actions of the Fleet page with text, shortcut and menu."""
+"""The actions of the Fleet page, with text, shortcut and menu."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchyard_gui.widgets.page_actions import PageActions
 
 
 class FleetActions(PageActions):
-    """QActions, named as their buttons. The page connects and enables them."""
+    """QActions with the names of their buttons. The page connects and enables them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)

@@ -33,7 +33,7 @@ SUMMARIZE_AFTER_MS = 50
 
 
 class FleetPage(QWidget):
-    """Watches the model while shown."""
+    """The Fleet page. The model watches the hosts while the page is visible."""
 
     status_changed = Signal()
     trusted = Signal(str)
@@ -82,7 +82,7 @@ class FleetPage(QWidget):
         self._connect()
         self._hosts_changed()
 
-    # -- called by the window
+    # The window calls the following methods.
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -94,8 +94,6 @@ class FleetPage(QWidget):
     def panes(self) -> list[QWidget]:
         return [self.search_field, self.list, self.details]
 
-    # -- commands
-
     def add_host(self, name: str = "") -> None:
         dialog = AddHostDialog(self.model, self)
         dialog.fields["name"].setText(name)
@@ -103,13 +101,13 @@ class FleetPage(QWidget):
         self._open(dialog)
 
     def trust(self, name: str) -> None:
-        """Shows the key of a host or of its bastion, to be trusted."""
+        """Opens the dialog that shows the key of a host, or of a bastion, to be trusted."""
         dialog = HostKeyDialog(self.model, name, self)
         dialog.trusted.connect(self._trusted)
         self._open(dialog)
 
     def remove_hosts(self, *hosts: str) -> None:
-        """Removes these hosts, else the selected ones, from the fleet after a confirmation."""
+        """Removes hosts, by default the selected ones, from the fleet after a confirmation."""
         names = list(hosts) or self.list.chosen
         if names:
             dialog = RemoveHostsDialog(names, self)
@@ -126,7 +124,7 @@ class FleetPage(QWidget):
         self.model.deploy(self.list.chosen)
 
     def cancel(self) -> None:
-        """Cancels the activity on the selected hosts, or on all if those have none."""
+        """Cancels the activities on the selected hosts, or on all hosts if the selected ones have none."""
         under_way = [status.name for status in self.model.hosts if status.doing is not None]
         chosen = [name for name in self.list.chosen if name in under_way]
         self.model.cancel(chosen or under_way)
@@ -136,7 +134,7 @@ class FleetPage(QWidget):
         QGuiApplication.clipboard().setText(shlex.join(command))
 
     def perform_action(self, name: str, action: str) -> None:
-        """Performs the action of a card's button."""
+        """Performs the action of the button on a host's card."""
         status = self.model.status(name)
         if status is None:
             return
@@ -148,8 +146,6 @@ class FleetPage(QWidget):
             self.model.cancel([name])
         else:
             self.model.check([name])
-
-    # -- events
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -167,8 +163,6 @@ class FleetPage(QWidget):
         self.model.show_acts_of("")
         self._summarize_soon.stop()
         super().hideEvent(event)
-
-    # -- helpers
 
     def _connect(self) -> None:
         acts = self.acts
@@ -220,7 +214,7 @@ class FleetPage(QWidget):
             self.trust(status.blocking_host)
 
     def _trusted(self, name: str) -> None:
-        """Checks every host that the key had blocked."""
+        """Checks all hosts that an untrusted key of the host `name` had blocked."""
         waiting = [status.name for status in self.model.hosts if name in (status.name, status.blocking_host)]
         self.model.check(waiting)
         self.trusted.emit(name)
@@ -233,7 +227,7 @@ class FleetPage(QWidget):
             self.notice.show_error(error)
 
     def _activated(self, index: QModelIndex) -> None:
-        """Handles Enter: performs the suggested action, or a check."""
+        """Performs the suggested action for a host, or a check. Called for Enter and a double click."""
         status = self.rows.status_at(index)
         if status is not None and status.doing is None:
             found = suggested_action(status)
@@ -370,7 +364,7 @@ class FleetPage(QWidget):
 
 
 class _Background(QWidget):
-    """Background of the cards."""
+    """Widget that paints the background behind the cards."""
 
     def paintEvent(self, event: QPaintEvent) -> None:
         QPainter(self).fillRect(self.rect(), theme().color("s0"))

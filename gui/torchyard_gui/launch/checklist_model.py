@@ -1,4 +1,7 @@
-"""The checklist of a launch: checks of many hosts, grouped into rows with equal results merged. No Qt."""
+"""The checklist of a launch, independent of Qt.
+
+The checks of all hosts are grouped into rows by the name of the check, and equal results are merged.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
 
 @dataclass
 class Row:
-    """A row: its checks and its progress."""
+    """Row of the checklist: all checks of one name, and the progress of one step."""
 
     name: str
     fine: dict[str, list[str]] = field(default_factory=dict)
@@ -36,7 +39,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """pending, running, passed, warning or failed."""
+        """The state of the row: pending, running, passed, warning or failed."""
         if self.failed:
             return "failed"
         if self.is_running:
@@ -51,19 +54,19 @@ class Row:
 
     @property
     def hosts(self) -> int:
-        """Number of hosts with a result."""
+        """The number of hosts that have a result."""
         names = {host for hosts in self.fine.values() for host in hosts}
         return len(names | {check.host for check in (*self.warnings, *self.failed) if check.host})
 
 
 class Checklist:
-    """Collects checks and progress."""
+    """Collects the checks and the progress of a launch."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {name: Row(name) for name in ALWAYS}
 
     def take(self, check: Check) -> Row:
-        """Adds a check; returns its row."""
+        """Adds a check and returns the row that contains it."""
         row = self._row(check.name)
         if not check.ok:
             row.failed.append(check)
@@ -76,20 +79,24 @@ class Checklist:
         return row
 
     def progress(self, step: str, done: int, total: int) -> Row:
-        """Updates progress; returns its row."""
+        """Updates the progress of a step and returns the row of the step."""
         row = self._row(STEPS[step])
         row.done, row.total = done, total
         return row
 
     def end(self, *, started: bool) -> None:
-        """Completes the checklist; `started` means success."""
+        """Completes the checklist. `started` is whether the run has started."""
         for row in self.rows.values():
             row.is_ended = True
             if started and row.done is None and row.name in STEPS.values():
                 row.done = row.total = 0
 
     def fail(self, host: str, message: str, advice: Advice, code: str) -> Row:
-        """Adds an error without a check, to the current or else the first step."""
+        """Adds an error that belongs to no check, and returns its row.
+
+        The row is that of the current step, or else the first one; errors about the topology, the calendar and the
+        start of the run have fixed rows.
+        """
         under_way = [row for row in self.rows.values() if row.is_running]
         name = "topology" if code in OF_TOPOLOGY else "host"
         if under_way:
@@ -103,7 +110,7 @@ class Checklist:
 
     @property
     def unknown_keys(self) -> list[str]:
-        """Returns the hosts with unknown keys."""
+        """The hosts whose keys are unknown."""
         return [check.host for row in self.rows.values() for check in row.failed if check.code == "key_unknown"]
 
     def _row(self, name: str) -> Row:
@@ -118,6 +125,6 @@ NAMED = 6
 
 
 def where(hosts: Iterable[str]) -> tuple[str, int]:
-    """Returns a few hosts by name, more as a number."""
+    """Returns the names of hosts, or "" if there are many, and the number of hosts."""
     names = list(hosts)
     return (", ".join(names) if len(names) <= NAMED else "", len(names))

@@ -1,4 +1,4 @@
-"""A row of the checklist: mark, title, result and progress; a click shows the results by host."""
+"""Widget of a checklist row: mark, title, result and progress. A click shows the results of each host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TROUBLES = 6
 
 
 class ChecklistRow(QWidget):
-    """Shows a Row."""
+    """Shows one Row of the checklist."""
 
     def __init__(self, row: Row, parent: QWidget | None = None):
         super().__init__(parent)
@@ -67,7 +67,7 @@ class ChecklistRow(QWidget):
         return [text for text, _ in self._shown]
 
     def toggle(self) -> None:
-        """Shows or hides the results by host."""
+        """Shows or hides the results of each host."""
         self._is_open = not self._is_open
         self.more.setIcon(icon("chevron-down" if self._is_open else "chevron-right"))
         self.refresh()
@@ -86,7 +86,7 @@ class ChecklistRow(QWidget):
         self.more.setVisible(self.more.isEnabled() and row.name != "topology")
         self._show_lines(self._lines_now())
         checks = (*row.failed[:TROUBLES], *row.warnings[:TROUBLES])
-        # For unknown keys and booked GPUs, the panel has a button above the list.
+        # The panel offers these steps by a button above the list.
         self.steps.show_steps(
             step for check in checks if check.code not in ("key_unknown", "booked") for step in steps_of(check.advice)
         )
@@ -127,12 +127,12 @@ class ChecklistRow(QWidget):
 
 
 def title_of(name: str) -> str:
-    """What a row is about."""
+    """Returns the title of a row."""
     return translate("Launch", TITLES[name]) if name in TITLES else name
 
 
 def state_word(state: str) -> str:
-    """Returns a row's state in words, in addition to its mark."""
+    """Returns the name of a row's state, which complements the mark."""
     return {
         "pending": translate("Launch", "not yet"),
         "running": translate("Launch", "under way"),
@@ -175,7 +175,7 @@ def _with_hosts(message: str, hosts: list[str], *, in_full: bool = False) -> str
 
 
 def _sentence(check: Check) -> str:
-    """Returns a failure or warning with its host, unless the message names it."""
+    """Returns a failure or warning as a sentence. The name of the host is added unless the message contains it."""
     message = check.message
     if check.host and check.host not in message:
         message = f"{check.host}: {message}"

@@ -1,4 +1,4 @@
-"""The launch panel, open beside the window until the run has started."""
+"""The launch panel, which is open beside the window until the run has started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WIDTH, HEIGHT = 520, 500
 
 
 class LaunchPanel(QDialog):
-    """Shows one launch at a time. Not modal; Cancel reverts the launch at any time."""
+    """Panel for one launch at a time. It is not modal, and the launch can be cancelled at any time."""
 
     run_started = Signal(str)
     """The ID of a run that has started."""
@@ -81,15 +81,15 @@ class LaunchPanel(QDialog):
 
     @property
     def run_name(self) -> str:
-        """Name of the current or last launch."""
+        """The name of the current or last launch."""
         topology = self._source.topology if self._source is not None else None
         return topology.name if topology is not None else ""
 
     def launch(self, source: TopologyFile, planned: PlannedTime | None = None) -> None:
-        """Shows the panel and launches. A launch in progress is shown instead.
+        """Shows the panel and starts a launch. If a launch is in progress, that launch is shown instead.
 
         Args:
-            planned: The time; a later time makes a booking, at which the run starts by itself.
+            planned: Planned time. If it is later than now, GPUs are booked, and the hosts start the run at that time.
         """
         self.bring_to_front()
         self.activateWindow()
@@ -107,7 +107,7 @@ class LaunchPanel(QDialog):
             self._begin()
 
     def trusted(self, host: str) -> None:
-        """Continues the launch once the keys of all its hosts are recorded."""
+        """Marks the key of a host as trusted. Once no untrusted key is left, the launch is started again."""
         if host in self._untrusted:
             self._untrusted.remove(host)
             if not self._untrusted:
@@ -116,7 +116,7 @@ class LaunchPanel(QDialog):
                 self._offer_trust()
 
     def cancel(self) -> None:
-        """Cancels and reverts the launch."""
+        """Cancels the launch, which reverts it."""
         if self.job is not None and self.is_launching:
             self.job.cancel()
             self.question.hide()
@@ -130,7 +130,10 @@ class LaunchPanel(QDialog):
         self.hide()
 
     def reject(self) -> None:
-        """Handles Esc and the close button: cancels a launch in progress, and closes once it is reverted."""
+        """Handles Esc and the close button.
+
+        A launch in progress is cancelled, and the panel closes once it is reverted.
+        """
         if self.is_launching:
             self._close_when_over = True
             self.cancel()
@@ -143,8 +146,6 @@ class LaunchPanel(QDialog):
             self.reject()
         else:
             super().closeEvent(event)
-
-    # Launch
 
     def _begin(self) -> None:
         assert self._source is not None
@@ -224,7 +225,7 @@ class LaunchPanel(QDialog):
         if self._close_when_over and not may_run:
             self.hide()
             return
-        if may_run:  # a retry could start a second run
+        if may_run:  # The run may have started, so that another attempt could start it twice.
             self.about.setText(self.tr("Whether it has started is not known."))
             self.cancel_button.setFocus()
         else:
@@ -241,7 +242,10 @@ class LaunchPanel(QDialog):
             self._offer_free(conflict)
 
     def _show_whole(self, row: ChecklistRow) -> None:
-        """Scrolls to a row with its full height, which Qt has not computed yet."""
+        """Scrolls until a row is completely visible.
+
+        The layout is activated first, because the row's height has changed.
+        """
         inside = self._area.widget()
         if inside is not None and (layout := inside.layout()) is not None:
             layout.invalidate()
@@ -254,7 +258,10 @@ class LaunchPanel(QDialog):
         self._taken_back(self.tr("The launch was taken back; nothing of it is left on the hosts."))
 
     def _declined(self, error: TorchyardError) -> None:
-        """Ends a launch that the user declined, such as one with a large upload; this is no failure."""
+        """Shows that the user declined the launch, for example because of a large upload.
+
+        This is not shown as a failure.
+        """
         advice = self.tr("It was not launched, and nothing was sent. {advice}")
         text = advice.format(advice=advice_text(error.advice, has_buttons=True))
         self._taken_back(text, error.next)
@@ -279,8 +286,6 @@ class LaunchPanel(QDialog):
         self.cancel_button.setText(self.tr("Close"))
         self.cancel_button.setEnabled(True)
 
-    # Helpers
-
     def _cancel_pressed(self) -> None:
         if self.is_launching:
             self.cancel()
@@ -293,10 +298,10 @@ class LaunchPanel(QDialog):
         if more:
             text += " " + self.tr("So it is with {count} more hosts.").format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
-        self.notice.buttons[0].setFocus()  # a retry before that would fail
+        self.notice.buttons[0].setFocus()  # Another attempt fails until the key is trusted.
 
     def _offer_free(self, conflict: Conflict) -> None:
-        """Offers to book the time at which the GPUs booked by others are free."""
+        """Offers to launch at the time when the GPUs that other users have booked are free."""
         text = self.tr("Others have booked GPUs that this run would take.")
         if not conflict.nearest:
             self.notice.show_notice("warn", text, closable=False)
@@ -317,7 +322,7 @@ class LaunchPanel(QDialog):
             self._begin()
 
     def _about(self, replicas: str) -> str:
-        """Returns what is launched, and when if later."""
+        """Returns a text about the launch: its replicas, and the planned time if that is later."""
         now = datetime.now(UTC)
         if not self._planned.at(now).is_later:
             return replicas
@@ -325,14 +330,14 @@ class LaunchPanel(QDialog):
         return self.tr("{replicas} · booked for {when}; starts by itself then").format(replicas=replicas, when=when)
 
     def _show_rows(self) -> None:
-        """Creates a widget for each row, in order."""
+        """Creates the missing widgets of rows, in the order of the checklist."""
         for place, (name, row) in enumerate(self.checklist.rows.items()):
             if name not in self._rows:
                 self._rows[name] = ChecklistRow(row)
                 self._list.insertWidget(place, self._rows[name])
 
     def row(self, name: str) -> ChecklistRow:
-        """Returns the row of a check or step, by its name in `checklist_model.ORDER`."""
+        """Returns the widget of the row with a name in `checklist_model.ORDER`."""
         return self._rows[name]
 
 

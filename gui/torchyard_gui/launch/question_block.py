@@ -1,4 +1,4 @@
-"""A question of a launch, with buttons that name the actions."""
+"""A question during a launch, with buttons whose texts name the actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.widgets.next_steps import advice_text, as_sentence
 
 
 class QuestionBlock(QFrame):
-    """Hidden until `ask`. Enter means no unless the focus is on yes."""
+    """Widget that is hidden until `ask`. Enter declines unless the accepting button has the focus."""
 
     answered = Signal(bool)
 
@@ -36,7 +36,7 @@ class QuestionBlock(QFrame):
         self.hide()
 
     def ask(self, question: Confirmation) -> None:
-        """Shows a question and takes the focus."""
+        """Shows a question. The declining button gets the focus."""
         self.sentence.setText(as_sentence(question.message))
         self.question.setText(question.question)
         self.yes.setText(yes_to(question.accept))

@@ -1,4 +1,4 @@
-"""Alerts of a run: its failure, failed or slow replicas, and silent hosts."""
+"""Alerts about a run: its failure, failed or slow replicas, and hosts that do not answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_EACH = 3
 
 @dataclass(frozen=True)
 class Alert:
-    """A card: mark, title, detail, and the replica whose log explains it."""
+    """An alert with mark, title and detail, and the replica whose log explains the problem."""
 
     state: str
     title: str
@@ -37,7 +37,7 @@ def alerts_of(picture: RunState) -> list[Alert]:
 
 
 def _waiting(picture: RunState) -> list[Alert]:
-    """Alert for a run that waits for lost hosts."""
+    """Returns an alert if the run waits for lost hosts."""
     waiting = None if picture.is_stale else picture.waiting
     if waiting is None:
         return []
@@ -48,7 +48,7 @@ def _waiting(picture: RunState) -> list[Alert]:
 
 
 def _failed_run(picture: RunState) -> list[Alert]:
-    """Alert for a run that failed without a failed replica: its keeper died, or it never started."""
+    """Returns an alert for a failed run without a failed replica: its keeper died, or the run never started."""
     if not picture.is_over or picture.state != "failed":
         return []
     why = picture.reason or translate("Runs", "No reason is known.")
@@ -56,7 +56,7 @@ def _failed_run(picture: RunState) -> list[Alert]:
 
 
 def _failures(picture: RunState) -> list[Alert]:
-    # Awaited hosts have a card of their own.
+    # The hosts that the run waits for have an alert of their own.
     waits = picture.waiting is not None
     failed = [track for track in picture.failures() if not (waits and track.state == "lost")]
     needs = []
@@ -117,7 +117,7 @@ def _unknown(picture: RunState) -> list[Alert]:
 
 
 class AlertsPanel(QWidget):
-    """The cards; a click opens the log of the replica."""
+    """Panel with a card per alert. A click opens the log of the card's replica."""
 
     opened = Signal(str)
 
@@ -135,7 +135,11 @@ class AlertsPanel(QWidget):
         return list(self._needs)
 
     def show_needs(self, needs: list[Alert], *, is_known: bool = False) -> None:
-        """Shows alerts and announces new ones, unless `is_known`, as for another run."""
+        """Shows alerts and announces new ones to screen readers.
+
+        Args:
+            is_known: Suppresses the announcement, for example when another run is selected.
+        """
         if needs == self._needs:
             return
         before = {need.title for need in self._needs}
@@ -153,7 +157,7 @@ class AlertsPanel(QWidget):
 
 
 class _NeedCard(Card):
-    """One card."""
+    """The card of one alert."""
 
     opened = Signal(str)
 

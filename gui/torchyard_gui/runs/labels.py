@@ -16,7 +16,7 @@ translate = QCoreApplication.translate
 
 
 def state_word(state: str) -> str:
-    """Returns the state of a run or replica in words."""
+    """Returns the name of the state of a run or replica."""
     return {
         "draft": translate("Runs", "not started"),
         "checking": translate("Runs", "checking"),
@@ -29,24 +29,24 @@ MARKS = {"draft": "planned", "pending": "waiting", "sending": "starting", "lost"
 
 
 def mark_of(state: str) -> str:
-    """Returns the state's mark in `paint_state`."""
+    """Returns the name of the mark that `paint_state` draws for a state."""
     return MARKS.get(state, state or "unknown")
 
 
 def clock(seconds: float | None, *, exact: bool = False) -> str:
-    """Returns a local time: 14:21, or 14:21:07."""
+    """Formats a local time as 14:21, or as 14:21:07 if `exact`."""
     return "–" if seconds is None else formatting.clock(seconds, exact=exact)
 
 
 def moment_in_full(seconds: float | None) -> str:
-    """Returns date, time and zone, for tool tips."""
+    """Formats a local time with date and zone, for tool tips."""
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> str:
-    """Returns 14:21 today, else 3 Mar 14:21; `exact` adds the seconds."""
+    """Formats a local time of today as 14:21, and of another day as 3 Mar 14:21; `exact` adds the seconds."""
     if seconds is None:
         return ""
     then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
@@ -55,14 +55,14 @@ def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> 
 
 
 def ended_at(seconds: float | None, now: float) -> str:
-    """Returns `ended 14:21` or `ended 20 Nov 14:21`, without a time if it is unknown."""
+    """Returns when a run ended, as `ended 14:21` or `ended 20 Nov 14:21`. An unknown time is omitted."""
     if seconds is None:
         return translate("Runs", "ended")
     return translate("Runs", "ended {time}").format(time=day_and_clock(seconds, now))
 
 
 def duration(seconds: float) -> str:
-    """Returns `3 h 12 min`, `4 min 5 s`, `42 min` or `12 s`."""
+    """Formats a duration as `3 h 12 min`, `4 min 5 s`, `42 min` or `12 s`."""
     whole = int(seconds)
     if whole < 60:
         return translate("Runs", "{seconds} s").format(seconds=whole)
@@ -80,14 +80,14 @@ def memory(megabytes: float | None) -> str:
 
 
 def rate(samples: float | None) -> str:
-    """Formats samples per second: 1,184, or 3.2 for small values."""
+    """Formats a number of samples per second, such as 1,184, or 3.2 for small values."""
     if samples is None:
         return "–"
     return f"{samples:,.0f}" if abs(samples) >= 100 else f"{samples:,.1f}"
 
 
 def restarts(count: int) -> str:
-    """Returns `1 restart`, `3 restarts` or ""."""
+    """Returns the number of restarts as `1 restart` or `3 restarts`, or "" for none."""
     if count < 2:
         return translate("Runs", "1 restart") if count else ""
     return translate("Runs", "{count} restarts").format(count=count)
@@ -104,7 +104,7 @@ def percent(value: float | None) -> str:
 
 
 def restarting_sentence(picture: RunState) -> str:
-    """Returns why a run restarts, and which hosts it waits for."""
+    """Returns a sentence about why a run restarts and which hosts it waits for."""
     waiting = picture.waiting
     cause = waiting.cause if waiting is not None else picture.reason
     text = translate("Runs", "The run restarts: {cause}.") if cause else translate("Runs", "The run restarts.")
@@ -163,7 +163,7 @@ def moment_in_words(moment: TimelineEvent) -> str:
 
 
 def moment_mark(moment: TimelineEvent) -> str:
-    """Returns the mark of a timeline event."""
+    """Returns the name of the mark of a timeline event."""
     if moment.kind == "run":
         return mark_of(moment.state)
     return {

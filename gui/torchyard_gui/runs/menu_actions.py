@@ -8,7 +8,7 @@ from torchyard_gui.widgets.page_actions import PageActions
 
 
 class RunsActions(PageActions):
-    """QActions. The page connects and enables them."""
+    """QActions with text, shortcut and menu. The page connects and enables them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)

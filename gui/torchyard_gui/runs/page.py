@@ -38,7 +38,7 @@ REFRESH_EVERY_MS = 30_000
 
 
 class RunsPage(QWidget):
-    """Lists runs and shows one. Hosts are asked for their runs when the page is shown."""
+    """The Runs page. Each time it is shown, it requests the runs of all hosts."""
 
     edit_copy = Signal(str)
     """The text of a run's topology."""
@@ -123,7 +123,7 @@ class RunsPage(QWidget):
         self._runs_changed()
         self._enable()
 
-    # Called by the window
+    # The window calls the following methods.
 
     def page_actions(self) -> list[QAction]:
         return self.actions_.all()
@@ -141,10 +141,8 @@ class RunsPage(QWidget):
             texts.append(("running", count))
         return texts
 
-    # Commands
-
     def show_run(self, run_id: str) -> None:
-        """Selects a run; one just launched is in this computer's history."""
+        """Selects a run. The history is read first, because it contains a run that was just launched."""
         self.search.clear()
         self._wanted = run_id
         self.model.read_history()
@@ -155,13 +153,13 @@ class RunsPage(QWidget):
         self.run_view.log.set_open(True)
 
     def stop_run(self, run_id: str) -> None:
-        """Selects a run and, where it is known here, asks how to stop it."""
+        """Selects a run. If the run is known to this window, it also asks how to stop the run."""
         self.show_run(run_id)
         if self.feed is not None and self.feed.run.run_id == run_id:
             self.ask_to_stop()
 
     def ask_to_stop(self) -> None:
-        """Asks how to stop the run, then stops it."""
+        """Asks the user how to stop the selected run, then stops it."""
         feed = self.feed
         if feed is None or feed.picture.is_over or self._stop_dialog is not None:
             return
@@ -195,7 +193,7 @@ class RunsPage(QWidget):
         self.restarting.launch(feed.run, picture.topology_text, picture.topology_file, from_beginning=from_beginning)
 
     def ask_to_fetch(self) -> None:
-        """Asks for a folder, then downloads the run's files."""
+        """Asks for a folder, then downloads the files of the run to it."""
         if self.feed is None:
             return
         dialog = QFileDialog(self, self.tr("Fetch into the folder"), str(Path.home()))
@@ -206,7 +204,7 @@ class RunsPage(QWidget):
         dialog.open()
 
     def fetch(self, run: KnownRun, target: Path) -> None:
-        """Downloads a run's files, with progress on the page."""
+        """Downloads the files of a run. The page shows the progress."""
         if self.fetching is not None and not self.fetching.is_finished:
             return
         notice = self.run_view.work
@@ -242,7 +240,7 @@ class RunsPage(QWidget):
 
     @property
     def _booking(self) -> str:
-        """Returns the ID of the run's booking according to its hosts or this computer's history, or ""."""
+        """The ID of the booking that the run uses, according to the hosts or this computer's history, or ""."""
         if self.feed is None:
             return ""
         known = self.model.run(self.feed.run.run_id)
@@ -320,8 +318,6 @@ class RunsPage(QWidget):
         self.run_view.log.close_log()
         self._bar_timer.stop()
         self._refresh_timer.stop()
-
-    # Helpers
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -448,7 +444,10 @@ class RunsPage(QWidget):
 
 
 class StopDialog(QDialog):
-    """Shown with `open()`, not modal. `confirmed` carries whether to kill the run at once."""
+    """Dialog that asks how to stop a run; show it with `open()`.
+
+    `confirmed` carries whether to kill the run at once.
+    """
 
     confirmed = Signal(bool)
 

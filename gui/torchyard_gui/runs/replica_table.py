@@ -1,4 +1,4 @@
-"""The table of a run's replicas: sortable, with sparklines, and columns by available width."""
+"""Table of the replicas of a run: sortable, with sparklines, and with as many columns as fit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SORT_EVERY_MS = 3000
 
 
 class ReplicaTable(QTableView):
-    """Emits `chosen_changed` with the names of the selected rows."""
+    """Table view. `chosen_changed` is emitted with the names of the selected replicas."""
 
     chosen_changed = Signal(list)
     opened = Signal(str)
@@ -80,7 +80,7 @@ class ReplicaTable(QTableView):
         self._fit_columns()
 
     def _fit_columns(self) -> None:
-        """Shows the columns with values that fit; keeps widths set by the user."""
+        """Shows those columns with values that fit. Widths set by the user are kept."""
         fitting = fitting_columns(self.viewport().width(), self.replicas.reported())
         if fitting == self._shown:
             return
@@ -91,7 +91,7 @@ class ReplicaTable(QTableView):
                 self.setColumnWidth(column, fitting[column])
 
     def choose(self, names: Iterable[str]) -> None:
-        """Selects rows without a signal."""
+        """Selects the rows of replicas without a signal."""
         self._choosing = True
         selection = self.selectionModel()
         selection.clearSelection()

@@ -1,4 +1,4 @@
-"""Table model of a run's replicas, and their sort order."""
+"""Table model of the replicas of a run, and their sort order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ GIVE_WAY = (GPUS, MEMORY, SKIPPED, CLIENTS, VERSION, PAST, USE, COMPUTE, DROPPED
 
 
 def fitting_columns(room: int, reported: Collection[int]) -> dict[int, int]:
-    """Returns the columns with their widths. `reported`: columns of WHERE_REPORTED with a value."""
+    """Returns the columns to show, with their widths.
+
+    Args:
+        room: Available width in pixels.
+        reported: Columns of WHERE_REPORTED for which a replica has reported a value.
+    """
     shown = {column: width for column, width in WIDTHS.items() if column not in WHERE_REPORTED or column in reported}
     if sum(shown.values()) <= room:
         return shown
@@ -61,7 +66,7 @@ FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput", **STEP_PARTS}
 
 
 class ReplicaTableModel(QAbstractTableModel):
-    """A row per replica, in the plan's order."""
+    """Model with a row per replica, in the order of the plan."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -70,7 +75,7 @@ class ReplicaTableModel(QAbstractTableModel):
         self._rows: dict[str, int] = {}
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Shows another run, or the same with more replicas."""
+        """Shows the replicas of a run. Call it again when the same run has more replicas."""
         self.beginResetModel()
         self.feed = feed
         self._tracks = list(feed.picture.tracks.values()) if feed else []
@@ -83,7 +88,7 @@ class ReplicaTableModel(QAbstractTableModel):
         if len(self.feed.picture.tracks) != len(self._tracks):
             self.set_feed(self.feed)
         elif changes.replicas or changes.run:
-            # One signal for all, because the view repaints only visible rows and sorts once.
+            # A single signal covers all changed rows, because the view repaints only visible rows and sorts once.
             rows = [self._rows[name] for name in changes.replicas if name in self._rows] or [0]
             if self._tracks:
                 self.dataChanged.emit(self.index(min(rows), 0), self.index(max(rows), PAST))
@@ -92,7 +97,7 @@ class ReplicaTableModel(QAbstractTableModel):
         return self._tracks[row].name
 
     def reported(self) -> set[int]:
-        """Columns of STEP_PARTS with a value."""
+        """Returns the columns of STEP_PARTS for which a replica has reported a value."""
         return {
             column
             for column, field in STEP_PARTS.items()
@@ -152,7 +157,7 @@ class ReplicaTableModel(QAbstractTableModel):
         return None
 
     def state_of(self, track: ReplicaStatus) -> tuple[str, str]:
-        """Returns the mark's name and the text of a state."""
+        """Returns the name of a state's mark, and the text of the state."""
         if self.feed is None:
             return "unknown", ""
         since = self.feed.picture.stale_since(track)
@@ -212,7 +217,7 @@ class ReplicaTableModel(QAbstractTableModel):
 
 
 class ReplicaOrder(QSortFilterProxyModel):
-    """Sorts by value, and filters by name, host and state."""
+    """Proxy model that sorts by value and filters by name, host and state."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)

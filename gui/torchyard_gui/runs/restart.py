@@ -70,7 +70,7 @@ class RestartDialog(QDialog):
 
 
 class RestartFlow(QObject):
-    """One restart at a time; `cancel` reverts it until the new run has started."""
+    """Runs at most one restart at a time. `cancel` reverts it until the new run has started."""
 
     run_started = Signal(str)
     """The ID of the new run, which has started."""
@@ -115,7 +115,7 @@ class RestartFlow(QObject):
         job.start()
 
     def cancel(self) -> None:
-        """Cancels and reverts the restart."""
+        """Cancels the restart, which reverts it."""
         if self.job is not None and self.is_launching:
             self.job.cancel()
             if self._question is not None:
@@ -123,7 +123,7 @@ class RestartFlow(QObject):
             self._notice.show_notice("info", self.tr("Cancelling …"), closable=False)
 
     def close_launch(self) -> None:
-        """Cancels the restart and shows nothing more; called when the window closes."""
+        """Cancels the restart and hides its messages. Called when the window closes."""
         if self.job is not None and self.is_launching:
             self.job.close()
 

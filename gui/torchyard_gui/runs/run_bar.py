@@ -1,4 +1,4 @@
-"""The bar above a run: name, state, choice of view, and actions."""
+"""The bar above a run: name, state, choice of the view, and actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 
 
 class RunBar(QFrame):
-    """Its buttons are the page's actions."""
+    """Bar above a run. Its buttons trigger the actions of the page."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RunBar(QFrame):
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
-        views = vbox(None, self.views, None)  # at its own height
+        views = vbox(None, self.views, None)  # The spacers keep the control at its own height.
         parts = self.name, 4, self.mark, (self.state, 1), views, 8
         hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)
@@ -93,7 +93,7 @@ class RunBar(QFrame):
         self.state.setToolTip("\n".join(line for line in tip if line))
 
     def _show_booking(self) -> None:
-        """Shows the button of the booking if the run has one."""
+        """Shows the button for the booking if the run has a booking."""
         self._buttons[self._booking].setVisible(self._feed is not None and self._booking.isEnabled())
 
     def _parts(self) -> list[str]:
@@ -108,7 +108,7 @@ class RunBar(QFrame):
         elif picture.is_over:
             head = self.tr("{state} after {time}").format(state=word, time=lasted) if lasted else word
         elif picture.state == "restarting":
-            head = word  # the run's duration is not that of the restart
+            head = word  # The duration of the run would look like that of the restart.
         else:
             head = f"{word} {lasted}".strip()
         parts = [head]

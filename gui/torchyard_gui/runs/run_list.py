@@ -1,4 +1,4 @@
-"""The list of runs: live runs first, each with state, name and times."""
+"""The list of runs, live runs first, each with state, name and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW, HEADING = 48, 28
 
 
 class RunListModel(QAbstractListModel):
-    """Rows for runs and headings."""
+    """List model with rows for runs and for headings."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -46,7 +46,7 @@ class RunListModel(QAbstractListModel):
         self._arrange()
 
     def row_of(self, run_id: str) -> int:
-        """Returns a run's row, or -1."""
+        """Returns the row of a run, or -1."""
         rows = (row for row, run in enumerate(self._rows) if isinstance(run, KnownRun) and run.run_id == run_id)
         return next(rows, -1)
 
@@ -86,7 +86,7 @@ class RunListModel(QAbstractListModel):
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
 
     def state_of(self, run: KnownRun) -> str:
-        """Returns the state in words, with the time of the last contact if it is outdated."""
+        """Returns the name of the state. For an outdated state, the time of the last contact is added."""
         word = state_word(run.state)
         if run.is_fresh or run.has_ended:
             return word
@@ -126,7 +126,7 @@ class RunListModel(QAbstractListModel):
 
 
 class RunDelegate(QStyledItemDelegate):
-    """Paints a mark, the name, and a line with details."""
+    """Paints the row of a run: a mark, the name, and a line with details."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(100, ROW if index.data(RUN) else HEADING)

@@ -1,4 +1,4 @@
-"""One run: canvas, table or plots, with alerts at the side and the log below."""
+"""View of one run: canvas, table or plots, with alerts at the side and the log below."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG_HEIGHT = 220
 
 
 class RunView(QWidget):
-    """Shows a RunFeed. All views share the selection."""
+    """Shows the run of a RunFeed. The canvas, table and plots have a common selection."""
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -83,14 +83,14 @@ class RunView(QWidget):
         return VIEWS[self.stack.currentIndex()]
 
     def set_view(self, name: str) -> None:
-        """Shows `canvas`, `table` or `plots`."""
+        """Shows the view with the name `canvas`, `table` or `plots`."""
         self.stack.setCurrentIndex(VIEWS.index(name))
         if name == "plots" and not self.plots.names and self.feed is not None:
             self.plots.set_names(list(self.feed.picture.tracks)[:4])
         self._refresh()
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Shows another run, or none for None."""
+        """Shows another run; None shows no run."""
         if self.feed is not None:
             self.feed.changed.disconnect(self._take)
         self.feed = feed
@@ -109,7 +109,7 @@ class RunView(QWidget):
             self.set_view(self.view)
 
     def choose(self, names: list[str]) -> None:
-        """Selects replicas in every view; a single one determines the small plots and the log."""
+        """Selects replicas in all views. A single selected replica also determines the small plots and the log."""
         if names == self._chosen:
             return
         self._chosen = list(names)
@@ -149,7 +149,7 @@ class RunView(QWidget):
             self.plots.refresh()
 
     def _refresh(self) -> None:
-        """Updates everything after being hidden."""
+        """Updates all parts after the view was hidden."""
         self._is_old = False
         if self.feed is None:
             return
@@ -173,7 +173,7 @@ class RunView(QWidget):
         self.scene.show_states(self.feed.live_states)
         picture = self.feed.picture
         if picture.is_over:
-            # The current state of hosts is shown on the Fleet page.
+            # Only the Fleet page shows the current state of the hosts.
             note = ended_at(picture.ended, time.time())
             self.scene.show_hosts({host.name: HostLiveState("idle", note=note) for host in picture.plan_hosts})
         else:
@@ -183,7 +183,7 @@ class RunView(QWidget):
             self.scene.show_hosts(looks)
 
     def _between_starts(self) -> dict[str, HostLiveState]:
-        """Returns the hosts whose replicas all ended before a restart."""
+        """Returns the states of the hosts during a restart: those of lost replicas, and those that start again."""
         assert self.feed is not None
         picture = self.feed.picture
         gone = {track.host for track in picture.tracks.values() if track.state == "lost"}
@@ -195,7 +195,11 @@ class RunView(QWidget):
         }
 
     def _show_notice(self, *, is_known: bool = False) -> None:
-        """Shows why the run failed or is not heard. `is_known`: do not announce it."""
+        """Shows why the run failed, restarts, or is not followed.
+
+        Args:
+            is_known: Suppresses the announcement to screen readers.
+        """
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error
         if picture.state == "failed" and picture.is_over:
@@ -234,10 +238,10 @@ class RunView(QWidget):
         return text.format(why=why, time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
-        """Returns the run's end with a button for the log of the first cause."""
+        """Shows a notice about the run, with a button for the log of the first failed replica."""
         assert self.feed is not None
         picture = self.feed.picture
-        # The log of an awaited host cannot be read.
+        # The log of a lost host cannot be read while the run waits for that host.
         failed = [track for track in picture.failures() if picture.is_over or track.state == "failed"]
         if not failed:
             self.notice.show_notice(kind, text, closable=False, is_known=is_known)

@@ -1,4 +1,4 @@
-"""The panel beside a run: alerts, small plots and timeline."""
+"""Panel beside a run: alerts, small plots and timeline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORTED = (*OF_TRAINERS, "bytes_s")
 
 
 class SidePanel(QWidget):
-    """Its plots show the run, or the one selected replica."""
+    """Panel whose small plots show totals of the run, or the values of a single selected replica."""
 
     opened = Signal(str)
     """A replica whose log to show."""
@@ -68,7 +68,7 @@ class SidePanel(QWidget):
         self.refresh()
 
     def set_chosen(self, names: Sequence[str]) -> None:
-        """Shows the plots of a single selected replica."""
+        """Sets the selected replicas. If it is a single one, its plots are shown."""
         self._replica = names[0] if len(names) == 1 else ""
         self._show_plots()
 
@@ -94,7 +94,7 @@ class SidePanel(QWidget):
         self.needs.show_needs(alerts_of(self._feed.picture) if self._feed else [], is_known=is_known)
 
     def _show_plots(self) -> None:
-        """Updates the plots; those of an ended run show its last values and say so."""
+        """Updates the plots. Those of an ended run are labelled as its last values."""
         self.step.show_track(self._feed.picture.tracks.get(self._replica) if self._feed else None)
         if self._feed is None:
             for plot in self.plots.values():
@@ -145,7 +145,7 @@ class SidePanel(QWidget):
         self.plots[plot].set_values(ring.tail(kind, SHOWN), words(value), note, fixed, calm=calm, sentence=sentence)
 
     def _sentence(self, kind: str, value: float | None, track: ReplicaStatus | None, is_over: bool) -> str:
-        """Returns why there is no line."""
+        """Returns a sentence that explains why there is no line."""
         assert self._feed is not None
         if not is_over:
             if kind in REPORTED:
@@ -168,7 +168,10 @@ class SidePanel(QWidget):
 
 
 class StepParts(QWidget):
-    """The parts of a step of one replica, hidden without values; sums over replicas would be meaningless."""
+    """Parts of a step of one replica.
+
+    They are hidden without a replica, because sums over replicas would be meaningless.
+    """
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -187,7 +190,10 @@ class StepParts(QWidget):
         self.hide()
 
     def show_track(self, track: ReplicaStatus | None) -> None:
-        """Shows one replica, or None. Trainers have all lines, servers those that they report."""
+        """Shows the values of a replica, or nothing for None.
+
+        Trainers have a line for every part; servers and reducers only for the metrics that they report.
+        """
         reported = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
         self.setVisible(any(value is not None for value in reported.values()))
         if track is None:

@@ -1,4 +1,4 @@
-"""The timeline of a run, the latest event first."""
+"""The timeline of a run, with the latest event first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ SHOWN = 200
 
 
 class Timeline(QWidget):
-    """A line per event with the full text as tool tip. A click or Enter on a replica's line opens its log."""
+    """List with a line per event and the full text as its tool tip.
+
+    A click or Enter on the line of a replica's event opens the log of the replica.
+    """
 
     opened = Signal(str)
     row_entered = Signal(QRect)
@@ -36,7 +39,7 @@ class Timeline(QWidget):
 
     @property
     def texts(self) -> list[str]:
-        """The texts from the top."""
+        """The texts of the lines from top to bottom."""
         return [moment_in_words(moment) for moment in self._moments]
 
     def show_moments(self, moments: Sequence[TimelineEvent]) -> None:

@@ -23,15 +23,15 @@ _known: dict[int, tuple[str, str]] = {}
 
 
 def pixmap(name: str, size: int, color: str | QColor = "text2", ratio: float = 1.0) -> QPixmap:
-    """Returns an icon as a pixmap of `size` logical pixels in a token's colour or a colour."""
+    """Returns an icon as a pixmap of `size` logical pixels. `color` is a colour, or the name of a token."""
     value = color if isinstance(color, QColor) else theme().color(color)
     return _rendered(QSvgRenderer(QByteArray(svg_text(name, value.name()).encode())), size, ratio, value.alphaF())
 
 
 def icon(name: str, color: str = "text2") -> QIcon:
-    """Returns an icon by file name; paler if disabled, in the accent colour if checked.
+    """Returns an icon by its file name. It is paler when disabled, and has the accent colour when checked.
 
-    `refresh_icons` updates it on actions and buttons when the theme changes.
+    `refresh_icons` updates the icon on actions and buttons when the theme changes.
     """
     key = (name, color, theme().is_dark)
     made = _icons.get(key)
@@ -42,13 +42,13 @@ def icon(name: str, color: str = "text2") -> QIcon:
 
 
 class _Engine(QIconEngine):
-    """Draws an icon on demand and at the requested size, because most are in menus that are rarely opened."""
+    """Icon engine that draws on demand and at the requested size. Most icons are in menus that are rarely opened."""
 
     def __init__(self, name: str, color: str):
         super().__init__()
         self._name = name
         plain = theme().color(color).name()
-        # An icon on the accent has no accent below it while disabled.
+        # A disabled button has no accent background, on which an `on_accent` icon would be legible.
         pale = theme().color("text3").name() if color == "on_accent" else plain
         checked = theme().color("accent").name() if color == "text2" else plain
         self._looks = {"plain": (plain, 1.0), "pale": (pale, 0.4), "checked": (checked, 1.0)}
@@ -60,7 +60,7 @@ class _Engine(QIconEngine):
         return made
 
     def pixmap(self, size: QSize, mode: QIcon.Mode, state: QIcon.State) -> QPixmap:
-        """Draws at `size` device pixels."""
+        """Returns the icon drawn at `size` device pixels."""
         is_pale, is_checked = mode == QIcon.Mode.Disabled, state == QIcon.State.On
         look = "pale" if is_pale else "checked" if is_checked else "plain"
         side = min(size.width(), size.height())
@@ -98,7 +98,7 @@ def state_icon(state: str) -> QIcon:
 
 
 def refresh_icons() -> None:
-    """Redraws the icons of all actions and buttons in the current colours."""
+    """Replaces the icons of all actions and buttons by icons in the current colours."""
     for widget in QApplication.allWidgets():
         children = widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)
         for action in {*widget.actions(), *children}:

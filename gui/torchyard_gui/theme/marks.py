@@ -1,4 +1,4 @@
-"""Vector marks of roles (shape, colour and letter) and states (shape and colour)."""
+"""Vector marks of roles (with shape, colour and letter) and of states (with shape and colour)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def paint_role_badge(painter: QPainter, rect: QRectF, role: str) -> None:
 
 
 def paint_state(painter: QPainter, rect: QRectF, state: str) -> None:
-    """Paints the mark of a state of a run, replica, host or check; unknown names get the mark of unknown."""
+    """Paints the mark of a state of a run, replica, host or check.
+
+    Unknown names get the mark of the state `unknown`.
+    """
     _begin(painter, rect)
     painter.setPen(Qt.PenStyle.NoPen)
     STATES.get(state, _unknown)(painter)

@@ -1,4 +1,4 @@
-"""Icons as SVG texts, and the SVG files that the style sheet refers to. No Qt."""
+"""Icons as SVG texts, and the SVG files for the style sheet. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.theme.tokens import Tokens
 
 
 def svg_text(name: str, color: str) -> str:
-    """Returns an icon's SVG text in `color`."""
+    """Returns the SVG text of an icon in the given colour."""
     return _text(name).replace("currentColor", color)
 
 
@@ -37,7 +37,7 @@ ARROWS = {
 
 @cache
 def write_stylesheet_svgs(tokens: Tokens) -> dict[str, str]:
-    """Writes the files; returns their paths with forward slashes."""
+    """Writes the SVG files for the style sheet. Returns their paths by name, with forward slashes."""
     folder = Path(_written().name) / ("dark" if tokens.dark else "light")
     folder.mkdir(exist_ok=True)
     paths = {}
@@ -50,5 +50,5 @@ def write_stylesheet_svgs(tokens: Tokens) -> dict[str, str]:
 
 @cache
 def _written() -> tempfile.TemporaryDirectory[str]:
-    """Returns the temporary folder, removed at exit."""
+    """Returns the temporary folder for SVG files, which is removed when the program exits."""
     return tempfile.TemporaryDirectory(prefix="torchyard-theme-")

@@ -31,7 +31,7 @@ FONTS = {
 
 
 class Theme(QObject):
-    """The current theme. Widgets read it while painting and repaint on `changed`."""
+    """The current theme. Widgets read it while they paint, and repaint when it emits `changed`."""
 
     changed = Signal()
     metrics: Metrics = METRICS
@@ -60,7 +60,7 @@ class Theme(QObject):
         return self._tokens.dark
 
     def color(self, name: str, alpha: float = 1.0) -> QColor:
-        """Returns a token's colour, transparent if `alpha` is below 1."""
+        """Returns the colour of a token. With `alpha` below 1 it is transparent."""
         color = self._colors.get(name)
         if color is None:
             color = self._colors[name] = QColor(cast(str, getattr(self._tokens, name)))
@@ -70,43 +70,46 @@ class Theme(QObject):
         return color
 
     def pen(self, name: str, width: float = 1) -> QPen:
-        """Returns a solid pen in a token's colour. Shared: copy it before a change."""
+        """Returns a solid pen in the colour of a token. The pen is shared: copy it before you change it."""
         pen = self._pens.get((name, width))
         if pen is None:
             pen = self._pens[name, width] = QPen(self.color(name), width)
         return pen
 
     def brush(self, name: str) -> QBrush:
-        """Returns a brush in a token's colour. Shared: copy it before a change."""
+        """Returns a brush in the colour of a token. The brush is shared: copy it before you change it."""
         brush = self._brushes.get(name)
         if brush is None:
             brush = self._brushes[name] = QBrush(self.color(name))
         return brush
 
     def font(self, role: str = "body") -> QFont:
-        """Returns the font of "title", "body", "strong", "small" or "tiny", with tabular figures. Shared like pens."""
+        """Returns the font with the role "title", "body", "strong", "small" or "tiny".
+
+        Its figures have equal widths.
+        """
         font = self._fonts.get(role)
         if font is None:
             font = self._fonts[role] = _font(*FONTS[role])
         return font
 
     def set_mode(self, mode: Mode) -> None:
-        """Sets light, dark or system."""
+        """Sets the theme: light, dark or system."""
         self.mode = mode
         self._take(self._wanted())
 
     def install(self, application: QApplication) -> None:
-        """Applies style, palette, font and style sheet to the application; repeated calls cost nothing."""
+        """Applies style, palette, font and style sheet to the application. Repeated calls have no effect."""
         self.prepare(application)
         if not self._has_sheet:
             self._has_sheet = True
             self._style_application()
 
     def prepare(self, application: QApplication) -> None:
-        """Applies everything except the style sheet.
+        """Applies the theme except for the style sheet.
 
-        A window takes half the time to build without the style sheet, which restyles each widget whenever its parent
-        changes.
+        Without the style sheet, a window is built in half the time, because a style sheet restyles each widget whenever
+        its parent changes.
         """
         if self._is_prepared:
             return
@@ -175,7 +178,7 @@ class Theme(QObject):
 
 @cache
 def theme() -> Theme:
-    """Returns the theme; the first call needs an application."""
+    """Returns the theme. The first call requires an application."""
     return Theme()
 
 
@@ -189,6 +192,6 @@ def _font(size: int, weight: int) -> QFont:
 
 
 def mixed_colors(one: QColor, other: QColor, part: float) -> QColor:
-    """Returns an opaque colour mixed with `part` of another."""
+    """Returns an opaque colour, mixed with the share `part` of another colour."""
     pairs = (one.red(), other.red()), (one.green(), other.green()), (one.blue(), other.blue())
     return QColor(*(round(a + (b - a) * part) for a, b in pairs))

@@ -1,4 +1,4 @@
-"""Design tokens: colours in light and dark, and metrics. No Qt."""
+"""Design tokens: colours of the light and the dark theme, and metrics. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from typing import NamedTuple
 
 
 class Tokens(NamedTuple):
-    """The colours of one theme as #RRGGBB. Text on `s2` has a contrast of at least 4.8 : 1; role colours are
-    distinguishable with colour blindness."""
+    """The colours of one theme as #RRGGBB.
+
+    Text on `s2` has a contrast of at least 4.8 : 1. The role colours are distinguishable with colour blindness.
+    """
 
     dark: bool
-    # Surfaces: canvas, panel, card
+    # Colours of surfaces: canvas, panel and card.
     s0: str
     s1: str
     s2: str
     hover: str
-    # Dividers, outlines of chips
+    # Colours of dividers and of the outlines of chips.
     hair: str
     line: str
-    # Ink, from the strongest
+    # Colours of text, beginning with the strongest contrast.
     text: str
     text2: str
     text3: str
-    # Selection, own bookings, primary button
+    # Colours of the selection, the user's own bookings and the primary button.
     accent: str
     accent_soft: str
     accent_hover: str
     on_accent: str
-    # States, always with a shape and a word
+    # Colours of states. A state also has a shape and a word.
     run: str
     wait: str
     wait_soft: str
@@ -36,25 +38,25 @@ class Tokens(NamedTuple):
     unknown: str
     done: str
     stopped: str
-    # Roles, always with a shape and a letter
+    # Colours of roles. A role also has a shape and a letter.
     worker: str
     ps: str
     chief: str
     reducer: str
     evaluator: str
     on_role: str
-    # Meters and traffic
+    # Colours of meters and traffic.
     meter: str
     track: str
     edge: str
     edge_used: str
-    # Bookings of others: five hues, chosen by owner; own bookings use the accent
+    # Colours of other users' bookings: five hues, chosen by the owner.
     person1: str
     person2: str
     person3: str
     person4: str
     person5: str
-    # Dots of the canvas grid; shadow of floating panels
+    # Colours of the dots of the canvas grid and of the shadow of floating panels.
     dot: str
     shadow: str
 
@@ -147,7 +149,7 @@ DARK = Tokens(
 class Metrics(NamedTuple):
     """Lengths in device-independent pixels."""
 
-    # Frame
+    # Lengths of the window's frame.
     rail: int = 64
     bar: int = 48
     palette: int = 200
@@ -156,7 +158,7 @@ class Metrics(NamedTuple):
     problems: int = 32
     status: int = 24
     narrow_below: int = 1360
-    # Rows and controls; a line is 19 high in Korean and 16 in Latin at 13 px
+    # Lengths of rows and controls. A line of text at 13 px is 19 high in Korean and 16 in Latin.
     row: int = 28
     control: int = 28
     line: int = 19
@@ -164,7 +166,7 @@ class Metrics(NamedTuple):
     radius: int = 6
     radius_small: int = 4
     focus_ring: int = 2
-    # Topology
+    # Lengths of the Topology page.
     rack: int = 352
     rack_header: int = 36
     rack_footer: int = 32
@@ -179,7 +181,7 @@ class Metrics(NamedTuple):
     meter: int = 3
     edge: int = 3
     edge_corner: int = 10
-    # Bookings
+    # Lengths of the Bookings page.
     lane: int = 22
     host_row: int = 28
     host_folded: int = 36

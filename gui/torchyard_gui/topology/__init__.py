@@ -1,1 +1,1 @@
-"""The Topology page: editor of the document."""
+"""The Topology page: editor of a topology."""

@@ -1,4 +1,4 @@
-"""Texts about GPUs booked for the planned time, for racks, palette and inspector."""
+"""Texts about GPUs that are booked during the planned time, for racks, palette and inspector."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ translate = QCoreApplication.translate
 
 
 def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime) -> dict[str, HostLiveState]:
-    """Returns the live states of hosts with bookings: holders of slots, and a note in the header of hosts that the
-    design does not use."""
+    """Returns the live states of hosts that have bookings.
+
+    A state contains the holders of slots and, for hosts that the design does not use, a note for the header.
+    """
     booked = planning.booked
     if not booked.others and not booked.own:
         return {}
@@ -31,7 +33,7 @@ def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime
         held = {gpu.index: holder for gpu in host.gpus if (holder := _holder(host, gpu, planning))}
         note = "" if host.name in used else _note(host, planning)
         if held or note:
-            # A host with unknown use has no state "ok".
+            # The state "ok" would claim that the use of the host is known.
             state = "ok" if host.checked and host.use_known else "idle"
             lines = {index: short for index, (short, _) in held.items()}
             sentences = {index: sentence for index, (_, sentence) in held.items()}
@@ -40,7 +42,10 @@ def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime
 
 
 def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str] | None:
-    """Returns two lines for the slot and a sentence for its tool tip, or None if it is not booked or in use now."""
+    """Returns two lines for the slot of a GPU and a sentence for its tool tip.
+
+    Returns None if the GPU is not booked, or if it is in use now.
+    """
     if host.gpu_users.get(gpu.uuid) or (gpu.uuid in host.busy_gpus and gpu.uuid not in host.gpu_bookings):
         return None
     booking, is_own = planning.booked.others.get(gpu.uuid), False
@@ -61,7 +66,7 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:
-    """Returns `4 of 4 booked by others`, or the owner for a host without GPUs."""
+    """Returns a note such as `4 of 4 booked by others`, or the owner of the booking of a host without GPUs."""
     from torchyard_core.booking.model import cpu_slot
 
     others = planning.booked.others
@@ -78,7 +83,7 @@ def _note(host: HostFacts, planning: PlanningTime) -> str:
 
 
 def booked_sentence(gpus: Iterable[str], planning: PlanningTime) -> str:
-    """Returns whose bookings cover the selected GPUs, or ""."""
+    """Returns a sentence about the bookings that cover the selected GPUs, or ""."""
     ids = list(gpus)
     parts = []
     for booking in _each(ids, planning.booked.others):

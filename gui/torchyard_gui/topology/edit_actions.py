@@ -16,7 +16,7 @@ from torchyard_gui.widgets.page_actions import SUBMENU, action
 
 
 class EditActions(QObject):
-    """Enables actions by the selection. `say` shows why an edit was refused."""
+    """The edit actions, enabled according to the selection. `say` is called with the reason why an edit was refused."""
 
     def __init__(
         self, editor: Editor, say: Callable[[str], None], search: Callable[[], object], owner: QObject
@@ -26,7 +26,7 @@ class EditActions(QObject):
         self._say = say
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
-        # Not createUndoAction: PySide deletes its actions with the first menu or button that shows them.
+        # PySide deletes an action of createUndoAction together with the first menu or button that shows it.
         stack = editor.stack
         self.undo = make(self.tr("Undo"), stack.undo, keys.Undo, "undo")
         self.redo = make(self.tr("Redo"), stack.redo, keys.Redo, "redo")
@@ -34,11 +34,12 @@ class EditActions(QObject):
             (self.undo, stack.canUndoChanged, stack.undoTextChanged),
             (self.redo, stack.canRedoChanged, stack.redoTextChanged),
         ):
-            one.setToolTip("")  # Qt then shows the text, which names the edit.
+            # Without a tool tip, Qt shows the text of the action, which contains the name of the edit.
+            one.setToolTip("")
             one.setEnabled(False)
             can_changed.connect(one.setEnabled)
             text_changed.connect(partial(_name_edit, one, one.text()))
-        # The platform's key and the common one, without duplicates, which Qt treats as ambiguous.
+        # Duplicates are left out, because Qt treats equal shortcuts as ambiguous.
         platforms = QKeySequence(keys.Redo)
         others = [key for key in map(QKeySequence, ("Ctrl+Y", "Ctrl+Shift+Z")) if key != platforms]
         self.redo.setShortcuts([platforms, *others])
@@ -66,14 +67,14 @@ class EditActions(QObject):
 
     @cached_property
     def add_presets(self) -> list[QAction]:
-        """Adds an action per preset; on first use, because it reads all preset files."""
+        """The actions that add presets. They are created on first use, because this reads all preset files."""
         made = [self._adds_preset(preset) for preset in all_presets()]
         for one in made:
             one.setEnabled(not self._editor.document.broken)
         return made
 
     def of_selection(self) -> list[QAction]:
-        """Returns the actions of the canvas's context menu."""
+        """Returns the actions of the context menu of the canvas."""
         return [self.cut, self.copy, self.paste, self.duplicate, self.delete, self.unpin]
 
     def refresh(self) -> None:
@@ -127,5 +128,5 @@ class EditActions(QObject):
 
 
 def _name_edit(action: QAction, verb: str, edit: str) -> None:
-    """Names the edit in the action's text, such as "Undo Delete"."""
+    """Adds the name of the edit to the text of the action, such as "Undo Delete"."""
     action.setText(f"{verb} {edit}".strip())

@@ -1,6 +1,6 @@
-"""Edits of the document as named, undoable steps, and the selection of replicas.
+"""Edits of the topology as named, undoable steps, and the selection of replicas.
 
-It has no widgets: panels call its methods and listen to its signals, and core performs the edits.
+The editor has no widgets: panels call its methods and receive its signals, and core implements the edits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_STEPS = 2000
 
 
 class Editor(QObject):
-    """Edits one document. Methods return "" on success, else the reason of a refusal."""
+    """Edits one document. Editing methods return "" on success, or else the reason of the refusal."""
 
     changed = Signal()
     """The document's value changed."""
@@ -51,15 +51,13 @@ class Editor(QObject):
     def facts(self) -> Sequence[HostFacts]:
         return self._hosts.facts()
 
-    # Selection
-
     @property
     def selection(self) -> tuple[str, ...]:
         """Names of the selected replicas."""
         return self._selection
 
     def select(self, names: Sequence[str]) -> None:
-        """Selects those of the replicas that exist."""
+        """Selects replicas. Names that do not exist are ignored."""
         chosen = tuple(name for name in dict.fromkeys(names) if name in self._known)
         if chosen != self._selection:
             self._selection = chosen
@@ -69,7 +67,7 @@ class Editor(QObject):
         self.select([replica.name for replica in replicas_of(self.value)])
 
     def selected_pools(self) -> tuple[int, ...]:
-        """Indices of the pools of the selected replicas."""
+        """Returns the indices of the pools to which the selected replicas belong."""
         return edits.pools_of(self.value, self._selection)
 
     def _document_changed(self) -> None:
@@ -81,8 +79,6 @@ class Editor(QObject):
         if gone:
             self.selection_changed.emit()
 
-    # Steps
-
     def apply(
         self,
         text: str,
@@ -91,7 +87,14 @@ class Editor(QObject):
         key: str = "",
         select: Callable[[Topology], Sequence[str]] | None = None,
     ) -> str:
-        """Performs one edit; `select` has the replicas to select afterwards, by default those selected before."""
+        """Performs one edit.
+
+        Args:
+            text: Name of the edit in the undo stack.
+            change: Returns the changed topology.
+            key: Successive edits with the same key are merged into one step.
+            select: Returns the replicas to select afterwards. By default, the selection is unchanged.
+        """
         before = self.value
         try:
             after = change(before)
@@ -104,10 +107,8 @@ class Editor(QObject):
             return quoted(problem.message)
         return ""
 
-    # Replicas
-
     def add(self, role: Role, count: int = 1, target: str = "") -> str:
-        """Adds replicas, on `target` (a host or a slot) if given, and selects them."""
+        """Adds replicas and selects them. `target` is a host or slot, or "" to let the planner place them."""
         new: list[str] = []
 
         def change(value: Topology) -> Topology:
@@ -123,14 +124,14 @@ class Editor(QObject):
         return self.apply(text, change, select=lambda _: new)
 
     def add_preset(self, key: str) -> str:
-        """Sets a strategy and adds the pools that it needs and the design lacks, as one step."""
+        """Sets the strategy of a preset and adds the pools that the preset needs, as one step."""
         has_gpus = any(facts.gpus for facts in self.facts())
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
-        # Without a selection the inspector shows the design, with the strategy's settings.
+        # Without a selection, the inspector shows the settings of the strategy.
         return self.apply(text, lambda value: with_preset(value, key, has_gpus=has_gpus)[0], select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
-        """Sets the machine type of the pools of these, by default the selected, replicas."""
+        """Sets the machine type of the pools to which the replicas belong, by default the selected replicas."""
         positions = edits.pools_of(self.value, self._selection if replicas is None else replicas)
         if not positions:
             return self.tr("Select replicas first: a machine type is that of their pool.")
@@ -138,7 +139,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: with_machine(value, positions, name))
 
     def machine_effect(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
-        """Returns the effect of a machine type on the pools of replicas, and whether it is possible."""
+        """Returns a description of the effect of a machine type on pools, and whether the type is applicable."""
         pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
         if not pools:
             return self.tr("a machine type is a pool's: drop it on a replica, or on a host with some"), False
@@ -147,7 +148,11 @@ class Editor(QObject):
         return self.tr("put the pools {pools} on {machine}").format(pools=", ".join(pools), machine=name), True
 
     def gpus_for(self, role: Role, target: str = "") -> int:
-        """Returns the GPUs per replica of a new pool: one for trainers if there are GPUs."""
+        """Returns the number of GPUs per replica of a new pool.
+
+        The number is 1 for trainers and evaluators if the target, or without a target any host, has GPUs; otherwise it
+        is 0.
+        """
         if not (role.trains or role is Role.EVALUATOR):
             return 0
         host = target.partition(":")[0]
@@ -158,7 +163,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.remove_replicas(value, names), select=lambda _: ())
 
     def pin(self, names: Sequence[str], target: str) -> str:
-        """Pins replicas to a host or slot; an empty target unpins them."""
+        """Pins replicas to a host or slot. An empty target unpins the replicas."""
         if not target:
             return self.unpin(names)
         text = self.tr("Put {replicas} on {target}").format(replicas=named(names), target=target)
@@ -169,12 +174,15 @@ class Editor(QObject):
         return self.apply(text, change)
 
     def pin_exactly(self, name: str, target: str) -> str:
-        """Sets a typed pin; errors are reported as problems of the document."""
+        """Sets a pin to the text that the user typed.
+
+        Invalid pins are accepted and reported as problems of the topology.
+        """
         text = self.tr("Pin {replica} to {target}").format(replica=name, target=target)
         return self.apply(text, lambda value: edits.set_pins(value, {name: target}))
 
     def pin_all(self, pins: Mapping[str, str]) -> str:
-        """Pins replicas to individual targets."""
+        """Pins each replica to its own target."""
         text = self.tr("Pin {replicas}").format(replicas=named(list(pins)))
         return self.apply(text, lambda value: edits.set_pins(value, pins))
 
@@ -183,16 +191,14 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.unpin(value, names))
 
     def why_not(self, names: Sequence[str], target: str) -> str:
-        """Returns why replicas cannot go to a target, or ""."""
+        """Returns why replicas cannot be placed on a target, or ""."""
         return manual_placement.drop_refusal(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
-        """Returns why a new replica cannot go to a target, or ""."""
+        """Returns why a new replica cannot be placed on a target, or ""."""
         return manual_placement.new_replica_refusal(
             self.value, self.facts(), role, target, gpus=self.gpus_for(role, target)
         )
-
-    # Clipboard
 
     def copied(self) -> str:
         """Returns the selected replicas as text for the clipboard."""
@@ -225,10 +231,8 @@ class Editor(QObject):
 
         return self.apply(text, grown, select=lambda _: new)
 
-    # Blocks
-
     def set_pools(self, positions: Sequence[int], key: str, value: Any, label: str) -> str:
-        """Sets a key of some pools; `label` is its displayed name."""
+        """Sets the value of a key in pools. `label` is the displayed name of the key."""
         pools = self.value.pools
         what = (
             pools[positions[0]].name if len(positions) == 1 else self.tr("{count} pools").format(count=len(positions))
@@ -249,10 +253,8 @@ class Editor(QObject):
         text = self.tr("Rename to {name}").format(name=name)
         return self.apply(text, lambda value: edits.set_name(value, name), key="name")
 
-    # Hosts on the canvas
-
     def shown_hosts(self) -> tuple[str, ...]:
-        """Hosts added to the canvas, used or not."""
+        """The hosts that the user has added to the canvas, whether the design uses them or not."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 
@@ -272,13 +274,13 @@ class Editor(QObject):
 
 
 class HostsSource(Protocol):
-    """Source of hosts, implemented by the fleet model."""
+    """Source of hosts for the page. The fleet model implements it."""
 
     @property
     def facts_changed(self) -> SignalInstance: ...
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts; only then is the use of GPUs queried."""
+        """Sets whether the caller `by` watches hosts. Only while any caller watches is the use of GPUs queried."""
 
     def check(self) -> None:
         """Checks all hosts."""

@@ -1,4 +1,4 @@
-"""The find bar: selects the replicas whose name, role, pool, host or pin contains the text."""
+"""The find bar: selects the replicas that match a text by name, role, pool, host or pin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MARGIN = 12
 
 
 class FindBar(QFrame):
-    """Lies over the canvas while open. Enter keeps the found selection, Esc restores the previous one."""
+    """Bar that lies over the canvas while it is open.
+
+    Enter keeps the found selection, Esc restores the previous one.
+    """
 
     def __init__(self, editor: Editor, scene: TopologyScene, view: CanvasView) -> None:
         super().__init__(view)
@@ -45,7 +48,7 @@ class FindBar(QFrame):
         self._plan = plan
 
     def open(self) -> None:
-        """Opens with the focus in the field."""
+        """Opens the bar with the focus in its field."""
         if self.isHidden():
             self._before = self._editor.selection
         self.field.clear()

@@ -51,17 +51,17 @@ def strategy_name(kind: StrategyKind) -> str:
 
 
 def strategy_sentence(kind: StrategyKind) -> str:
-    """What the strategy does, shown where one is chosen."""
+    """Returns a sentence about the effect of a strategy, for the field that selects it."""
     return tr(spec_of(kind).sentence)
 
 
 def preset_title(preset: Preset) -> str:
-    """The title of a preset. Names of machines and frameworks are the same in every language."""
+    """Returns the title of a preset. Names of machines and frameworks are not translated."""
     return tr(preset.title) if preset.key in PRESETS else preset.title
 
 
 def preset_sentence(preset: Preset) -> str:
-    """What a preset adds to an empty topology."""
+    """Returns a sentence about the pools that a preset adds to an empty topology."""
     return tr(preset.sentence) if preset.key in PRESETS else preset.sentence
 
 
@@ -72,7 +72,7 @@ def machine_sentence(machine: Machine) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """Returns `worker-3`, `3 replicas`, or `3 workers` if all have one role."""
+    """Returns `worker-3` for a single replica, `3 workers` for replicas of one role, or else `3 replicas`."""
     if len(names) == 1:
         return names[0]
     roles = {name.rpartition("-")[0] for name in names}

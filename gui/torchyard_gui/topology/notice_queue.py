@@ -1,4 +1,4 @@
-"""The page's notices, shown one at a time by priority, with buttons."""
+"""Queue of the page's notices, of which the one with the highest priority is shown, with its buttons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER = ("file", "disk", "read-only", "recovery", "restored", "launch", "export"
 
 @dataclass(frozen=True)
 class NoticeButton:
-    """A button of a notice."""
+    """A button of a notice: its text, and the call that it makes."""
 
     text: str
     take: Callable[[], object]
@@ -32,7 +32,7 @@ class Notice:
 
 
 class NoticeQueue(QObject):
-    """Feeds a NoticeBar."""
+    """Shows the most important notice in a NoticeBar."""
 
     def __init__(self, bar: NoticeBar) -> None:
         super().__init__(bar)
@@ -47,7 +47,7 @@ class NoticeQueue(QObject):
         self._show()
 
     def show_error(self, subject: str, error: TorchyardError, *buttons: NoticeButton) -> None:
-        """Sets the notice of a subject to an error, with buttons for its next steps."""
+        """Sets the notice about a subject to an error, with buttons for its next steps."""
         taken = [NoticeButton(button_text(one), partial(take_step, self._bar, one)) for one in with_buttons(error.next)]
         self.show(subject, "fail", error_text(error, has_buttons=True), *buttons, *taken)
 

@@ -1,4 +1,4 @@
-"""The Topology page: palette, canvas, inspector, problems and YAML of one document."""
+"""The Topology page: palette, canvas, inspector, problems and YAML of one topology."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ YAML_WIDTH = 420
 
 
 class TopologyPage(QWidget):
-    """The page; `bar` is its top bar, placed above it by the window."""
+    """The Topology page. The window places `bar`, the top bar, above the page."""
 
     launch_requested = Signal(object)
     """A TopologyFile to launch."""
@@ -65,8 +65,8 @@ class TopologyPage(QWidget):
         """Creates the page.
 
         Args:
-            recovery: Folder of recovery snapshots; without it, there are none.
-            planning: The planned time with its bookings; by default now, without bookings.
+            recovery_folder: Folder of recovery snapshots. Without it, no snapshots are written.
+            planning: Planned time with its bookings; by default the current time without bookings.
         """
         super().__init__(parent)
         self.title = self.tr("Topology")
@@ -107,7 +107,7 @@ class TopologyPage(QWidget):
         self._follow_file()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
 
-    # Called by the window
+    # The window calls the following methods.
 
     def page_actions(self) -> list[QAction]:
         of_files = [*self.files.actions(), *self.foreign.actions()]
@@ -129,11 +129,14 @@ class TopologyPage(QWidget):
         return [self.bar, self.side.pane, self.view, self.yaml, self.problems, self.fields.pane]
 
     def make_rest(self) -> None:
-        """Creates the parts that are not visible at first."""
+        """Creates the parts of the page that are not visible at first."""
         self.inspector.make_rest()
 
     def can_close(self) -> bool:
-        """Whether the window may close now; otherwise the page closes it once unsaved changes are settled."""
+        """Returns whether the window may close now.
+
+        If there are unsaved changes, the page asks the user and closes the window afterwards.
+        """
         if self._may_close or not self.document.is_modified:
             self.autosave.finish()
             return True
@@ -141,7 +144,7 @@ class TopologyPage(QWidget):
         return False
 
     def open(self, path: Path | str) -> None:
-        """Opens a file, after asking about unsaved changes."""
+        """Opens a file. The user is asked first if there are unsaved changes."""
         self.files.open(Path(path))
 
     open_file = open
@@ -151,26 +154,24 @@ class TopologyPage(QWidget):
         restore_session(path, self.autosave, self.files, self.notices, self.editor)
 
     def save(self) -> None:
-        """Saves, asking for a name if there is none."""
+        """Saves the document. If it has no file, the user is asked for one."""
         self.files.save()
 
     def edit_copy(self, text: str) -> None:
-        """Opens a topology without a file, such as that of a run."""
+        """Opens a topology that has no file, such as that of a run."""
         self.files.guard(lambda: self._edit_copy(text))
 
     def say(self, sentence: str) -> None:
-        """Shows why an edit was refused."""
+        """Shows the reason why an edit was refused."""
         self._toast.say(sentence, urgent=True)
 
     @property
     def current_plan(self) -> Plan:
         return self._plan
 
-    # Construction
-
     @cached_property
     def finder(self) -> FindBar:
-        """The find bar; created on first use."""
+        """The find bar. It is created on first use."""
         from torchyard_gui.topology.find_bar import FindBar
 
         made = FindBar(self.editor, self.scene, self.view)
@@ -241,10 +242,8 @@ class TopologyPage(QWidget):
         self.bar.strategy_chosen.connect(lambda kind: self._do(set_kind(kind.value)))
         self.autosave.failed.connect(self.say)
 
-    # Updates
-
     def _refresh(self) -> None:
-        """Shows the document's value; validation follows shortly."""
+        """Shows the current topology and schedules its validation."""
         hosts = tuple(self.editor.facts())
         value = self.document.value
         self._plan = plan(value, hosts)
@@ -263,7 +262,7 @@ class TopologyPage(QWidget):
         self.status_changed.emit()
 
     def _planning_changed(self) -> None:
-        """Handles another planned time, or other bookings in it."""
+        """Updates the page after a change of the planned time or of the bookings in it."""
         name_launch(self.launch_action, self.planning)
         self._refresh()
 
@@ -300,10 +299,8 @@ class TopologyPage(QWidget):
         mark = "*" if self.document.is_modified else ""
         self.title_changed.emit(f"{self.document.name}{mark}")
 
-    # Commands
-
     def launch(self) -> None:
-        """Requests the launch of the current document, or shows its errors."""
+        """Requests the launch of the current topology, or shows its errors."""
         self.checks.now()
         if errors := self.checks.errors:
             self._report_errors(errors)
@@ -326,7 +323,7 @@ class TopologyPage(QWidget):
         self.notices.show("launch", "fail", text.format(count=count), NoticeButton(way, self.problems.next_problem))
 
     def jump_to(self, problem: Problem) -> None:
-        """Shows where a problem can be fixed: replicas, field, host or line."""
+        """Shows the place where a problem can be fixed: replicas, field, host or line."""
         self._jumps.to(problem)
         if problem.line is not None and self.show_yaml.isChecked():
             self._show_line(problem.line)

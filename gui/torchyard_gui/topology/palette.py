@@ -1,4 +1,4 @@
-"""The palette: roles, presets and hosts to add by drag, click or keyboard."""
+"""The palette: roles, presets and hosts, which are added by drag, click or keyboard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
 
 
 class Palette(QFrame):
-    """Lists roles with their counts, and hosts with their free GPUs."""
+    """Panel that lists roles with their numbers of replicas, presets, machine types, and hosts with their free GPUs."""
 
     role_chosen = Signal(str, int)
     """A role, and its number of replicas."""
@@ -85,7 +85,7 @@ class Palette(QFrame):
         vbox(*self.sections, None, parent=inner, margins=FLUSH, spacing=8)
         return scroll_area(inner)
 
-    # Lists, created when first shown or searched
+    # The following lists are created when they are first shown or searched.
 
     @property
     def roles(self) -> PaletteList:
@@ -131,7 +131,7 @@ class Palette(QFrame):
         return self._preset_rows(name, rows)
 
     def _preset_rows(self, name: str, rows: Sequence[tuple[str, str, str]]) -> PaletteList:
-        """Creates rows from (key, title, sentence)."""
+        """Creates a list of presets, given as (key, title, sentence)."""
         made = self._listed(PRESET_MIME, name)
         made.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
         how = self.tr("Click or Enter adds what the design lacks; or drag it.")
@@ -150,10 +150,8 @@ class Palette(QFrame):
         _draw_icon(made, "cpu")
         return made
 
-    # Contents
-
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
-        """Updates counts and free GPUs."""
+        """Updates the numbers of replicas and of free GPUs."""
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
         self.roles.put(
             [(role.value, role_name(role), str(counts[role]) if counts[role] else NONE) for role in Role],
@@ -171,7 +169,7 @@ class Palette(QFrame):
         self._filter(self.search.text())
 
     def go_to(self, host: str) -> bool:
-        """Focuses a host's row, or for "" the roles; returns whether it exists."""
+        """Focuses the row of a host, or the first role for "". Returns whether the row exists."""
         self.search.clear()
         rows = self.hosts if host else self.roles
         item = rows.row_of(host) if host else rows.item(0)
@@ -182,7 +180,7 @@ class Palette(QFrame):
         return True
 
     def _host_tip(self, host: HostFacts, used: int) -> str:
-        """Returns the full text of a host's row, and its actions."""
+        """Returns the tool tip of a host's row: the complete text, and the available actions."""
         tip = f"{host.name}: {self._free(host, used)}"
         busy = [gpu.uuid for gpu in host.gpus if gpu.uuid in host.busy_gpus]
         booked = [uuid for uuid in busy if uuid in host.gpu_bookings and not host.gpu_users.get(uuid)]
@@ -219,7 +217,7 @@ class Palette(QFrame):
             item.setIcon(state_icon("unknown" if count == unknown or count.startswith("?") else "ok"))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
-        """Adds one replica of a role, or asks for a number beside the row."""
+        """Adds one replica of a role. If `many`, a popup beside the row asks for the number of replicas."""
         rows = among or self.roles
         if many and role != Role.CHIEF:
             item = rows.row_of(role)
@@ -235,7 +233,7 @@ class Palette(QFrame):
         return int(match[1] or 1), match[2].strip()
 
     def _filter(self, _text: str) -> dict[PaletteSection, str]:
-        """Filters each section and selects its first match."""
+        """Filters all sections and selects their first matches."""
         _, letters = self._parse_search()
         found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))
@@ -284,7 +282,7 @@ USUAL = 4
 
 
 class CountPopup(Popup):
-    """Asks for a number. `agreed` carries the key and the number."""
+    """Popup that asks for a number. `agreed` is emitted with the key and the number."""
 
     agreed = Signal(str, int)
 
@@ -300,7 +298,7 @@ class CountPopup(Popup):
         hbox(self.number, self._noun, self.add, parent=self, margins=(10, 8, 10, 8), spacing=8)
 
     def ask(self, key: str, noun: str, place: QPoint) -> None:
-        """Opens at a screen position."""
+        """Opens the popup at a screen position."""
         self._key = key
         self._noun.setText(noun)
         self.number.setValue(USUAL)

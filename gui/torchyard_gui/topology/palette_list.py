@@ -1,4 +1,4 @@
-"""Lists of the palette with rows to drag, click, or choose with Enter."""
+"""Lists of the palette, whose rows can be dragged, clicked, or chosen with Enter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NONE = "–"
 
 
 class PaletteList(QListWidget):
-    """The rows of one section; its height follows from them."""
+    """List with the rows of one section. Its height follows from the number of rows."""
 
     chosen = Signal(str, bool)
     """A row's key, and whether several are requested (Shift)."""
@@ -49,7 +49,7 @@ class PaletteList(QListWidget):
         self.setProperty("bare", True)
 
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
-        """Sets the rows as (key, text, count); the current row is kept if it still exists."""
+        """Sets the rows as (key, text, count). The current row is kept if it still exists."""
         current = self.current_key()
         self.clear()
         for (key, text, count), tip in zip(rows, tips, strict=True):
@@ -64,7 +64,7 @@ class PaletteList(QListWidget):
         self._fit()
 
     def keep(self, letters: str) -> str:
-        """Filters the rows; returns the key of the first."""
+        """Hides the rows that do not match. Returns the key of the first match, or ""."""
         first = ""
         for row in range(self.count()):
             item = self.item(row)
@@ -141,7 +141,7 @@ BADGE_ONLY = 48
 
 
 class PaletteRow(QStyledItemDelegate):
-    """Draws rows: tinted when hovered, with a focus ring when current."""
+    """Draws the rows: tinted under the pointer, with a focus ring when current."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
         return QSize(80, theme().metrics.row)
@@ -177,7 +177,7 @@ class PaletteRow(QStyledItemDelegate):
         painter.setPen(theme().pen("text2"))
         painter.drawText(rect.adjusted(0, 0, -2, 0), int(side), count)
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
-        # Elided in the middle: names of hosts and machine types differ at their ends.
+        # Names of hosts and machine types differ at their ends, so that they are elided in the middle.
         name = str(index.data(Qt.ItemDataRole.DisplayRole))
         draw_elided(painter, room, name, "body", "text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()
@@ -187,10 +187,13 @@ PICTURE = 14
 
 
 class PaletteSection(QWidget):
-    """A section, hidden while it has no rows. A foldable one begins folded; a search shows its matches anyway."""
+    """A section, which is hidden while it has no rows.
+
+    A foldable section is folded at first. A search shows its matches even while it is folded.
+    """
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:
-        """Creates a section; `make` creates its list when first shown."""
+        """Creates a section. `make` creates its list when the section is first shown."""
         super().__init__()
         self._make = make
         self._name = name
@@ -219,7 +222,7 @@ class PaletteSection(QWidget):
 
     @property
     def has_rows(self) -> bool:
-        """Whether the list was created; most users never open a folded section."""
+        """Whether the list was created. Most users never open a folded section."""
         return "rows" in self.__dict__
 
     def fold(self, folded: bool) -> None:
@@ -228,7 +231,7 @@ class PaletteSection(QWidget):
         self._draw()
 
     def keep(self, letters: str) -> str:
-        """Filters the rows; returns the key of the first."""
+        """Hides the rows that do not match. Returns the key of the first match, or ""."""
         self._letters = letters
         if not letters and self._is_folded and not self.has_rows:
             return ""

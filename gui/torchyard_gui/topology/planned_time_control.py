@@ -1,4 +1,4 @@
-"""*When: now, 8 h*: the control of the planned time, in which GPUs must be free."""
+"""The control *When: now, 8 h*, which sets the planned time, during which GPUs must be free."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchyard_gui.widgets.text_labels import label
 
 
 class PlannedTimeControl(QPushButton):
-    """Shows the planned time; a click or Space opens the panel to change it."""
+    """Button that shows the planned time. A click or Space opens a popup to change it."""
 
     def __init__(self, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -35,11 +35,11 @@ class PlannedTimeControl(QPushButton):
 
     @cached_property
     def popup(self) -> PlannedTimePopup:
-        """The panel; created on first use."""
+        """The popup. It is created on first use."""
         return PlannedTimePopup(self._planning, self)
 
     def open(self) -> None:
-        """Opens the panel below the button."""
+        """Opens the popup below the button."""
         popup = self.popup
         popup.adjustSize()
         right = self.mapToGlobal(QPoint(self.width() - popup.width(), self.height() + 4))
@@ -48,7 +48,7 @@ class PlannedTimeControl(QPushButton):
         popup.ask(left if left.x() + popup.width() <= screen.right() else right)
 
     def set_short(self, is_short: bool) -> None:
-        """Shows only the time, to save space."""
+        """Sets whether the button shows only the time, to save space."""
         if is_short != self._is_short:
             self._is_short = is_short
             self.refresh()
@@ -69,7 +69,7 @@ class PlannedTimeControl(QPushButton):
 
 
 def name_launch(launch: QAction, planning: PlanningTime) -> None:
-    """Sets text and tool tip of the launch action for the planned time."""
+    """Sets the text and the tool tip of the launch action according to the planned time."""
     tr = QCoreApplication.translate
     if planning.planned.is_later:
         text = tr("Topology", "Book and launch …")
@@ -86,7 +86,7 @@ LENGTHS = ("1h", "4h", "8h", "24h", "72h")
 
 
 class PlannedTimePopup(Popup):
-    """Fields for start and length, parsed when confirmed."""
+    """Popup with fields for start and length, which are parsed when the user confirms."""
 
     def __init__(self, planning: PlanningTime, parent: QWidget) -> None:
         super().__init__(parent)
@@ -114,7 +114,7 @@ class PlannedTimePopup(Popup):
         vbox(*head, *fields, 2, foot, parent=self, margins=(14, 12, 14, 12), spacing=8)
 
     def ask(self, place: QPoint) -> None:
-        """Opens at a screen position."""
+        """Fills the fields and opens the popup at a screen position."""
         planning = self._planning
         self.start.setText(planning.planned.start_words(planning.zone))
         self.lasts.setText(planning.planned.length_words)
@@ -147,7 +147,7 @@ class PlannedTimePopup(Popup):
         self._fit()
 
     def _fit(self) -> None:
-        """Resizes to the content; a note that just changed has not yet updated its size hint."""
+        """Resizes the popup to its content. The size hint of a changed note is updated first."""
         for part in (self.start_row, self.lasts_row, self):
             part.ensurePolished()
             if (layout := part.layout()) is not None:

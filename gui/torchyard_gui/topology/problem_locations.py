@@ -1,4 +1,4 @@
-"""Location of a problem in the design, from its path such as `pools.workers.replicas`."""
+"""Location of a problem in the topology, computed from its path such as `pools.workers.replicas`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOSTS = "hosts"
 
 @dataclass(frozen=True)
 class ProblemPlace:
-    """Where a problem can be fixed."""
+    """The place where a problem can be fixed."""
 
     block: str
     """`pools`, `pins`, `strategy`, `program`, HOSTS, or "" for the top level."""
@@ -26,7 +26,10 @@ class ProblemPlace:
 
 
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
-    """Locates a problem. For a pool without enough room, its replicas in `unplaced` are selected."""
+    """Returns the place of a problem.
+
+    For a pool without enough room, this contains those of its replicas in `unplaced`.
+    """
     block, _, rest = problem.path.partition(".")
     if block == "pins":
         known = {name for names in members_of(topology) for name in names}
@@ -54,7 +57,7 @@ def whole_block_key(topology: Topology, block: str) -> str:
 
 
 def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
-    """Returns the pool of a problem. Names may contain dots; the longest match wins."""
+    """Returns the pool that a problem concerns. Names may contain dots, so that the longest match counts."""
     path = problem.path.removeprefix("pools.")
     if path == problem.path:
         return None
@@ -63,7 +66,7 @@ def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
 
 
 def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the first message for each key of a block, with "" for the block itself."""
+    """Returns the first message for each key of a block. The key "" stands for the block itself."""
     found: dict[str, str] = {}
     for problem in problems:
         around = block
@@ -79,7 +82,7 @@ def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] 
 
 
 def in_window(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Returns problems with their messages as the window shows them."""
+    """Returns problems with their messages rewritten for the window."""
     return tuple(replace(problem, message=quoted(problem.message)) for problem in problems)
 
 

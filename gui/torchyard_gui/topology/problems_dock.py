@@ -1,4 +1,4 @@
-"""The problems dock: a summary line, and a list of problems to jump to."""
+"""The problems dock: a summary line, and a list of problems that leads to their locations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPEN_HEIGHT = 140
 
 
 class ProblemsDock(QFrame):
-    """Shows problems of validation and planning, and the remarks of a converted document."""
+    """Shows the problems from validation and planning, and the remarks about a converted document."""
 
     jump = Signal(object)
     """The problem to go to."""
@@ -53,7 +53,7 @@ class ProblemsDock(QFrame):
 
     @cached_property
     def table(self) -> QTableWidget:
-        """The list; created on first use."""
+        """The table of problems. It is created on first use."""
         table = QTableWidget(0, 3)
         prepare_rows(table, self.tr("Problems"))
         table.horizontalHeader().hide()
@@ -83,7 +83,7 @@ class ProblemsDock(QFrame):
         self.line.arrow.setIcon(icon("chevron-down" if opened else "chevron-right"))
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Shows errors, then warnings, in file order."""
+        """Shows problems: errors first, then warnings, each in the order of the file."""
         ordered = tuple(sorted(problems, key=lambda problem: (problem.severity != "error", problem.line or 0)))
         if ordered == self.problems and self.line.text.text():
             return
@@ -94,7 +94,7 @@ class ProblemsDock(QFrame):
             announce(self, self.tr("Problems: {summary}").format(summary=self.line.text.text()))
 
     def show_remarks(self, report: ConversionReport | None) -> None:
-        """Shows the remarks of a converted document; None removes them."""
+        """Shows the remarks about a converted document. None removes them."""
         self.report = report if report is not None and report.remarks else None
         self._show()
         if self.report is not None:
@@ -166,7 +166,7 @@ def _errors(problems: Sequence[Problem]) -> int:
 
 
 class _Line(QFrame):
-    """The summary line, which opens and closes the list."""
+    """The summary line. A click on it opens or closes the list."""
 
     clicked = Signal()
 
@@ -194,7 +194,7 @@ class _Line(QFrame):
 
 
 class ProblemNavigation:
-    """Goes to the location of a problem, in the last resort to its line in the file."""
+    """Navigates to the location of a problem, or to its line in the file if there is no other location."""
 
     def __init__(
         self,
@@ -205,8 +205,12 @@ class ProblemNavigation:
         show_in_palette: Callable[[str], bool],
         show_line: Callable[[int], None],
     ) -> None:
-        """Connects the views. `show_in_palette` goes to a host, or for "" to the roles; `show_line` to a line of the
-        file."""
+        """Connects the views.
+
+        Args:
+            show_in_palette: Focuses a host in the palette, or the roles for "".
+            show_line: Shows a line of the file.
+        """
         self._editor = editor
         self._scene = scene
         self._view = view
@@ -215,7 +219,7 @@ class ProblemNavigation:
         self._show_line = show_line
 
     def to(self, problem: Problem) -> None:
-        """Goes to where a problem can be fixed."""
+        """Shows the place where a problem can be fixed."""
         place = place_of(problem, self._editor.value, self._scene.unplaced)
         self._editor.select(place.replicas)
         if place.replicas:
@@ -228,5 +232,5 @@ class ProblemNavigation:
             return self._view.show_rack(place.key) or self._show_in_palette(place.key)
         if self._inspector.focus(place.block, place.key) or place.replicas:
             return True
-        # It concerns all pools: the missing ones are added from the palette.
+        # The problem concerns missing pools, which are added from the palette.
         return place.block == "pools" and self._show_in_palette("")

@@ -1,4 +1,4 @@
-"""Side panels of a page: part of its layout, or in a narrow window a strip that opens a drawer."""
+"""Side panels of a page. In a narrow window, a panel becomes a drawer that a strip of buttons opens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class SideDrawer(QObject):
-    """Manages one panel and its strip. Esc in the panel returns to the page and closes an open drawer."""
+    """Controls one panel and its strip. Esc in the panel closes an open drawer and returns to the page."""
 
     def __init__(self, panel: QWidget, page: QWidget, side: Literal["left", "right"]) -> None:
         super().__init__(page)
@@ -38,8 +38,8 @@ class SideDrawer(QObject):
 
     @cached_property
     def strip(self) -> QWidget:
-        """The strip in place of the panel; created in the first narrow window."""
-        # Placed at the panel's position in the tab order.
+        """The strip that replaces the panel. It is created when the window is first narrow."""
+        # The strip gets the position of the panel in the tab order.
         first = next(stop for stop in _stops_after(self._panel) if self._panel.isAncestorOf(stop))
         *_, before = _stops_after(first)
         made = self._make_strip()
@@ -54,7 +54,7 @@ class SideDrawer(QObject):
 
     @property
     def pane(self) -> QWidget:
-        """Returns the pane for F6."""
+        """The pane for F6: the panel if it is visible, else the strip."""
         return self.strip if self.is_narrow and not self._panel.isVisible() else self._panel
 
     @property
@@ -70,16 +70,16 @@ class SideDrawer(QObject):
             self._turned()
 
     def shut(self) -> None:
-        """Closes the drawer; no effect if the panel is part of the layout."""
+        """Closes the drawer. Without effect if the panel is part of the layout."""
         if self.is_open:
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
-                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # by default, Qt would focus the next widget
+                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # By default, Qt would focus the next widget.
             self._panel.hide()
             self._turned()
 
     def fit(self) -> None:
-        """Shows the strip or the panel, depending on the window's width."""
+        """Shows the strip in a narrow window, and the panel in a wide one."""
         narrow = self._page.window().width() < M.narrow_below
         if narrow != self.is_narrow:
             self.is_narrow = narrow
@@ -96,7 +96,7 @@ class SideDrawer(QObject):
             self._lay_drawer()
 
     def _turned(self) -> None:
-        """Called when the drawer was opened or closed."""
+        """Hook that is called after the drawer was opened or closed."""
 
     def _lay_drawer(self) -> None:
         width = self._panel.width()
@@ -114,7 +114,7 @@ class SideDrawer(QObject):
 
 
 def _stops_after(start: QWidget) -> Iterator[QWidget]:
-    """Returns the widgets in tab order after `start`, once around."""
+    """Yields the widgets that follow `start` in the tab order, each once."""
     widget = start.nextInFocusChain()
     while widget is not None and widget is not start:
         if widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
@@ -131,7 +131,7 @@ PICTURE = 18
 
 
 class PaletteStrip(QFrame):
-    """Badges to click and drag, and a button to open the palette."""
+    """Strip of badges, which can be clicked and dragged, with a button that opens the palette."""
 
     role_chosen = Signal(str, bool)
     """A role, and whether several are requested."""
@@ -164,9 +164,9 @@ class PaletteStrip(QFrame):
 
 
 class PaletteSide(SideDrawer):
-    """The palette at the left of a page.
+    """Drawer with the palette at the left of a page.
 
-    Its drawer also closes when it loses the focus or a drag leaves it, so that the canvas below is reachable.
+    It also closes when it loses the focus or a drag leaves it, so that the canvas below it can be reached.
     """
 
     def __init__(self, palette: Palette, page: QWidget) -> None:
@@ -201,7 +201,7 @@ DRAWER_BUTTON = QSize(44, 46)
 
 
 class InspectorStrip(QFrame):
-    """A button to open the inspector, checked while it is open."""
+    """Strip with a button that opens the inspector. The button is checked while the inspector is open."""
 
     pressed = Signal()
 
@@ -230,7 +230,7 @@ class InspectorStrip(QFrame):
 
 
 class InspectorSide(SideDrawer):
-    """The inspector at the right of a page."""
+    """Drawer with the inspector at the right of a page."""
 
     def __init__(self, inspector: Inspector, page: QWidget) -> None:
         super().__init__(inspector, page, "right")
@@ -243,7 +243,7 @@ class InspectorSide(SideDrawer):
         return strip
 
     def toggle(self) -> None:
-        """Opens the drawer with the focus in its first field, or closes it."""
+        """Opens the drawer with the focus in its first field, or closes an open drawer."""
         if self.is_open:
             self.shut()
             self._page.setFocus(Qt.FocusReason.OtherFocusReason)

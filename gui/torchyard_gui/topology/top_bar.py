@@ -24,7 +24,7 @@ NARROW = 1100
 
 
 class TopBar(QFrame):
-    """Shows the document's state; requests are emitted as signals and actions."""
+    """Bar that shows the state of the document. User requests are emitted as signals or trigger actions."""
 
     strategy_chosen = Signal(object)
     """A StrategyKind."""
@@ -75,7 +75,7 @@ class TopBar(QFrame):
         self.when.set_short(is_narrow)
 
     def show_document(self, document: TopologyDocument) -> None:
-        """Shows the file's name and whether it has unsaved changes."""
+        """Shows the name of the file and whether there are unsaved changes."""
         self.file.setText(document.name)
         self.file.setToolTip(str(document.path or ""))
         self.unsaved.setText("• " + self.tr("unsaved") if document.is_modified else "")

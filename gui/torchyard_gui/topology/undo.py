@@ -1,4 +1,4 @@
-"""The undo command: the document's value before and after an edit."""
+"""The undo command: the topology before and after an edit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Select = Callable[[tuple[str, ...]], None]
 
 
 class Edit(QUndoCommand):
-    """Replaces the document's value; topologies are immutable, so nothing else is needed.
+    """Command that replaces the topology. Topologies are immutable, so that both versions can be kept.
 
-    Successive edits with the same `key`, such as typing, are merged. `selections` are the replicas to select after undo
-    and after redo.
+    Successive edits with the same `key`, such as typing, are merged. `selections` contains the replicas to select after
+    an undo and after a redo.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Edit(QUndoCommand):
         self._selections = selections
 
     def id(self) -> int:
-        """Qt merges commands with equal IDs; -1 never."""
+        """Returns the ID by which Qt merges commands. A command with the ID -1 is never merged."""
         return zlib.crc32(self._key.encode()) & 0x7FFFFFFF if self._key else -1
 
     def redo(self) -> None:

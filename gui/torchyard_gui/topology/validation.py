@@ -1,4 +1,4 @@
-"""Validation of the document shortly after each edit, with results shown at each location."""
+"""Validation of the topology shortly after each edit. Each problem is shown at its location."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECK_AFTER_MS = 120
 
 
 class Validation(QObject):
-    """Runs the checks of `torchyard validate` and `plan`: `soon` after an edit, `now` if the result is needed."""
+    """Runs the checks of `torchyard validate` and `plan`: by `soon` after an edit, by `now` if the result is needed."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class Validation(QObject):
         self._timer.start()
 
     def now(self) -> None:
-        """Validates the document and shows the problems in the list, at fields, on chips and at lines."""
+        """Validates the topology and shows its problems in the list, at fields, on chips and at lines."""
         self._timer.stop()
         document, file = self._editor.document, None
         if document.broken:
             found: tuple[Problem, ...] = document.broken
         elif not document.value.pools and not document.is_modified:
-            found = ()  # A new document is empty, not wrong.
+            found = ()  # A new document is empty, which is not an error.
         else:
             hosts = tuple(self._editor.facts())
             file = document.as_file()
@@ -63,7 +63,7 @@ class Validation(QObject):
 
     @property
     def errors(self) -> int:
-        """Returns the number of errors of the last validation, which prevent a launch."""
+        """The number of errors in the last validation. A topology with errors cannot be launched."""
         file = self._yaml.file
         found = file.check(self._editor.facts()) if file is not None else self._editor.document.broken
         return sum(problem.severity == "error" for problem in found)

@@ -1,4 +1,4 @@
-"""The document as YAML beside the canvas, with marked problems."""
+"""View of the topology as YAML beside the canvas, with marks at lines that have problems."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """Read-only."""
+    """Read-only text view."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -56,7 +56,7 @@ class YamlView(QPlainTextEdit):
         self._make_room()
 
     def show_text(self, text: str) -> None:
-        """Replaces the text; keeps the scroll position."""
+        """Replaces the text. The scroll position is kept."""
         if text == self.toPlainText():
             return
         bar, across = self.verticalScrollBar(), self.horizontalScrollBar()
@@ -67,12 +67,12 @@ class YamlView(QPlainTextEdit):
         self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
-        """Marks lines, each with its first problem."""
+        """Marks lines that have problems. Only the first problem of a line is kept."""
         self._problems = dict(problems)
         self._mark_lines()
 
     def show_lines(self, first: int, last: int) -> None:
-        """Highlights lines, counted from 1, and scrolls to the first."""
+        """Highlights lines, counted from 1, and scrolls to the first of them."""
         self._shown = (first, last) if first else None
         self._mark_lines()
         if first and (block := self.document().findBlockByNumber(first - 1)).isValid():
@@ -80,7 +80,7 @@ class YamlView(QPlainTextEdit):
             self.ensureCursorVisible()
 
     def marked_lines(self) -> list[int]:
-        """Returns the lines with a problem."""
+        """Returns the numbers of the lines that have a problem."""
         return sorted(self._problems)
 
     def _mark_lines(self) -> None:
@@ -101,7 +101,7 @@ class YamlView(QPlainTextEdit):
         mark.format.setProperty(QTextFormat.Property.FullWidthSelection, True)
         return mark
 
-    # The margin with line numbers
+    # The following methods implement the margin with line numbers.
 
     def margin_width(self) -> int:
         digits = len(str(max(1, self.blockCount())))
@@ -142,7 +142,7 @@ class YamlView(QPlainTextEdit):
 
 
 class _Margin(QWidget):
-    """Line numbers, and marks of problems with tool tips."""
+    """Margin with line numbers, and with marks of problems that have tool tips."""
 
     def __init__(self, view: YamlView) -> None:
         super().__init__(view)
@@ -156,14 +156,14 @@ class _Margin(QWidget):
 
 
 def monospaced() -> QFont:
-    """Returns the system's monospaced font."""
+    """Returns the monospaced font of the system."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     font.setPixelSize(12)
     return font
 
 
 class YamlPane(QWidget):
-    """The pane of the text, which is created on first use."""
+    """Pane that contains the text view, which is created on first use."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -173,14 +173,14 @@ class YamlPane(QWidget):
 
     @cached_property
     def view(self) -> YamlView:
-        """The text view; created on first use, which most windows never need."""
+        """The text view. It is created on first use, because most windows never need it."""
         made = YamlView()
         vbox(made, parent=self, margins=FLUSH)
         made.show()
         return made
 
     def show_text(self, problems: Iterable[Problem]) -> None:
-        """Shows the current text with marks at the lines of problems."""
+        """Shows the current text with marks at the lines that have problems."""
         self.view.show_text(self._editor.document.text.removeprefix("\ufeff"))
         lines: dict[int, Problem] = {}
         for problem in problems:
@@ -190,7 +190,7 @@ class YamlPane(QWidget):
         self.point_at_selection()
 
     def point_at_selection(self) -> None:
-        """Highlights the pools of the selected replicas."""
+        """Highlights the lines of the pools to which the selected replicas belong."""
         if not self.isVisible() or self.file is None:
             return
         lines = [line for at in self._editor.selected_pools() if (line := self.file.line(("pools", at)))]
@@ -206,7 +206,7 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
 
 
 class YamlColors(QSyntaxHighlighter):
-    """Syntax highlighting in the theme's colours."""
+    """Syntax highlighter with the colours of the theme."""
 
     def __init__(self, document: QTextDocument) -> None:
         super().__init__(document)

@@ -1,4 +1,4 @@
-"""Buttons with a look, a tool tip and what they do."""
+"""Functions that create buttons with a look, a tool tip and an action."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Look = Literal["", "primary", "quiet", "danger"]
 
 
 def push_button(text: str, pressed: Pressed = None, look: Look = "", tip: str = "") -> QPushButton:
-    """Returns a button with a text; `pressed` is called, or emitted, on a click."""
+    """Returns a button with a text. On a click, `pressed` is called or, if it is a signal, emitted."""
     button = QPushButton(text)
     if look:
         button.setProperty(look, True)
@@ -27,10 +27,10 @@ def push_button(text: str, pressed: Pressed = None, look: Look = "", tip: str = 
 
 
 def tool_button(icon_name: str, tip: str, pressed: Pressed = None, *, by_tab: bool = False) -> QToolButton:
-    """Returns a button with an icon, named by its tool tip without the shortcut.
+    """Returns a button with an icon. Its accessible name is the tool tip without the shortcut.
 
     Args:
-        by_tab: Tab reaches it, and a click does not take the focus.
+        by_tab: Whether Tab reaches the button. If so, a click does not focus it.
     """
     button = QToolButton()
     if icon_name:
@@ -45,7 +45,10 @@ def tool_button(icon_name: str, tip: str, pressed: Pressed = None, *, by_tab: bo
 
 
 def action_button(action: QAction, text: str = "") -> QPushButton:
-    """Returns a button that triggers an action and is enabled with it; its text is by default the action's."""
+    """Returns a button that triggers an action and is enabled with the action.
+
+    Its default text is that of the action.
+    """
     button = push_button(text or action.text(), action.trigger, "danger" if action.property("danger") else "")
     button.setToolTip(action.toolTip())
     button.setEnabled(action.isEnabled())

@@ -17,7 +17,7 @@ ROWS = 12
 
 
 class CommandPalette(QFrame):
-    """Lies over its window; reads the actions each time it opens."""
+    """Panel over its window with all actions. It reads the actions each time it opens."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class CommandPalette(QFrame):
         run: Callable[[QAction], None] = QAction.trigger,
         first: Callable[[], Iterable[QAction]] = tuple,
     ) -> None:
-        """Creates the palette hidden.
+        """Creates the palette without showing it.
 
         Args:
             first: Returns the actions to list first, such as those of the current page.
@@ -57,7 +57,7 @@ class CommandPalette(QFrame):
         self.hide()
 
     def open(self) -> None:
-        """Opens with all actions and the focus in the search field."""
+        """Opens the palette with all actions and the focus in the search field."""
         self._came_from = self.window().focusWidget()
         first = set(self._ask_first())
         self._actions = sorted(filter(_can_be_run, self._ask()), key=lambda each: (each not in first, _name(each)))
@@ -71,7 +71,7 @@ class CommandPalette(QFrame):
         self.field.setFocus()
 
     def close_palette(self) -> None:
-        """Closes and restores the focus."""
+        """Closes the palette and restores the focus."""
         self.hide()
         if self._came_from is not None:
             self._came_from.setFocus()
@@ -127,7 +127,7 @@ def _name(action: QAction) -> str:
 
 
 def _blank_icon() -> QIcon:
-    """Returns an empty icon that aligns actions without one."""
+    """Returns an empty icon, which aligns actions that have no icon with the others."""
     nothing = QPixmap(16, 16)
     nothing.fill(Qt.GlobalColor.transparent)
     return QIcon(nothing)
@@ -137,7 +137,7 @@ SHORTCUT_ROLE = int(Qt.ItemDataRole.UserRole) + 1
 
 
 class ShortcutDelegate(QStyledItemDelegate):
-    """Draws the row's `SHORTCUT_ROLE`."""
+    """Draws a row with its shortcut (`SHORTCUT_ROLE`) at the right."""
 
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex

@@ -11,7 +11,7 @@ from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class Card(QFrame):
-    """A raised card with its content in `body`, a vertical layout."""
+    """A raised card. Its content is the vertical layout `body`."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -24,7 +24,10 @@ class Card(QFrame):
 
 
 def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:
-    """Returns a frameless, vertically scrolling area. With `name` it accepts the focus, so that keys scroll it."""
+    """Returns a frameless area that scrolls vertically.
+
+    With `name`, the area accepts the focus, so that it can be scrolled by keyboard.
+    """
     area = QScrollArea(widgetResizable=True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -32,13 +35,17 @@ def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:
         area.setAccessibleName(name)
     else:
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-    inside.setObjectName("contents")  # transparent by the style sheet
+    inside.setObjectName("contents")  # The style sheet makes this widget transparent.
     area.setWidget(inside)
     return area
 
 
 def prepare_rows(table: QTableView, name: str, *, many: bool = False) -> None:
-    """Makes a table read-only, with whole rows to select, one or `many`, and no grid. Tab leaves the table."""
+    """Makes a table read-only, without a grid, and with whole rows to select. Tab leaves the table.
+
+    Args:
+        many: Whether several rows can be selected.
+    """
     table.setAccessibleName(name)
     table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
     mode = QAbstractItemView.SelectionMode

@@ -1,4 +1,4 @@
-"""Confirmation dialogs and popups. Enter and Esc mean no, unless there is a better default."""
+"""Confirmation dialogs and popups. Enter and Esc decline, unless another button is the default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALTERNATIVE = 2
 
 
 def yes_to(accept: str) -> str:
-    """Returns the text of the confirming button, by the `accept` of a launch's question."""
+    """Returns the text of the confirming button for a question of a launch. `accept` is the kind of the question."""
     if accept == "book":
         return QCoreApplication.translate("Question", "Book and launch")
     if accept == "launch":
@@ -27,7 +27,7 @@ def yes_to(accept: str) -> str:
 
 
 class ConfirmationDialog(QDialog):
-    """Accepted with yes. Open it with `open()`, which blocks only its window."""
+    """Dialog that is accepted if the user confirms. Show it with `open()`, which blocks only its window."""
 
     alternative_chosen = Signal()
 
@@ -45,8 +45,8 @@ class ConfirmationDialog(QDialog):
         """Creates a dialog with two or three buttons.
 
         Args:
-            alternative: A third choice, the default if given.
-            is_grave: Confirming deletes something.
+            alternative: Text of a third button, which is then the default.
+            is_grave: Whether the confirmation has a destructive effect.
         """
         super().__init__(parent)
         self.setWindowTitle(question)
@@ -79,7 +79,7 @@ class ConfirmationDialog(QDialog):
 def dialog_layout(
     dialog: QDialog, *parts: Part | tuple[Part, int], spacing: int = 10, wrap_title: bool = False
 ) -> QVBoxLayout:
-    """Lays out the parts of a dialog from top to bottom, below its window title as a heading; see `vbox`."""
+    """Lays out parts from top to bottom, below a heading with the window title. The parts are as for `vbox`."""
     heading = label(dialog.windowTitle(), role="title", wrap=wrap_title)
     return vbox(heading, *parts, parent=dialog, margins=(20, 18, 20, 16), spacing=spacing)
 
@@ -97,18 +97,18 @@ class DialogButtons(QDialogButtonBox):
 
 
 class Popup(QFrame):
-    """A popup: Enter accepts, Esc and an outside click close it."""
+    """Popup that is accepted by Enter and closed by Esc or a click outside it."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self.setProperty("popup", True)
 
     def agree(self) -> None:
-        """Handles Enter."""
+        """Accepts the popup. Called by Enter."""
         raise NotImplementedError
 
     def open_at(self, place: QPoint, field: QLineEdit | QSpinBox) -> None:
-        """Opens at a screen position with the text of `field` selected."""
+        """Opens the popup at a screen position, with the text of `field` selected."""
         self.move(place)
         self.show()
         field.setFocus(Qt.FocusReason.PopupFocusReason)

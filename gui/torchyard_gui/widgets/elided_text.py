@@ -19,7 +19,12 @@ def draw_elided(
     side: Qt.AlignmentFlag = LEFT,
     mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight,
 ) -> int:
-    """Paints a line, elided to `rect` and vertically centred; returns its width. `font` and `ink` are the theme's."""
+    """Paints a line, elided to `rect` and vertically centred. Returns the width of the painted text.
+
+    Args:
+        font: Role of a font of the theme.
+        ink: Token of the colour.
+    """
     if font:
         painter.setFont(theme().font(font))
     if ink:

@@ -19,7 +19,7 @@ WIDTH = 400
 
 
 class EmptyState(QWidget):
-    """A title, a sentence and buttons; the first button is the primary one."""
+    """Placeholder with a title, a sentence and buttons. The first button is the primary one."""
 
     def __init__(self, title: str, sentence: str, *actions: QAction, icon_name: str = "") -> None:
         super().__init__()
@@ -60,13 +60,13 @@ HEIGHT = 88
 
 
 class EmptyListMessage(QLabel):
-    """A message over a view that has no rows."""
+    """Message over a view that has no rows."""
 
     def __init__(self, view: QAbstractItemView, message: Callable[[], str]) -> None:
-        """Lies over `view`.
+        """Creates the message over `view`.
 
         Args:
-            message: Returns the message, or "" for none; call `look` when it may have changed.
+            message: Returns the message, or "" for none. Call `look` whenever the result may have changed.
         """
         super().__init__(view.viewport())
         self._view = view
@@ -83,7 +83,7 @@ class EmptyListMessage(QLabel):
         self.look()
 
     def look(self) -> None:
-        """Updates text and visibility."""
+        """Updates the text and shows or hides the message."""
         message = self._message() if self._view.model().rowCount() == 0 else ""
         self.setText(message)
         self.setVisible(bool(message))

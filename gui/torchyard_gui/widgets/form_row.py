@@ -1,4 +1,4 @@
-"""A form row: name, field, and a note or a problem below."""
+"""A form row: name, field, and below the field a note or a problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_gui.widgets.text_labels import label, set_ink, set_style_property
 
 
 class FormRow(QWidget):
-    """The name has a column of `name_width` pixels, so that rows align."""
+    """Row whose name has a column of `name_width` pixels, so that rows are aligned."""
 
     def __init__(self, name: str, field: QWidget, note: str = "", *, name_width: int = 112) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class FormRow(QWidget):
 
     @cached_property
     def note(self) -> QLabel:
-        """The label below the field; created on first use, because most rows have none."""
+        """The label below the field. It is created on first use, because most rows have no note."""
         made = label(role="small", ink="3", wrap=True)
         self._grid.addWidget(made, 1, 0, 1, 2)
         return made
@@ -47,7 +47,10 @@ class FormRow(QWidget):
         self.set_problem("")
 
     def set_problem(self, problem: str) -> None:
-        """Sets the problem of the field, outlined and announced to screen readers; "" removes it."""
+        """Sets the problem of the field; "" removes it.
+
+        The field is outlined, and screen readers announce the problem.
+        """
         self.problem = problem
         description = problem or self._plain_description
         if description != self.field.accessibleDescription():

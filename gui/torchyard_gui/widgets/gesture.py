@@ -8,9 +8,10 @@ from PySide6.QtCore import QPoint, Qt
 
 
 class Gesture(ABC):
-    """In progress from its creation until `finish` or `cancel`, exactly one of which is called.
+    """A mouse gesture in progress.
 
-    Positions are in viewport pixels.
+    It lasts from its creation until `finish` or `cancel`; exactly one of them is called. Positions are in viewport
+    pixels.
     """
 
     cursor: Qt.CursorShape | None = None
@@ -23,4 +24,4 @@ class Gesture(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Restores the state before the gesture."""
+        """Cancels the gesture and restores the state before it."""

@@ -1,4 +1,4 @@
-"""Widgets for states, roles and loads."""
+"""Widgets that show states, roles and loads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.theme.theme import theme
 
 
 class StateMark(QWidget):
-    """The mark of a state; add the state's name beside it."""
+    """Mark of a state. A label with the name of the state should be beside it."""
 
     def __init__(self, state: str = "unknown", size: int = 16, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -34,7 +34,7 @@ class StateMark(QWidget):
 
 
 class RoleBadge(QWidget):
-    """The badge of a role; add the role's name beside it."""
+    """Badge of a role. A label with the name of the role should be beside it."""
 
     def __init__(self, role: str, size: int = 20, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -53,7 +53,7 @@ class RoleBadge(QWidget):
 
 
 class MeterBar(QWidget):
-    """A bar for `value`, 0 to 1 or None for unknown, in the colour of a token."""
+    """Bar with the length `value`, from 0 to 1, in the colour of a token. None means unknown."""
 
     def __init__(self, value: float | None = None, token: str = "meter", parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -13,7 +13,7 @@ from torchyard_gui.widgets.layouts import hbox
 
 
 class SearchField(QLineEdit):
-    """A search field with an icon and a clear button. Esc clears it; if it is empty, the parent gets Esc."""
+    """Search field with an icon and a clear button. Esc clears the field; an empty field passes Esc to its parent."""
 
     def __init__(self, placeholder: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -34,7 +34,7 @@ MARGIN = 9
 
 
 class NumberField(QSpinBox):
-    """A spin box styled like the other fields."""
+    """Spin box with the style of the other fields."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -42,7 +42,7 @@ class NumberField(QSpinBox):
 
 
 class Segmented(QFrame):
-    """A segmented choice of (key, text); the arrow keys change it."""
+    """Segmented choice between (key, text) pairs. The arrow keys change the choice."""
 
     changed = Signal(str)
 
@@ -70,11 +70,11 @@ class Segmented(QFrame):
         return self._keys[self._buttons.checkedId()]
 
     def set_value(self, key: str) -> None:
-        """Sets the choice; emits `changed` if it differs."""
+        """Sets the choice. `changed` is emitted if it differs from the previous one."""
         self._buttons.button(self._keys.index(key)).setChecked(True)
 
     def button(self, key: str) -> QToolButton:
-        """Returns the button of a choice, to disable or explain it."""
+        """Returns the button of a choice, for example to disable it or to set its tool tip."""
         button = self._buttons.button(self._keys.index(key))
         assert isinstance(button, QToolButton)
         return button

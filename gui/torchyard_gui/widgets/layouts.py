@@ -1,4 +1,4 @@
-"""Building of box layouts, and removal of widgets from layouts and of actions from menus."""
+"""Functions that build box layouts, remove widgets from layouts, and remove actions from menus."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ Box = TypeVar("Box", bound=QBoxLayout)
 def vbox(
     *parts: Part | tuple[Part, int], parent: QWidget | None = None, margins: Margins | None = None, spacing: int = -1
 ) -> QVBoxLayout:
-    """Lays out parts from top to bottom, each alone or with its stretch factor. The style sets what is not given."""
+    """Returns a layout of parts from top to bottom. A part is given alone or with its stretch factor.
+
+    Margins and spacing that are not given are those of the style.
+    """
     return _filled(QVBoxLayout() if parent is None else QVBoxLayout(parent), parts, margins, spacing)
 
 
 def hbox(
     *parts: Part | tuple[Part, int], parent: QWidget | None = None, margins: Margins | None = None, spacing: int = -1
 ) -> QHBoxLayout:
-    """Lays out parts from left to right; see `vbox`."""
+    """Returns a layout of parts from left to right. The arguments are those of `vbox`."""
     return _filled(QHBoxLayout() if parent is None else QHBoxLayout(parent), parts, margins, spacing)
 
 
@@ -39,7 +42,7 @@ def _filled(box: Box, parts: Iterable[Part | tuple[Part, int]], margins: Margins
 
 
 def fill(box: QBoxLayout, *parts: Part | tuple[Part, int]) -> None:
-    """Adds parts at the end of a box; see `vbox`."""
+    """Adds parts at the end of a box layout. The parts are as for `vbox`."""
     for item in parts:
         part, stretch = item if isinstance(item, tuple) else (item, 0)
         if isinstance(part, QWidget):
@@ -53,7 +56,7 @@ def fill(box: QBoxLayout, *parts: Part | tuple[Part, int]) -> None:
 
 
 def splitter(direction: Qt.Orientation, *parts: QWidget, grows: int, sizes: list[int] | None = None) -> QSplitter:
-    """Returns a splitter whose parts cannot be closed; the part of number `grows` takes additional space."""
+    """Returns a splitter whose parts cannot be collapsed. The part with the index `grows` gets additional space."""
     made = QSplitter(direction)
     for part in parts:
         made.addWidget(part)
@@ -65,7 +68,7 @@ def splitter(direction: Qt.Orientation, *parts: QWidget, grows: int, sizes: list
 
 
 def remove_widgets(layout: QLayout, widgets: Iterable[QWidget]) -> None:
-    """Removes widgets; hides them at once, deletes them in the next turn of the event loop."""
+    """Removes widgets from a layout. They are hidden at once and deleted by the event loop."""
     for widget in widgets:
         layout.removeWidget(widget)
         widget.hide()
@@ -78,10 +81,9 @@ def clear_layout(layout: QLayout) -> None:
 
 
 def clear_menu(menu: QMenu) -> None:
-    """Removes all actions from a menu; deletes the separators and submenus it created.
+    """Removes all actions from a menu, and deletes the separators and submenus that the menu created.
 
-    Unlike `QMenu.clear()`, which in PySide also deletes actions of `QUndoStack.createUndoAction` and keeps every
-    submenu.
+    In PySide, `QMenu.clear()` would also delete actions of `QUndoStack.createUndoAction` and would keep every submenu.
     """
     for action in menu.actions():
         menu.removeAction(action)

@@ -1,4 +1,4 @@
-"""Messages of the core in the window: sentences, and buttons for next steps."""
+"""Display of core messages in the window: sentences, and buttons for next steps."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def quoted(text: str) -> str:
 
 
 def button_text(step: NextStep) -> str:
-    """The button for a step; empty for a step that the window cannot do."""
+    """Returns the text of the button for a step, or "" if the window cannot perform the step."""
     text, _ = TEXTS.get(type(step), ("", ""))
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else ""
 
 
 def step_text(step: NextStep) -> str:
-    """The step as a sentence; the command line only for a step that the window cannot do."""
+    """Returns a step as a sentence. It contains a command line only if the window cannot perform the step."""
     _, text = TEXTS.get(type(step), ("", ""))
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else quoted(step.sentence())
 
 
 def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
-    """The advice as text. `has_buttons`: without the steps that buttons beside it do."""
+    """Returns advice as text. With `has_buttons`, steps that have a button beside the text are left out."""
     return " ".join(
         quoted(part) if isinstance(part, str) else step_text(part)
         for part in parts_of(advice)
@@ -78,7 +78,7 @@ _BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there"
 
 
 def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_buttons: bool = False) -> str:
-    """Returns a core message with its advice. A leading `host` name is not capitalized."""
+    """Returns a core message with its advice. A leading name of a host is not capitalized."""
     message = quoted(message)
     if not message.endswith((".", "!", "?", ":", "\n")):
         message += "."
@@ -89,7 +89,7 @@ def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_button
 
 
 def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
-    """Returns an error as sentences."""
+    """Returns an error with its advice as sentences."""
     return as_sentence(error.message, error.advice, has_buttons=has_buttons)
 
 
@@ -100,7 +100,7 @@ def step_button(step: NextStep) -> QPushButton:
 
 
 def take_step(widget: QWidget, step: NextStep) -> None:
-    """Asks the window around the widget to do a step."""
+    """Requests the window that contains the widget to perform a step."""
     around: QWidget | None = widget
     while around is not None:
         if (wanted := getattr(around, "step_wanted", None)) is not None:
@@ -110,12 +110,12 @@ def take_step(widget: QWidget, step: NextStep) -> None:
 
 
 def with_buttons(wanted: Iterable[NextStep]) -> list[NextStep]:
-    """Those steps that the window can do, each once."""
+    """Returns those steps that the window can perform, without duplicates."""
     return [step for step in dict.fromkeys(wanted) if button_text(step)]
 
 
 class StepButtons(QWidget):
-    """A row of buttons for steps; hidden without any."""
+    """Row of buttons for steps. It is hidden while there are none."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -126,7 +126,7 @@ class StepButtons(QWidget):
         self.hide()
 
     def show_steps(self, wanted: Iterable[NextStep]) -> None:
-        """Replaces the buttons; unchanged ones keep the focus."""
+        """Sets the steps. If they are unchanged, so are the buttons, which keep the focus."""
         shown = with_buttons(wanted)
         if shown == self._steps:
             return

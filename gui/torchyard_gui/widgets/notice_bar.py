@@ -1,4 +1,4 @@
-"""A bar at the top of a page with a problem and buttons to solve it."""
+"""A bar at the top of a page that shows a problem with buttons to solve it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ Kind = Literal["info", "warn", "fail"]
 
 
 class NoticeBar(QFrame):
-    """Hidden until `show_notice`. `action_triggered` carries the number of the pressed button. Each notice is announced
-    once, when it is visible."""
+    """Bar that is hidden until `show_notice`.
+
+    `action_triggered` carries the number of the pressed button. Each notice is announced once, when it is visible.
+    """
 
     action_triggered = Signal(int)
     closed = Signal()
@@ -56,7 +58,7 @@ class NoticeBar(QFrame):
         closable: bool = True,
         is_known: bool = False,
     ) -> None:
-        """As `show_notice`, with an error's text, by default, and a button for each of its next steps."""
+        """Shows an error, with a button for each of its next steps. `text` replaces the text of the error."""
         text = text or error_text(error, has_buttons=True)
         self.show_notice(kind, text, *actions, closable=closable, is_known=is_known, steps=error.next)
 
@@ -69,10 +71,10 @@ class NoticeBar(QFrame):
         is_known: bool = False,
         steps: Iterable[NextStep] = (),
     ) -> None:
-        """Shows `text` with a button for each of `actions`, then of `steps`; replaces the previous notice.
+        """Shows a notice with a button for each of `actions` and `steps`. The previous notice is replaced.
 
         Args:
-            is_known: Do not announce the notice.
+            is_known: Suppresses the announcement to screen readers.
         """
         text = quoted(text)
         self.kind = kind
@@ -85,14 +87,14 @@ class NoticeBar(QFrame):
         shown = actions, tuple(with_buttons(steps))
         if self._shown != shown:
             self._shown = shown
-            self._put_buttons(*shown)  # Unchanged buttons keep the focus.
+            self._put_buttons(*shown)  # Buttons that are unchanged must keep the focus.
         self._close.setVisible(closable)
         self._mark.update()
         self.show()
         self._announce()
 
     def reword(self, text: str) -> None:
-        """Changes the text only, without an announcement."""
+        """Changes the text without an announcement to screen readers."""
         self._announced = text
         self.label.setText(text)
         self.setAccessibleName(text)
@@ -131,7 +133,7 @@ class NoticeBar(QFrame):
 
 
 class _Mark(QWidget):
-    """The shape of the kind, because colour alone is not accessible."""
+    """Mark whose shape shows the kind of the notice, because colour alone is not accessible."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)

@@ -1,4 +1,4 @@
-"""Actions of pages with text, icon, shortcut, menu and tool tip."""
+"""Actions of pages, with text, icon, shortcut, menu and tool tip."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Keys = str | QKeySequence.StandardKey | None
 
 
 def tip_with_shortcut(action: QAction, tip: str) -> str:
-    """Returns a tool tip that ends with the shortcut of the action, if it has one."""
+    """Returns a tool tip that ends with the shortcut of the action, if there is one."""
     shortcut = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
     return f"{tip} ({shortcut})" if shortcut else tip
 
@@ -31,7 +31,7 @@ def action(
     icon_name: str = "",
     tip: str = "",
 ) -> QAction:
-    """Creates an action of `owner` in a menu."""
+    """Creates an action that belongs to `owner` and appears in a menu."""
     made = QAction(text, owner)
     describe(made, menu, keys, icon_name, tip)
     made.triggered.connect(lambda: do())
@@ -39,7 +39,7 @@ def action(
 
 
 def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "", tip: str = "") -> None:
-    """Sets menu, shortcut, icon and tool tip of an action; the default tool tip is its text."""
+    """Sets menu, shortcut, icon and tool tip of an action. The default tool tip is the action's text."""
     action.setProperty(MENU, menu)
     if icon_name:
         action.setIcon(icon(icon_name))
@@ -64,12 +64,13 @@ class PageActions(QObject):
             action.triggered.connect(lambda checked=False, call=call: call())
 
     def _make(self, menu: str, text: str, icon_name: str, shortcut: str, tip: str, short: str = "") -> QAction:
-        """Creates an action; `short` is its text on a button."""
+        """Creates an action. `short` is the text on its button."""
         action = QAction(text, self)
         describe(action, menu, shortcut, icon_name, tip)
         action.setIconText(short or text)
         if shortcut:
-            # Restricted to the page: Delete, Escape and letters have other meanings elsewhere.
+            # Shortcuts are restricted to the page, because keys such as Delete and Escape have other meanings
+            # elsewhere.
             action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
         self._all.append(action)
         return action

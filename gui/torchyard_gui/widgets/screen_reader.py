@@ -15,14 +15,14 @@ EVERY_MS = 2500
 
 
 def send(event: QAccessibleEvent) -> None:
-    """Sends an event to assistive technology."""
-    from PySide6.QtGui import QAccessible  # slow: not before the first paint
+    """Sends an event to the assistive technology."""
+    from PySide6.QtGui import QAccessible  # This import is slow and must not delay the first paint.
 
     QAccessible.updateAccessibility(event)
 
 
 def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
-    """Announces a text through the widget's window. `urgent`, for refusals and failures, interrupts the current one."""
+    """Announces a text to screen readers. `urgent`, for refusals and failures, interrupts the current announcement."""
     window = widget.window()
     direct = Qt.FindChildOption.FindDirectChildrenOnly
     announcer = window.findChild(Announcer, options=direct) or Announcer(window)
@@ -30,7 +30,7 @@ def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
 
 
 class Announcer(QObject):
-    """Announcements of one window, which must be visible."""
+    """Queue of the announcements of one window. The window must be visible."""
 
     def __init__(self, window: QWidget):
         super().__init__(window)
@@ -41,7 +41,10 @@ class Announcer(QObject):
         self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """Announces now, or later if it is then the newest; urgent texts come first."""
+        """Announces a text now, or later unless a newer text replaces it.
+
+        An urgent text is replaced only by an urgent one.
+        """
         if not text:
             return
         waited = self._since.elapsed() if self._since.isValid() else EVERY_MS

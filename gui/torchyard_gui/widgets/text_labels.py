@@ -1,4 +1,4 @@
-"""Labels: plain, elided, section headings; and dividers."""
+"""Labels (plain, elided, and for section headings) and dividers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from PySide6.QtWidgets import QFrame, QLabel, QStyleOption, QWidget
 
 
 def label(text: str = "", *, role: str = "", ink: str = "", wrap: bool = False) -> QLabel:
-    """Creates a plain text label in a font role ("title", "strong", "small", "tiny") and an ink ("2", "3", "fail",
-    "wait")."""
+    """Returns a label with plain text.
+
+    Args:
+        role: Role of the font: "title", "strong", "small" or "tiny".
+        ink: Colour of the text: "2", "3", "fail" or "wait".
+    """
     made = QLabel(text, wordWrap=wrap)
     _style(made, role, ink)
     return made
@@ -28,7 +32,7 @@ def set_ink(widget: QWidget, ink: str) -> None:
 
 
 def set_style_property(widget: QWidget, name: str, value: str | bool) -> None:
-    """Changes a property that the style sheet refers to, and styles the widget anew."""
+    """Changes a property that the style sheet refers to, and applies the style sheet to the widget again."""
     if (widget.property(name) or type(value)()) != value:
         widget.setProperty(name, value)
         widget.style().unpolish(widget)
@@ -36,7 +40,7 @@ def set_style_property(widget: QWidget, name: str, value: str | bool) -> None:
 
 
 class SectionLabel(QLabel):
-    """The heading of a section, in capitals where the language has them."""
+    """Heading of a section, in capital letters if the script has them."""
 
     def __init__(self, text: str = "", parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -49,7 +53,7 @@ class SectionLabel(QLabel):
 
 
 class ElidedLabel(QLabel):
-    """A single line, as of `label`, elided if it does not fit; the tool tip shows all of it."""
+    """Label with a single line, which is elided if it does not fit. The tool tip contains the whole text."""
 
     def __init__(self, text: str = "", *, role: str = "", ink: str = "", in_middle: bool = False) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""A short message near the lower edge of a window that disappears by itself."""
+"""A short message near the lower edge of a window, which disappears after a few seconds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ ACTION_SHOWN_FOR_MS = 10_000
 
 
 class Toast(QFrame):
-    """One per window: a new message replaces the last one and is announced. Not for messages that need an answer.
+    """The message of a window. A new message replaces the last one and is announced to screen readers.
 
-    A message may have a button for an action, which also has a shortcut or a menu entry: the toast takes no focus.
+    It must not be used for messages that need an answer. A message may have a button for an action that also has a
+    shortcut or a menu entry, because the toast never gets the focus.
     """
 
     def __init__(self, parent: QWidget) -> None:
@@ -36,11 +37,14 @@ class Toast(QFrame):
         self.hide()
 
     def say(self, text: str, for_ms: int | None = None, *, urgent: bool = False, action: QAction | None = None) -> None:
-        """Shows `text` for `for_ms`, with a button for `action`. `urgent`: something was refused."""
+        """Shows `text` for `for_ms` milliseconds, with a button for `action`.
+
+        `urgent` means that a request was refused.
+        """
         self.label.setText(text)
         self.setAccessibleName(text)
         self._action = action
-        # Without a button, clicks go to what lies below.
+        # A toast without a button passes clicks to the widget below it.
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents, action is None)
         self.button.setVisible(action is not None)
         if action is not None:

@@ -1,1 +1,1 @@
-"""The main window and its own parts."""
+"""The main window, its parts, and the connections between the pages."""

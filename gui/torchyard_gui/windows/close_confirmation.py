@@ -1,7 +1,7 @@
-"""Confirmation to close the window during a launch or restart: cancels the launch before the window closes.
+"""Confirmation before the window closes during a launch or restart, which is cancelled first.
 
-Closing at once would close the links that the cancellation needs; keepers would then hold GPUs and ports until they
-time out.
+If the window closed at once, the links that the cancellation needs would close, and keepers would hold GPUs and ports
+until they time out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class CloseConfirmation(QObject):
-    """Delays the closing of the window until the launch in progress is decided."""
+    """Delays the closing of the window until the launch in progress has ended."""
 
     def __init__(self, window: MainWindow, launching: LaunchPanel | RestartFlow, show: Callable[[], object]) -> None:
-        """Guards the closing of a window.
+        """Connects the confirmation to the window.
 
         Args:
             show: Brings the progress of the launch to the front.
@@ -37,7 +37,11 @@ class CloseConfirmation(QObject):
         launching.launch_over.connect(self._launch_over)
 
     def may_close(self) -> bool:
-        """Returns True if no launch is in progress; otherwise asks, and closes the window later."""
+        """Returns whether the window may close now.
+
+        During a launch it returns False and asks the user. If the user confirms, the window closes after the
+        cancellation.
+        """
         if not self._launching.is_launching:
             return True
         if self._is_closing:
@@ -69,7 +73,7 @@ class CloseConfirmation(QObject):
         self._launching.cancel()
 
     def _launch_over(self, has_started: bool) -> None:
-        """Handles the end of the launch: removes the question. A run that started first is shown."""
+        """Handles the end of the launch. The window closes if the user confirmed and no run has started."""
         if self._question is not None:
             self._question.reject()
         closing, self._is_closing = self._is_closing, False

@@ -1,4 +1,4 @@
-"""Creates the models and pages of a window and connects their signals. Pages do not depend on each other."""
+"""Creates the models and pages of a window and connects their signals, so that pages do not depend on each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SAY_AFTER_MS = 50
 
 
 class WindowConnections(QObject):
-    """The models and pages of one window."""
+    """The models and pages of one window, with the connections between them."""
 
     def __init__(self, window: MainWindow, home: Home, fleet_file: Path) -> None:
         super().__init__(window)
@@ -79,11 +79,9 @@ class WindowConnections(QObject):
         self._say_fleet()
         self._name_window()
 
-    # -- pages and models
-
     @cached_property
     def runs(self) -> RunsModel:
-        """The runs; created on first use, which reads the history."""
+        """The model of the runs. It is created on first use and then reads the history."""
         from torchyard_gui.bridge.runs_model import RunsModel
         from torchyard_gui.windows.run_notifications import RunNotifications
 
@@ -99,7 +97,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def bookings(self) -> BookingsModel:
-        """The bookings; created on first use. No database is opened before the page is shown."""
+        """The model of the bookings. It is created on first use. No database is opened before the page is shown."""
         from torchyard_gui.bridge.bookings_model import BookingsModel
 
         model = BookingsModel(self.home, self.fleet, self)
@@ -108,7 +106,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def exchange(self) -> CalendarSync:
-        """Synchronises the calendar; created once there is one."""
+        """The synchronisation of the calendar. It is created as soon as a calendar exists."""
         from torchyard_gui.bridge.calendar_sync import CalendarSync
 
         return CalendarSync(self.home, self.fleet, self.bookings)
@@ -136,13 +134,13 @@ class WindowConnections(QObject):
         return made
 
     def _calendar(self) -> BookingsModel | None:
-        """Returns the bookings if the user has a calendar, else None; without one, no database is opened."""
+        """Returns the model of the bookings, or None if the user has no calendar, so that no database is opened."""
         if "bookings" in self.__dict__ or self.home.settings_file.exists() or self.home.bookings_file.exists():
             return self.bookings
         return None
 
     def _use_calendar(self) -> None:
-        """Starts loading the calendar and its synchronization with agents, if there is one."""
+        """Starts loading the calendar and synchronising it with agents, if a calendar exists."""
         if self._calendar() is None:
             return
         self.planning.begin()
@@ -150,9 +148,12 @@ class WindowConnections(QObject):
             self.exchange.start()
 
     def _bookings_changed(self) -> None:
-        """Passes bookings by others to the Topology page and the hosts."""
+        """Updates the planned time after a change of the bookings.
+
+        If live bookings have changed, the calendar is also synchronised with agents.
+        """
         self.planning.refresh()
-        # Unchanged bookings are the same objects, which compare quickly.
+        # Unchanged bookings are the same objects, so that the comparison is fast.
         live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
         if live != self._live_bookings:
             self._live_bookings = live
@@ -168,12 +169,12 @@ class WindowConnections(QObject):
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
     def _run_on(self, booking: Booking) -> str:
-        """Returns the newest run that uses a booking, else the one it was made for, or ""."""
+        """Returns the ID of the newest run that uses a booking, or of the run it was made for, or ""."""
         known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
         return next(known, booking.run_id or "")
 
     def _runs_changed(self) -> None:
-        """Releases the bookings of ended runs."""
+        """Requests a synchronisation of the calendar when a live run has ended, and updates the reminder."""
         live = {run.run_id for run in self.runs.runs if not run.has_ended}
         if self._live_runs - live and "exchange" in self.__dict__:
             self.exchange.changed()
@@ -184,7 +185,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def launch_panel(self) -> LaunchPanel:
-        """The launch panel; created on first use."""
+        """The launch panel. It is created on first use."""
         from torchyard_gui.launch.panel import LaunchPanel
         from torchyard_gui.windows.close_confirmation import CloseConfirmation
 
@@ -235,8 +236,6 @@ class WindowConnections(QObject):
         page.run_wanted.connect(self._show_run)
         return page
 
-    # -- session
-
     def restore_session(self) -> None:
         """Opens the file, the page and the run of the last window, and its unsaved work; without one, Topology."""
         before = self.session.before
@@ -267,15 +266,13 @@ class WindowConnections(QObject):
             tuple(sorted(self._answering & known)),
         )
 
-    # -- links between pages
-
     def _take_step(self, step: NextStep) -> None:
         from torchyard_gui.windows.step_actions import StepActions
 
         StepActions(self.window, self.fleet, self.planning).take(step)
 
     def open_file(self, path: Path) -> None:
-        """Opens a topology file; the page shows its errors."""
+        """Opens a topology file. The Topology page shows any errors."""
         self._show_topology().open(path)
 
     def open_example(self) -> None:
@@ -287,7 +284,7 @@ class WindowConnections(QObject):
         return cast("TopologyPage", self.window.show_page("topology"))
 
     def _edit_copy(self, text: str) -> None:
-        """Opens a run's topology as a new document."""
+        """Opens the topology of a run as a new document."""
         self._show_topology().edit_copy(text)
 
     def _launch(self, source: TopologyFile) -> None:
@@ -317,10 +314,11 @@ class WindowConnections(QObject):
         cast("BookingsPage", self.window.show_page("bookings")).show_booking(booking_id)
 
     def _trust(self, host: str) -> None:
-        """Shows a host's key over the current page; the launch continues once it is trusted."""
-        cast("FleetPage", self.window.page("fleet")).trust(host)
+        """Shows the key of a host over the current page.
 
-    # -- status texts
+        A launch that waits for this key continues once it is trusted.
+        """
+        cast("FleetPage", self.window.page("fleet")).trust(host)
 
     def _host_changed(self, name: str) -> None:
         self._say_soon.start()
@@ -342,10 +340,8 @@ class WindowConnections(QObject):
         self.window.setWindowTitle(f"{self.document.name}[*] – Torchyard")
         self.window.setWindowModified(self.document.is_modified)
 
-    # -- lifetime
-
     def _after_first_paint(self) -> None:
-        """Starts slow work after the window is visible."""
+        """Starts slow work once the window is visible."""
         cast("TopologyPage", self.window.page("topology")).make_rest()
         self.window.make_pages()
         self.fleet.check()

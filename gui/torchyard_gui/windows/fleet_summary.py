@@ -14,7 +14,7 @@ from torchyard_gui.windows.status_bar import StatusText
 
 
 def fleet_texts(fleet: FleetModel) -> list[StatusText]:
-    """Returns how many hosts answer, and which do not or how many."""
+    """Returns texts with the number of hosts that answer, and about hosts that do not answer or have no agent."""
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
     hosts = fleet.hosts
@@ -28,7 +28,7 @@ def fleet_texts(fleet: FleetModel) -> list[StatusText]:
 
 
 def gpu_text(fleet: FleetModel) -> str:
-    """Returns the known number of GPUs, or "" without hosts."""
+    """Returns the number of known GPUs as text, or "" if the fleet is empty."""
     hosts = fleet.facts()
     if not hosts:
         return ""
@@ -63,7 +63,7 @@ def _silent(hosts: Sequence[HostStatus]) -> list[StatusText]:
 
 
 def _local(time: datetime) -> str:
-    """Returns a local time, with the date unless it is today."""
+    """Formats a local time, with the date unless it is today."""
     here = time.astimezone()
     return here.strftime("%H:%M" if here.date() == datetime.now().astimezone().date() else "%d %b %H:%M")
 

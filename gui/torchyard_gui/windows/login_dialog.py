@@ -1,4 +1,4 @@
-"""Dialog for passphrases, passwords and one-time codes of logins; the window stays usable."""
+"""Dialog for passphrases, passwords and one-time codes of logins. The window stays usable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 460
 
 
 class LoginDialog(QDialog):
-    """One question. Enter answers; Esc and any other way of closing give up."""
+    """Dialog with one question. Enter answers; Esc, or closing the dialog, gives up the question."""
 
     def __init__(self, waiting: WaitingQuestion, parent: QWidget | None = None):
         super().__init__(parent)
@@ -70,7 +70,7 @@ class LoginDialog(QDialog):
         return titles[question.kind].format(host=question.host)
 
     def _prompt(self, question: CredentialPrompt) -> str:
-        """Returns our own text for known questions, else the server's prompt."""
+        """Returns the window's own text for passphrases and passwords, or else the prompt of the server."""
         words = {CredentialKind.PASSPHRASE: self.tr("Passphrase"), CredentialKind.PASSWORD: self.tr("Password")}
         return words.get(question.kind, question.prompt)
 
@@ -82,7 +82,7 @@ class LoginDialog(QDialog):
 
 
 class LoginAsker(QObject):
-    """Shows the logins' questions over the active window, one at a time."""
+    """Shows the questions of logins over the active window, one at a time."""
 
     def __init__(self, window: QWidget, questions: LoginQuestions):
         super().__init__(window)
@@ -94,10 +94,10 @@ class LoginAsker(QObject):
 
     def _ask(self, waiting: WaitingQuestion) -> None:
         if waiting.is_answered:
-            return  # Withdrawn meanwhile.
-        # A window-modal dialog of the window below would block this one, so it becomes the parent.
+            return  # The question was withdrawn before it could be shown.
+        # A modal dialog blocks all windows but its own children, so that it has to be the parent of this dialog.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
-        # The parent's end deletes this dialog; the question remains.
+        # If the parent is deleted, so is this dialog, and the question has to be shown again.
         dialog.destroyed.connect(lambda: self._ask_again(waiting))
         self.dialog = dialog
         dialog.show()

@@ -36,7 +36,7 @@ DROPPED = (".yaml", ".yml", ".json", ".conf")
 
 @dataclass
 class _Place:
-    """A page of the rail; created when first shown."""
+    """A page of the navigation rail. It is created when it is first shown."""
 
     title: str
     make: Callable[[], QWidget]
@@ -44,7 +44,7 @@ class _Place:
 
 
 class MainWindow(QMainWindow):
-    """Shows pages by key without knowing their content; `connections` connects them."""
+    """Main window that shows pages by key. It does not depend on the pages; `connections` connects them."""
 
     painted = Signal()
     """Emitted once after the first paint, to start slow work."""
@@ -93,7 +93,7 @@ class MainWindow(QMainWindow):
 
     @cached_property
     def palette_(self) -> CommandPalette:
-        """The command palette; created on first use."""
+        """The command palette. It is created on first use."""
         from torchyard_gui.widgets.command_palette import CommandPalette
 
         return CommandPalette(
@@ -101,13 +101,15 @@ class MainWindow(QMainWindow):
         )
 
     def _first_size(self) -> QSize:
-        """FIRST_SIZE, or what the screen has room for with a frame around it."""
+        """Returns FIRST_SIZE, limited to the size of the screen without the window's frame."""
         return FIRST_SIZE.boundedTo(QGuiApplication.primaryScreen().availableSize() - FRAME).expandedTo(SMALLEST)
 
-    # -- pages
-
     def add_page(self, key: str, title: str, icon_name: str, make: Callable[[], QWidget]) -> None:
-        """Adds a page to the rail. `make` is called when it is first shown, or soon after the start."""
+        """Adds a page to the navigation rail.
+
+        Args:
+            make: Creates the page. It is called when the page is first shown, or soon after the start.
+        """
         frame = PageFrame()
         self._places[key] = _Place(title, make, frame)
         self.rail.add_page(title, icon_name)
@@ -116,7 +118,7 @@ class MainWindow(QMainWindow):
 
     @property
     def keys(self) -> list[str]:
-        """Keys of the pages in rail order."""
+        """The keys of the pages in the order of the navigation rail."""
         return list(self._places)
 
     @property
@@ -124,7 +126,7 @@ class MainWindow(QMainWindow):
         return self._current
 
     def page(self, key: str) -> QWidget:
-        """Returns a page; creates it if needed."""
+        """Returns a page. It is created if necessary."""
         place = self._places[key]
         page = place.frame.page
         if page is None:
@@ -148,7 +150,7 @@ class MainWindow(QMainWindow):
         return key in self._places and self._places[key].frame.page is not None
 
     def show_page(self, key: str) -> QWidget:
-        """Shows a page, for shortcuts, the rail and links between pages."""
+        """Shows a page, for shortcuts, the navigation rail and links between pages."""
         page = self.page(key)
         another = key != self._current
         self._current = key
@@ -157,7 +159,7 @@ class MainWindow(QMainWindow):
         self.stack.setCurrentIndex(number)
         self.refresh_status()
         if another:
-            # By default, Qt would focus the page's first widget.
+            # By default, Qt would focus the first widget of the page.
             page.setFocus(Qt.FocusReason.OtherFocusReason)
         self.page_shown.emit(key)
         return page
@@ -170,10 +172,8 @@ class MainWindow(QMainWindow):
                 QTimer.singleShot(0, self, self.make_pages)
                 return
 
-    # -- actions
-
     def page_actions(self, key: str) -> list[QAction]:
-        """Returns the actions of a page, none before it is created."""
+        """Returns the actions of a page. A page that was not created yet has none."""
         if not self.has_page(key):
             return []
         page = self.page(key)
@@ -181,32 +181,30 @@ class MainWindow(QMainWindow):
         return [*as_page(page).page_actions(), *more()]
 
     def all_actions(self) -> Iterator[QAction]:
-        """Returns the actions of all pages and the window."""
+        """Returns the actions of all pages and of the window."""
         for key in self._places:
             yield from self.page_actions(key)
         yield from self.actions_.all()
 
     def run_action(self, action: QAction) -> None:
-        """Triggers an action after showing its page."""
+        """Shows the page of an action and triggers the action."""
         for key in self._places:
             if action in self.page_actions(key) and key != self._current:
                 self.show_page(key)
         action.trigger()
 
     def cycle_panes(self, backwards: bool = False) -> None:
-        """Moves the focus to the next pane (F6)."""
+        """Moves the focus to the next pane (F6), or to the previous one if `backwards`."""
         page = self.page(self._current)
         panes = getattr(page, "panes", None)
         next_pane(self.rail, panes() if callable(panes) else [page], backwards)
 
     def open_menu(self) -> None:
-        """Opens the menu (F10)."""
+        """Opens the menu of the window (F10)."""
         self.menu.popup_at(self.rail.menu_button.mapToGlobal(QPoint(self.rail.menu_button.width() + 6, 0)))
 
-    # -- messages
-
     def set_fleet_texts(self, texts: list[StatusText], right: str = "") -> None:
-        """Sets the fleet's texts in the status bar, for all pages."""
+        """Sets the texts about the fleet in the status bar, which are shown on all pages."""
         self._fleet_texts = texts
         self._right_text = right
         self.refresh_status()
@@ -220,10 +218,8 @@ class MainWindow(QMainWindow):
         self._above.insertWidget(0, bar)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """Shows a short message; `urgent` for failures."""
+        """Shows a short message. `urgent` is for failures."""
         self.toast.say(text, urgent=urgent)
-
-    # -- events
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
@@ -250,8 +246,6 @@ class MainWindow(QMainWindow):
         self.closed.emit()
         event.accept()
 
-    # -- helpers
-
     def _keep_mode(self, mode: Mode) -> None:
         self.settings.mode = mode
 
@@ -265,7 +259,7 @@ class MainWindow(QMainWindow):
 
 
 def _file_of(event: QDropEvent) -> Path | None:
-    """Returns the single dragged file if its suffix is supported."""
+    """Returns the path of the dragged file if it is the only one and its suffix is supported, else None."""
     urls = event.mimeData().urls()
     if len(urls) == 1 and urls[0].isLocalFile():
         path = Path(urls[0].toLocalFile())
@@ -275,7 +269,7 @@ def _file_of(event: QDropEvent) -> Path | None:
 
 
 class PageFrame(QWidget):
-    """Container of a page, empty until the page is created."""
+    """Container of a page, which is empty until the page is created."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +286,7 @@ class PageFrame(QWidget):
 
 
 def next_pane(rail: NavigationRail, panes: Sequence[QWidget], backwards: bool) -> None:
-    """Moves the focus to the next pane with a focusable widget."""
+    """Moves the focus to the next pane that contains a focusable widget."""
     around: list[QWidget] = [rail, *(pane for pane in panes if pane.isVisible())]
     focus = QApplication.focusWidget()
     here = next((number for number, pane in enumerate(around) if focus is not None and _within(pane, focus)), 0)
@@ -320,10 +314,10 @@ def _first_field(pane: QWidget) -> QWidget | None:
 
 @runtime_checkable
 class Page(Protocol):
-    """A QWidget with these members.
+    """Interface of a page, which is also a QWidget.
 
-    Optional: `can_close() -> bool`, `panes() -> list[QWidget]` for F6, `more_actions()` (without shortcuts, created
-    when a menu or the palette first shows them) and a signal `status_changed`.
+    Optional members are `can_close() -> bool`, `panes() -> list[QWidget]` for F6, `more_actions()` for actions without
+    shortcuts that are created when a menu or the palette first shows them, and a signal `status_changed`.
     """
 
     title: str
@@ -336,5 +330,5 @@ class Page(Protocol):
 
 
 def as_page(widget: QWidget) -> Page:
-    """Casts a widget to Page, because Python cannot express the intersection of both types."""
+    """Casts a widget to Page, because Python has no intersection of types."""
     return cast("Page", widget)

@@ -1,4 +1,4 @@
-"""The navigation rail: a button per page, and the menu below."""
+"""The navigation rail: a button per page, and at its end the button of the menu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.widgets.layouts import vbox
 
 
 class NavigationRail(QFrame):
-    """Emits the chosen page; the window shows it."""
+    """Rail that emits the key of the chosen page. The window shows the page."""
 
     chosen = Signal(int)
     menu_wanted = Signal(QPoint)
@@ -30,7 +30,7 @@ class NavigationRail(QFrame):
         self._layout.addWidget(self.menu_button)
 
     def add_page(self, title: str, icon_name: str) -> None:
-        """Adds a button at the end."""
+        """Adds a button after the existing ones."""
         number = len(self._group.buttons())
         button = self._button(title, icon_name, 54)
         button.setCheckable(True)

@@ -1,4 +1,4 @@
-"""Notifications about runs: a message on any page, for screen readers too, and an alert in the task bar."""
+"""Notifications about runs on any page: a message, also for screen readers, and an alert in the task bar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class RunNotifications(QObject):
-    """Compares runs with their last known state; runs never seen live cause no message."""
+    """Reports changes of the states of runs. Runs that were never known to be live cause no message."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class RunNotifications(QObject):
         window: MainWindow,
         is_reported: Callable[[str], bool] = lambda run_id: False,
     ) -> None:
-        """Watches the runs of `model`.
+        """Starts with the current states of the runs in `model`.
 
         Args:
             shown: Returns the ID of the visible run, or "".
@@ -38,7 +38,7 @@ class RunNotifications(QObject):
         self._states = {run.run_id: run.state for run in model.runs}
 
     def refresh(self) -> None:
-        """Reports changes; not those that a host other than the primary assumes."""
+        """Reports changes since the last call. States reported by a host other than the primary are ignored."""
         sure = [run for run in self._model.runs if not run.reported_by]
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:
@@ -52,7 +52,7 @@ class RunNotifications(QObject):
         failed = run.state == "failed"
         if run.run_id != self._shown():
             self._window.say(text, urgent=failed)
-        elif not failed:  # The run's own page shows the reason.
+        elif not failed:  # The Runs page already shows the reason of the failure.
             announce(self._window, text)
         if not self._window.isActiveWindow():
             QApplication.alert(self._window)

@@ -1,4 +1,4 @@
-"""The status bar: the fleet's state and the page's texts."""
+"""The status bar, with texts about the fleet and the current page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StatusText = str | tuple[str, str]
 
 
 class StatusBar(QFrame):
-    """Texts from the left, with state marks, and one text at the right."""
+    """Bar with texts from the left, each with an optional state mark, and one text at the right."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -30,11 +30,11 @@ class StatusBar(QFrame):
 
     @property
     def texts(self) -> list[str]:
-        """Returns the current texts from the left."""
+        """The current texts from the left."""
         return [entry if isinstance(entry, str) else entry[1] for entry in self._entries]
 
     def say(self, texts: Iterable[StatusText], right: str = "") -> None:
-        """Replaces the texts; unchanged texts cost nothing."""
+        """Replaces the texts. Unchanged texts are not drawn again."""
         wanted = [entry for entry in texts if entry and (isinstance(entry, str) or entry[1])]
         self._right.setText(right)
         if wanted == self._entries:

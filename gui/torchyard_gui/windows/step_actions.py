@@ -1,4 +1,4 @@
-"""What the window does for each next step of an error."""
+"""Actions of the window for each kind of next step of an error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class StepActions:
-    """Shows the page of a step and begins it there."""
+    """Shows the page of a next step and starts the step on that page."""
 
     def __init__(self, window: MainWindow, fleet: FleetModel, planning: PlanningTime) -> None:
         self._window = window
         self._fleet = fleet
         self._planning = planning
-        # Any: the key of each entry is the type of its argument.
+        # The argument is Any, because each function accepts only the type that is its key.
         self.actions: dict[type[steps.NextStep], Callable[[Any], object]] = {
             steps.DeployAgent: self._deploy,
             steps.TrustKey: lambda step: cast("FleetPage", window.page("fleet")).trust(step.host),
@@ -88,12 +88,12 @@ class StepActions:
         planning = self._planning
         try:
             planning.choose(parse_planned_time(step.start, step.length, planning.zone, planning.now))
-        except TorchyardError as error:  # past by now
+        except TorchyardError as error:  # The planned time may have passed since the step was offered.
             self._window.say(error_text(error), urgent=True)
         self._topology  # noqa: B018 - shows the page
 
     def _book(self, step: steps.BookGpus) -> None:
-        # The dialog reads GPUs by name, so that the calendar need not be loaded yet.
+        # The dialog parses GPUs by name, so that the calendar need not be loaded yet.
         self._bookings.dialogs.book((step.gpus,), length(step.length))
 
     def _show_field(self, step: steps.SetField) -> None:

@@ -1,4 +1,4 @@
-"""A button on the empty canvas that opens the example, for new users."""
+"""Button on the empty canvas that opens the example, for new users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BELOW_MIDDLE = 52
 
 
 class OpenExampleButton(QPushButton):
-    """Button below the text of an empty canvas, visible while the document is new and nothing is drawn."""
+    """Button below the text of an empty canvas. It is visible while the document is new and empty."""
 
     def __init__(self, canvas: QWidget, document: TopologyDocument, action: QAction) -> None:
         super().__init__(action.text(), canvas)
@@ -50,6 +50,6 @@ EXAMPLE = Path("examples", "digits", "this-computer.yaml")
 
 
 def example_file() -> Path | None:
-    """Returns the example's path, or None if the installation lacks it."""
+    """Returns the path of the example, or None if the installation lacks it."""
     path = Path(torchyard_core.__file__).resolve().parents[2] / EXAMPLE
     return path if path.is_file() else None

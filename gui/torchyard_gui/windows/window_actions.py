@@ -1,4 +1,4 @@
-"""The window's own actions, which every page offers: go to a page, panes, theme, command palette, About dialog."""
+"""Actions of the window itself, available on every page: go to a page, panes, theme, command palette, About dialog."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchyard_gui.widgets.text_labels import label
 
 
 class WindowActions(QObject):
-    """QActions with text, optional shortcut and, as a property, the menu each belongs to.
+    """QActions with text, an optional shortcut, and the name of their menu as a property.
 
-    Emits a signal for each request; the window connects them.
+    Each request is emitted as a signal, which the window connects.
     """
 
     example_wanted = Signal()
@@ -36,7 +36,7 @@ class WindowActions(QObject):
         self._actions: list[QAction] = []
         self.open_example = self._make("file", self.tr("Open the example"), "file", self.example_wanted.emit)
         self.open_example.setToolTip(self.tr("Open a small training that runs on this computer"))
-        # Qt's standard shortcut for quit exists on few desktops only.
+        # Qt defines the standard shortcut for quit only on a few desktops.
         self.quit = self._make("file", self.tr("Quit"), "", window.close, "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
         self._pages_before = self._make("view", self.tr("Next pane"), "", lambda: self.pane_wanted.emit(False), "F6")
@@ -50,11 +50,11 @@ class WindowActions(QObject):
         about.setMenuRole(QAction.MenuRole.AboutRole)
 
     def all(self) -> list[QAction]:
-        """Returns the visible actions in menu order."""
+        """Returns the visible actions in the order of the menus."""
         return [action for action in self._actions if action.isVisible()]
 
     def add_page(self, key: str, title: str, icon_name: str, number: int) -> None:
-        """Adds the action that shows a page, with Ctrl and `number` as its shortcut."""
+        """Adds the action that shows a page. Its shortcut is Ctrl and `number`."""
         action = self._make(
             "view", self.tr("Go to {page}").format(page=title), icon_name, None, f"Ctrl+{number}", before=True
         )

@@ -1,4 +1,4 @@
-"""The menus File, Edit, View, Run and Help, filled from the actions of window and page each time they open."""
+"""The menus File, Edit, View, Run and Help, filled with the actions of the window and the page whenever they open."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ Actions = Callable[[], Iterable[QAction]]
 
 
 class WindowMenu(QMenu):
-    """A popup with five submenus. It is not attached to the window, because that would keep the shortcuts of hidden
-    pages active."""
+    """Popup with five submenus.
+
+    It is not attached to the window, because that would keep the shortcuts of hidden pages active.
+    """
 
     def __init__(self, page_actions: Actions, window_actions: Actions, parent: QWidget) -> None:
         super().__init__(parent)
@@ -35,11 +37,11 @@ class WindowMenu(QMenu):
 
     @cached_property
     def menus(self) -> dict[str, QMenu]:
-        """The five menus by name; created on first use."""
+        """The five submenus by name. They are created on first use."""
         return {name: self.addMenu(TITLES[name]) for name in NAMES}
 
     def popup_at(self, place: QPoint) -> None:
-        """Opens above and to the right of `place`."""
+        """Opens the menu above and to the right of a point."""
         self.fill()
         self.popup(QPoint(place.x(), place.y() - self.sizeHint().height() + 44))
 
@@ -57,7 +59,7 @@ class WindowMenu(QMenu):
 
 
 def _put(menu: QMenu, actions: Iterable[QAction]) -> None:
-    """Adds actions in order; those with a submenu at the position of its first action."""
+    """Adds actions in order. Actions of a submenu are added at the position of its first action."""
     within: dict[str, QMenu] = {}
     for action in actions:
         title = action.property(SUBMENU)
@@ -70,6 +72,6 @@ def _put(menu: QMenu, actions: Iterable[QAction]) -> None:
 
 
 def menu_of(action: QAction) -> str:
-    """Returns the menu of an action; by default Run."""
+    """Returns the name of the menu to which an action belongs, by default Run."""
     name = action.property(MENU)
     return name if name in NAMES else "run"

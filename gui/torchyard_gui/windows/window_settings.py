@@ -1,4 +1,4 @@
-"""Settings kept between starts in an INI file in the user's folder."""
+"""Settings of the window, stored in an INI file in the user's Torchyard folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RECENT = 10
 
 
 class WindowSettings:
-    """Read when the window opens, written when it closes; unreadable values count as missing."""
+    """Settings that are read when the window opens and written when it closes. Unreadable values count as missing."""
 
     def __init__(self, file: Path) -> None:
         self._settings = QSettings(str(file), QSettings.Format.IniFormat)
 
     @property
     def mode(self) -> Mode:
-        """Theme: light, dark or system."""
+        """The theme: light, dark or system."""
         mode = cast(str, self._settings.value("theme/mode", "system", type=str))
         return mode if mode in MODES else "system"
 
@@ -40,7 +40,7 @@ class WindowSettings:
 
     @property
     def recent_files(self) -> list[Path]:
-        """Recent topology files, the latest first."""
+        """The paths of recently used topology files, the latest first."""
         count = self._settings.beginReadArray("recent")
         found = []
         for number in range(min(count, RECENT)):
@@ -50,11 +50,11 @@ class WindowSettings:
         return found
 
     def remember_file(self, path: Path) -> None:
-        """Puts a file first in the recent files."""
+        """Moves or adds a file to the beginning of the recent files."""
         self._write_recent([path, *(other for other in self.recent_files if other != path)][:RECENT])
 
     def restore(self, window: QWidget) -> None:
-        """Restores position and size of the window."""
+        """Restores the position and size of the window."""
         geometry = self._settings.value("window/geometry")
         if isinstance(geometry, QByteArray):
             window.restoreGeometry(geometry)
@@ -66,13 +66,13 @@ class WindowSettings:
                 splitter.restoreState(state)
 
     def keep(self, window: QWidget) -> None:
-        """Stores position and size of the window and its splitters."""
+        """Stores the position and size of the window and the sizes of its splitters."""
         self._settings.setValue("window/geometry", window.saveGeometry())
         for splitter in _splitters(window):
             self._settings.setValue(f"splitters/{splitter.objectName()}", splitter.saveState())
 
     def sync(self) -> None:
-        """Writes the file."""
+        """Writes the INI file."""
         self._settings.sync()
 
     def _write_recent(self, files: list[Path]) -> None:
@@ -85,5 +85,5 @@ class WindowSettings:
 
 
 def _splitters(window: QWidget) -> list[QSplitter]:
-    """Returns the splitters with an object name, which identifies them across starts."""
+    """Returns the splitters that have an object name, which identifies them across starts."""
     return [splitter for splitter in window.findChildren(QSplitter) if splitter.objectName()]

@@ -1,4 +1,4 @@
-"""The audit log of a host."""
+"""Tests of the audit log of a host."""
 
 from __future__ import annotations
 

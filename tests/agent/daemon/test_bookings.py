@@ -1,4 +1,4 @@
-"""The daemon's part in bookings: snapshots, samples of the GPUs, and enforcement."""
+"""Tests of the daemon's booking support: calendar snapshots, GPU samples and enforcement."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ asyncio.run(serve_until_retired(sys.argv[2], hello, listener, []))
 
 
 class Daemon:
-    """A daemon as a process, with the fake NVML and many samples a second."""
+    """A daemon process with the fake NVML library and a short sampling interval."""
 
     def __init__(self, folder: Path):
         self.agent_dir = folder / "agent"
@@ -85,7 +85,7 @@ class Daemon:
         self.process = self._start()
 
     def gpus(self, *on_a: int, utilisation: int = 0) -> None:
-        """These processes are on the first of two GPUs."""
+        """Sets the processes that the fake NVML library lists on the first of two GPUs."""
         used = [(pid, 1000) for pid in on_a]
         write_gpus(self.gpus_file, [FakeGpu(A, compute=used, utilisation=utilisation), FakeGpu(B, utilisation=0)])
 
@@ -142,7 +142,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def lees(**changes: Any) -> dict[str, Any]:
-    """Lee has booked the first GPU, now."""
+    """Returns a current booking of the first GPU, owned by Lee."""
     return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
 
 
@@ -210,7 +210,8 @@ def test_use_of_another_owners_booking_is_warned_about_and_then_ended(
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.5)])
     assert sleeper.wait(60) == -signal.SIGTERM
     wait_until(lambda: "terminated" in daemon.whats())
-    assert daemon.whats()[:3] == ["observed", "warned", "terminated"]  # the fake GPU goes on listing what has ended
+    # The fake GPU continues to list the ended process, so further entries may follow.
+    assert daemon.whats()[:3] == ["observed", "warned", "terminated"]
     last = daemon.acts()[2]
     assert (last["pid"], last["owner"], last["persons"], last["outcome"]) == (sleeper.pid, "lee", ["kim"], "sent")
     assert last["dry_run"] is False
@@ -239,7 +240,7 @@ def test_processes_on_own_bookings_and_at_lower_levels_are_not_ended(
     wait_until(lambda: daemon.whats() == ["observed", "warned"])
     daemon.hand(lees(), logins=[login(ME, "kim", "lee")], enforcement=[enforcement("stop", 0.0)])
     wait_until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
-    time.sleep(0.3)  # some looks, in which nothing is to happen
+    time.sleep(0.3)  # Allow several samples, none of which may lead to an action.
     assert sleeper.poll() is None
     assert daemon.whats() == ["observed", "warned"]
 
@@ -251,7 +252,7 @@ def test_with_a_stale_calendar_use_is_noted_and_nothing_is_ended(
     stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
     daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
     wait_until(daemon.whats)
-    time.sleep(0.3)  # some looks, in which nothing is to happen
+    time.sleep(0.3)  # Allow several samples, none of which may lead to an action.
     assert daemon.whats() == ["observed"]
     assert sleeper.poll() is None
     status = daemon.call("bookings.status")
@@ -285,7 +286,7 @@ def test_evidence_is_collected_without_a_desktop(daemon: Daemon, busy: subproces
     daemon.hand(lees(), mine)
 
     def grown() -> Any:
-        """Times are in whole seconds, so that one has to pass."""
+        """Returns the evidence once it spans at least one second: its times are in whole seconds."""
         data = daemon.call("bookings.evidence")
         longer = [one for one in data["idle"] if one["seen"] > one["since"]]
         return data if longer and any(use["end"] > use["start"] for use in data["uses"]) else None
@@ -309,13 +310,13 @@ def test_gpus_that_a_run_holds_are_never_idle(daemon: Daemon) -> None:
         lock.bind(f"\0torchyard/gpu/{A}")
         daemon.hand(lees())
         wait_until(lambda: daemon.call("bookings.evidence")["idle"])
-        time.sleep(1.1)  # times are in whole seconds
+        time.sleep(1.1)  # Evidence has a resolution of one second.
         (idle,) = daemon.call("bookings.evidence")["idle"]
         assert idle["since"] == idle["seen"]
 
 
 def test_a_container_that_a_run_started_belongs_to_the_run(daemon: Daemon) -> None:
-    """This process is the run's keeper: it holds the GPU, and made the control group that the container is in."""
+    """The test process acts as the run's keeper: it locks the GPU and creates the container's control group."""
     import socket
 
     group = cgroup.create(os.urandom(6).hex(), "gpu-a")

@@ -1,4 +1,4 @@
-"""An archive's bytecode: complete files or none on a full disk."""
+"""Tests of an archive's bytecode files, which are either complete or absent, even on a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage collection by age and size, on real folders with real times."""
+"""Tests of garbage collection by age and size, on real folders with real file times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def old(path: Path, days: float) -> None:
 def a_run(
     base: Path, run_id: str, *, days: float, node: str = "gpu-a", size: int = 0, has_end: bool = True, archive: str = ""
 ) -> Path:
-    """A run's folder whose journal is that many days old."""
+    """Creates the folder of a run whose journal has the given age in days."""
     folder = base / "hosts" / node / "runs" / run_id
     (folder / "logs").mkdir(parents=True)
     (folder / "logs" / "worker-0.log").write_bytes(os.urandom(size))
@@ -65,7 +65,7 @@ def an_archive(base: Path, sha256: str, *, days: float, packed: bool = True) -> 
 
 @contextmanager
 def a_keeper(base: Path, run_id: str) -> Iterator[None]:
-    """A process at the address of the run's keeper."""
+    """A process that listens at the socket address of the run's keeper."""
     name = paths.random_socket(os.getuid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
         keeper.bind(name)
@@ -201,7 +201,7 @@ def test_no_snapshot_is_removed_during_an_upload(tmp_path: Path) -> None:
     do(tmp_path)
     assert folder.exists()
 
-    old(lock, 1)  # the upload was abandoned
+    old(lock, 1)  # A lock file of this age belongs to an abandoned upload.
     do(tmp_path)
     assert not folder.exists()
 

@@ -1,4 +1,4 @@
-"""Garbage collection of snapshots."""
+"""Tests of the garbage collection of snapshots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot(store: Path, *contents: str, used_days_ago: float = 0.0) -> str:
-    """A sealed snapshot of files with these contents, last used so long ago."""
+    """Creates a sealed snapshot of files with the given contents, last used at the given age."""
     manifest = []
     for number, content in enumerate(contents):
         data = content.encode()
@@ -45,7 +45,7 @@ def a_run_of(store: Path, host: str, root: str) -> None:
 
 
 def left(store: Path) -> tuple[set[str], set[str]]:
-    """(roots, contents of files) that are in the store."""
+    """Returns the snapshot roots and the contents of all files in the store."""
     files = [path for path in (store / "store" / "files").rglob("*") if path.is_file()]
     return {path.name for path in (store / "store" / "snapshots").iterdir()}, {path.read_text() for path in files}
 

@@ -1,4 +1,4 @@
-"""Garbage collection is triggered by requests, at most once an hour."""
+"""Tests that requests trigger garbage collection at most once an hour."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_the_hour_is_counted_across_daemons(tmp_path: Path, started: list[str]) 
     ask(tmp_path, 2)
     assert started == []
 
-    for wrong in (-3700, +3700):  # long ago, or a clock that was set back
+    # The recorded time is either more than an hour old, or in the future after the clock was set back.
+    for wrong in (-3700, +3700):
         os.utime(state, (time.time() + wrong,) * 2)
         ask(tmp_path, 2)
     assert started == ["begun", "begun"]

@@ -1,4 +1,4 @@
-"""The daemon's first answers, before it imports large modules."""
+"""Tests of the daemon's first answers, which precede the import of large modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def request(id: int, method: str) -> bytes:
 def serving(
     retiring: Callable[[dict[str, Any]], None] = lambda params: None,
 ) -> Iterator[tuple[str, list[Conversations | None], threading.Thread, list[str]]]:
-    """(address, results, thread, calls of `settle`) of a server on a thread of its own."""
+    """Runs a server in a thread; returns its address, results, thread and the calls of `settle`."""
     address = f"\0torchyard-test/{os.getpid()}/{os.urandom(4).hex()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)

@@ -1,4 +1,4 @@
-"""The order of versions, and the noted agent of a host."""
+"""Tests of the order of versions and of the recorded agent of a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reachability and throughput between two agents of one machine, over the loopback."""
+"""Tests of reachability and throughput between two agents on one machine, over the loopback interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = "127.0.0.1"
 
 
 class Desk:
-    """A desktop's connection, as far as these methods use it."""
+    """The part of a desktop's connection that the network probe uses."""
 
     def __init__(self) -> None:
         self.on_close: list[Callable[[], None]] = []
@@ -43,7 +43,8 @@ def test_held_ports_are_reachable_and_free_afterwards() -> None:
         assert there["ports"] == ports
         assert await b.reach(desk, {"token": "secret", "source": HERE, "targets": targets}) == []
         await a.close(desk, {"token": "secret"})
-        for port in ports:  # as torch's store binds: nothing lingers there
+        # torch's store binds the ports with SO_REUSEADDR, which succeeds because no connection is in TIME_WAIT.
+        for port in ports:
             with socket.socket() as rank:
                 rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 rank.bind((HERE, port))
@@ -53,7 +54,7 @@ def test_held_ports_are_reachable_and_free_afterwards() -> None:
         between(work)
     finally:
         held.release()
-    for port in ports:  # and without SO_REUSEADDR, once the run lets go
+    for port in ports:  # Without SO_REUSEADDR, binding succeeds once the run has released the ports.
         with socket.socket() as program:
             program.bind((HERE, port))
 
@@ -64,7 +65,8 @@ def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> N
     async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})
         assert there == {"address": translated, "ports": held.ports, "busy": False}
-        targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]  # as the router rewrites it
+        # A NAT router would translate the address in this way.
+        targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]
         assert await b.reach(desk, {"token": "secret", "source": translated, "targets": targets}) == []
         way = {"token": "secret", "address": HERE, "port": held.ports[0], "source": translated, "seconds": 0.1}
         assert (await b.pull(desk, way))["bytes_s"] > 0

@@ -1,4 +1,4 @@
-"""Logs by byte offset."""
+"""Tests of reading logs by byte offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of a host, as the daemon finds them on its disk."""
+"""Tests of the runs that the daemon finds on its host's disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_damaged_run_does_not_hide_others(tmp_path: Path, record: bytes, journ
 
 
 def test_a_scripts_folder_beside_the_runs_is_no_run(tmp_path: Path) -> None:
-    """`os.makedirs("../../data/mnist")`, as public scripts do, in a run's working folder."""
+    """Public scripts call `os.makedirs("../../data/mnist")` in the working folder of a run."""
     run = Path(paths.run_dir(str(tmp_path), "gpu-a", "20261123-042912-3f6a"))
     (run / "work").mkdir(parents=True)
     (run / "keeper.log").touch()
@@ -45,7 +45,7 @@ def test_a_scripts_folder_beside_the_runs_is_no_run(tmp_path: Path) -> None:
 
 
 class KeeperExits(Runs):
-    """The run's keeper exits during the look-up."""
+    """Runs of a host on which the keeper exits while the daemon looks it up."""
 
     async def keeper(self, run_id: str) -> Any:
         end = {"event": "run_ended", "state": "stopped", "reason": "by kim", "replicas": []}
@@ -63,7 +63,7 @@ def test_a_run_whose_keeper_exits_during_the_request_has_its_journaled_end(tmp_p
 
 
 class SlowStart(Runs):
-    """A keeper starts only when the test allows it."""
+    """Runs of a host on which a keeper starts only when the test allows it."""
 
     def __init__(self, agent_dir: str, node: str, keeper: Any) -> None:
         super().__init__(agent_dir, node)
@@ -81,7 +81,7 @@ class SlowStart(Runs):
 
 
 class FakeKeeper:
-    """The connection to a keeper that answers, or does not answer before the timeout."""
+    """The connection to a keeper that either answers or lets the call time out."""
 
     def __init__(self, status: dict[str, Any] | None) -> None:
         self._status = status

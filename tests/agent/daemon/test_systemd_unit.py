@@ -1,4 +1,4 @@
-"""The unit that starts the daemon after a reboot."""
+"""Tests of the systemd unit that starts the daemon after a reboot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHA256 = "ab" * 32
 
 
 def lingering(root: Path) -> str:
-    """A host that systemd has started, where this user lingers."""
+    """Creates the files of a host that was booted by systemd and on which this user has lingering enabled."""
     (root / "run/systemd/system").mkdir(parents=True)
     (root / "var/lib/systemd/linger").mkdir(parents=True)
     (root / "var/lib/systemd/linger" / pwd.getpwuid(os.getuid()).pw_name).touch()

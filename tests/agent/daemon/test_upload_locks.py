@@ -1,4 +1,4 @@
-"""Locks for uploads into a shared store."""
+"""Tests of locks for uploads into a shared store."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_a_lock_that_is_not_touched_becomes_stale(
     assert not b.take(ROOT, "desktop")
     now[0] += upload_locks.STALE_AFTER_S + 1
 
-    time.sleep(0.01)  # file times are that coarse
+    time.sleep(0.01)  # File times have a resolution of a few milliseconds.
     a.touch()
-    assert not b.take(ROOT, "desktop")  # it lives
+    assert not b.take(ROOT, "desktop")  # The lock was renewed, so its holder counts as alive.
 
     now[0] += upload_locks.STALE_AFTER_S + 1
     assert b.take(ROOT, "desktop")

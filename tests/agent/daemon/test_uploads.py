@@ -1,4 +1,4 @@
-"""Upload locks of desktops that disconnect, over a real connection."""
+"""Tests of the upload locks of desktops that disconnect, over a real connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keepers that a launch starts before it prepares them, with waiting interpreters: real keepers."""
+"""Tests of real keepers that a launch starts early, with waiting interpreters, before it prepares the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Scenario = Callable[[Runs], Awaitable[None]]
 
 @pytest.fixture
 def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
-    """Runs a scenario with the runs of a host; aborts the run at the end."""
+    """Runs a scenario with the runs of a host, and aborts the run at the end."""
     archive = Path(paths.archive_dir(str(tmp_path), ARCHIVE))
     archive.parent.mkdir(parents=True)
     archive.symlink_to(AGENT)
@@ -37,7 +37,7 @@ def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
             try:
                 await scenario(runs)
             finally:
-                with contextlib.suppress(RpcError):  # a keeper that leaves at this moment
+                with contextlib.suppress(RpcError):  # The keeper may exit during the call.
                     if await runs.keeper(RUN_ID) is not None:
                         await runs.forward("abort", {"run_id": RUN_ID})
                 await eventually(lambda: not waiting())
@@ -48,7 +48,7 @@ def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
 
 
 def waiting() -> list[int]:
-    """Interpreters of the run. A process that is executing its command has no environment, and is not found."""
+    """Returns the interpreters of the run; a process between fork and exec has no environment and is not found."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -78,9 +78,9 @@ def test_prepare_uses_the_keeper_that_warm_has_started(
     async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         assert len(await eventually(waiting)) == 1
-        assert await runs.list() == []  # a launch before `prepare` is not listed
+        assert await runs.list() == []  # A launch is not listed before `prepare`.
         prepared = await runs.prepare(prepare())
-        runs.end_warm(RUN_ID)  # has no effect after `prepare`
+        runs.end_warm(RUN_ID)  # `end_warm` has no effect after `prepare`.
         assert await eventually(lambda: _parents(waiting())) == [prepared["pid"]]
         assert [line["name"] for line in await runs.list()] == ["test"]
 
@@ -205,7 +205,7 @@ def test_a_retiring_daemon_waits_for_a_prepared_launch(run_scenario: Callable[[S
         assert not replaced.done()
         beginning = asyncio.ensure_future(runs.begin(method, {"run_id": RUN_ID}))
         await asyncio.wait({replaced}, timeout=0.2)
-        assert not replaced.done()  # the answer would be lost with the connection
+        assert not replaced.done()  # The answer would be lost with the connection, so the replacement waits.
         may_answer.set()
         await asyncio.wait_for(replaced, 60)
         await beginning

@@ -1,4 +1,4 @@
-"""Calendars for tests: kim and lee, a GPU or two, times in seconds."""
+"""Calendars for tests: bookings of Kim and Lee on one or two GPUs, with times in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence of idle bookings and of use."""
+"""Tests of the evidence of idle bookings and of GPU use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classification of processes on GPUs."""
+"""Tests of the classification of GPU processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def use(user: str, **changes: Any) -> Use:
 
 
 def root(user: str, *, by: int | None = 1001, known_by: str = LOGIN, container: str = "") -> Use:
-    """A process of root in the session of a user."""
+    """Returns a root process in the session of a user."""
     return use(user, uid=0, origin=Origin(by, known_by if by else "", True, container))
 
 

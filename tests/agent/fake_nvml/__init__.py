@@ -1,10 +1,10 @@
-"""A fake of NVIDIA's library: built with gcc, found through LD_LIBRARY_PATH as the real one would be.
+"""A fake NVML library, built with gcc and loaded through LD_LIBRARY_PATH like the real library.
 
     folder = build_fake_nvml(tmp_path)
     write_gpus(file, [FakeGpu("GPU-1")])
     subprocess.run(…, env={"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_FILE": str(file)})
 
-The lowest layer, and the only one that tests replace. Needs gcc.
+NVML is the only library that tests replace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SOURCE = Path(__file__).with_name("nvml.c")
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """Values of one GPU. Memory in MiB, power in mW; processes as (PID, MiB or None)."""
+    """The values of one GPU: memory in MiB, power in mW, processes as pairs of PID and memory (MiB or None)."""
 
     uuid: str
     name: str = "NVIDIA H100 80GB HBM3"
@@ -79,7 +79,10 @@ def write_gpus(
 ) -> None:
     """Sets the values that the library returns from now on.
 
-    `cuda`: as NVML counts, 12040 for 12.4. `init`: NVML's error at its start. `xids`: (GPU index, XID) so far.
+    Args:
+        cuda: CUDA version as NVML encodes it, 12040 for 12.4.
+        init: Error code of NVML's initialization.
+        xids: Pairs of GPU index and XID error that have occurred so far.
     """
     lines = [f"driver {driver}", f"cuda {cuda}", f"init {init}", *(f"xid {index} {code}" for index, code in xids)]
     for gpu in gpus:
@@ -90,10 +93,11 @@ def write_gpus(
 
 
 def build_fake_nvml(directory: Path, *, without: Sequence[str] = (), protected_field: bool = False) -> Path:
-    """Builds libnvidia-ml.so.1 into `directory` (made where absent) and returns it, for LD_LIBRARY_PATH.
+    """Builds libnvidia-ml.so.1 into `directory`, creating it if necessary; returns the folder for LD_LIBRARY_PATH.
 
-    `without`: functions that this library does not export, as an older driver's would not.
-    `protected_field`: the longer process structure of some 530 and 535 drivers.
+    Args:
+        without: Functions that the library does not export, as in an older driver.
+        protected_field: Whether the process structure has the additional field of some 530 and 535 drivers.
     """
     directory.mkdir(parents=True, exist_ok=True)
     command = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(directory / "libnvidia-ml.so.1")]

@@ -1,4 +1,4 @@
-"""A cluster for each test, whose processes end with the test."""
+"""Fixtures of keeper clusters, whose processes end with the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RunScenario = Callable[[Scenario], None]
 
 @pytest.fixture
 def run_scenario(tmp_path: Path) -> Iterator[RunScenario]:
-    """Runs a test's scenario in an event loop, with a cluster of its own."""
+    """Runs a test's scenario in an event loop with its own cluster."""
     cluster = KeeperCluster(tmp_path, os.urandom(6).hex())
 
     def run(scenario: Scenario) -> None:

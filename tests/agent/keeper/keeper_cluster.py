@@ -1,4 +1,4 @@
-"""Several "hosts" on one machine: keepers as real processes, each with an agent folder and an address of its own."""
+"""Several "hosts" on one machine: keepers as real processes, each with its own agent folder and address."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shell(code: str) -> list[str]:
 
 
 def replica(name: str, host: str, *commands: list[str], **changes: Any) -> dict[str, Any]:
-    """A replica as planned: a rank a command."""
+    """Returns a planned replica with one rank per command."""
     role, _, index = name.rpartition("-")
     trains = role in ("chief", "worker")
     argv = commands[0] if commands else []
@@ -80,7 +80,7 @@ CLUSTER = {
 
 
 class Host:
-    """A keeper's process, and a connection to it."""
+    """A keeper process and a connection to it."""
 
     def __init__(self, name: str, folder: Path, run_id: str, interpreter: str, environment: dict[str, str]):
         self.name = name
@@ -134,7 +134,7 @@ class Host:
         return self.prepared
 
     async def send_calendar(self, *bookings: dict[str, Any], taken: float | None = None) -> None:
-        """Sends a calendar as a daemon does; `taken` is now by default."""
+        """Sends a calendar as the daemon would; `taken` is the snapshot's time, now by default."""
         calendar = snapshot(*bookings, taken=time.time() if taken is None else taken)
         await self.call("calendar", snapshot=calendar)
 
@@ -143,7 +143,7 @@ class Host:
         return {"host": self.name, "address": self.prepared["address"], "gang_port": self.prepared["gang_port"]}
 
     def journal(self) -> list[dict[str, Any]]:
-        """Its whole lines."""
+        """Returns the complete lines of the journal."""
         path = self.run_dir / "journal.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -152,12 +152,12 @@ class Host:
         return [event["state"] for event in self.journal() if event["event"] == "run_state"]
 
     def reason(self) -> str:
-        """Of the run's last state; empty before it has one, and where it has none."""
+        """Returns the reason in the run's last state, or an empty string if there is none."""
         reasons = [event.get("reason", "") for event in self.journal() if event["event"] == "run_state"]
         return reasons[-1] if reasons else ""
 
     def ended(self) -> dict[str, Any]:
-        """The last event, once it is `run_ended`; else empty."""
+        """Returns the last event if it is `run_ended`, otherwise an empty dictionary."""
         events = self.journal()
         return events[-1] if events and events[-1]["event"] == "run_ended" else {}
 
@@ -165,12 +165,12 @@ class Host:
         return (self.run_dir.parent / "keeper.log").read_text()
 
     def output(self, replica: str, local_rank: int = 0) -> str:
-        """A rank's log so far; empty before it has one."""
+        """Returns a rank's log so far, or an empty string if it does not exist."""
         path = self.run_dir / "logs" / paths.log_name(replica, local_rank)
         return path.read_text() if path.exists() else ""
 
     async def exit_code(self, within_s: float = 60.0) -> int:
-        """The keeper's exit code, once it has ended."""
+        """Waits for the keeper's end; returns its exit code."""
         await eventually(lambda: self.process.poll() is not None, within_s)
         return int(self.process.returncode)
 
@@ -195,9 +195,10 @@ class KeeperCluster:
         warm: Callable[[str], dict[str, Any]] | None = None,
         **prepare: Any,
     ) -> list[Host]:
-        """Starts a keeper on each of these hosts and prepares it.
+        """Starts and prepares a keeper on each host.
 
-        `warm`: the parameters of `warm` by host; then the hosts are not prepared.
+        Args:
+            warm: Parameters of the `warm` call by host; if given, the hosts are not prepared.
         """
         waits = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in (timeouts or {}).items()}
         for name in names:
@@ -227,9 +228,10 @@ class KeeperCluster:
         spare_imports: list[str] | None = None,
         **policy: Any,
     ) -> None:
-        """`join` to the members, `start` to the primary, the first host.
+        """Sends `join` to the members and `start` to the primary, which is the first host.
 
-        `through`: the address of the primary for the members, if it is not the real one.
+        Args:
+            through: Address of the primary for the members, if it differs from the real one.
         """
         primary, *others = self.hosts.values()
         for other in others if joining else []:
@@ -258,7 +260,7 @@ class KeeperCluster:
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:
-        """`run_ended` of the primary, once every keeper has exited and no process of the run is left."""
+        """Waits until every keeper has exited and no process of the run is left; returns `run_ended` of the primary."""
         for host in self.hosts.values():
             assert await host.exit_code(within_s) == 0, host.log()
             assert "Traceback" not in host.log(), host.log()
@@ -266,7 +268,7 @@ class KeeperCluster:
         return next(iter(self.hosts.values())).ended()
 
     def left(self) -> list[int]:
-        """Processes of the run that live, other than the keepers."""
+        """Returns the live processes of the run except for the keepers."""
         keepers = {host.process.pid for host in self.hosts.values()}
         wanted = f"{MARK}={self.mark}".encode()
         found = []

@@ -1,4 +1,4 @@
-"""The users who launched and stopped a run, in its journal."""
+"""Tests that a run's journal names the users who launched and stopped the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose booking ends: real keepers, seconds instead of hours."""
+"""Tests of runs whose booking ends, with real keepers and durations of seconds."""
 
 from __future__ import annotations
 

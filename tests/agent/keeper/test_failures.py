@@ -1,4 +1,4 @@
-"""Failures of ranks, programs and hosts."""
+"""Tests of failures of ranks, programs and hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_failing_rank_ends_the_run_with_its_cause(run_scenario: RunScenario) -
         (b.run_dir / "work" / "go").touch()
         began = time.monotonic()
         ended = await cluster.end()
-        # All must end within 5 s, which a benchmark checks; a busy machine may need longer, but no rank the grace.
+        # A benchmark checks the limit of 5 s. A busy machine may need longer, but no rank may use its full grace.
         assert time.monotonic() - began < 15.0
         assert ended["state"] == "failed"
         assert ended["reason"] == "worker-0 on gpu-b: exited with 1: ValueError: bad batch"
@@ -55,7 +55,8 @@ def test_the_connection_error_of_a_peer_is_not_the_cause(run_scenario: RunScenar
         await eventually(lambda: "up" in a.output("worker-0") and "up" in b.output("worker-1"))
         (a.run_dir / "work" / "go").touch()
         await eventually(lambda: any(event.get("state") == "failed" for event in a.journal()))
-        (b.run_dir / "work" / "go").touch()  # before the cause is chosen: that is when all have ended
+        # worker-1 ends before the cause of the failure is chosen, which happens once all ranks have ended.
+        (b.run_dir / "work" / "go").touch()
         ended = await cluster.end()
         assert ended["reason"] == "worker-1 on gpu-b: exited with 1: KeyError: 'label'"
         assert states(ended) == {"worker-0": "failed", "worker-1": "failed"}
@@ -160,7 +161,7 @@ def test_a_lost_host_is_the_cause_of_its_peers_connection_errors(run_scenario: R
         await cluster.begin(replica("chief-0", "gpu-a", failing), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in a.states())
         b.process.kill()
-        b.process.wait()  # from here on the primary finds the connection broken
+        b.process.wait()  # After the keeper's exit, the primary detects the broken connection.
         (a.run_dir / "work" / "go").touch()
         assert await a.exit_code() == 0
         assert a.ended()["reason"] == "gpu-b was lost: the connection to its keeper broke"

@@ -1,4 +1,4 @@
-"""The keeper as a process: resources, internal errors, Python 3.9."""
+"""Tests of the keeper process: resources, internal errors and Python 3.9."""
 
 from __future__ import annotations
 

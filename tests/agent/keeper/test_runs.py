@@ -1,4 +1,4 @@
-"""Runs from start to end, over real keepers, sockets and processes."""
+"""Tests of runs from start to end, over real keepers, sockets and processes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(run_scenario: RunS
         await eventually(lambda: any(event["event"] == "report" for event in a.journal()))
         first = next(event for event in a.journal() if event["event"] == "report")
         assert (first["replica"], first["step"], first["loss"], first["first"]) == ("worker-0", 1, 2.5, True)
-        assert first["custom"] == {"accuracy": 0.5, "epoch": 3.0}  # apart from the journal's own epoch
+        # The reported epoch does not collide with the epoch of the journal itself.
+        assert first["custom"] == {"accuracy": 0.5, "epoch": 3.0}
         status = await a.call("status")
         assert status["first_step_at"] is not None
         assert status["metrics"]["worker-0"]["step"] == 1

@@ -1,4 +1,4 @@
-"""The fake NVML, built once for all tests that use the standard one."""
+"""Fixtures of the fake NVML library, built once for all tests that use its standard form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def nvml_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpu_file(tmp_path: Path) -> Path:
-    """The file with the values of the fake NVML."""
+    """The file with the values of the fake NVML library."""
     return tmp_path / "gpus"
 
 

@@ -1,4 +1,4 @@
-"""Programs that the telemetry's tests run and watch."""
+"""Programs that the telemetry tests run and observe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 AGENT = Path(__file__).resolve().parents[3] / "agent"
 OLDEST_PYTHON = Path.home() / ".pyenv" / "versions" / "3.9.18" / "bin" / "python"
 
-# Answers a line with the value of the expression in it, so that a test can look, change the world, and look again.
+# The program reads expressions line by line and prints their values, so that a test can change the system between two
+# queries.
 _CONVERSATION = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -24,13 +25,13 @@ for line in sys.stdin:
 
 
 class Conversation:
-    """A Python process that imports the agent and runs one line at a time."""
+    """A Python process that imports the agent and evaluates one line at a time."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self._process = process
 
     def say(self, line: str) -> Any:
-        """The value of an expression in brackets, or None of a statement."""
+        """Returns the value of an expression in brackets, or None for a statement."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
@@ -56,7 +57,7 @@ def conversation(environment: dict[str, str], python: str = sys.executable) -> I
 
 @contextmanager
 def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python program in a process group of its own, once it has printed its first line; all of it is killed after."""
+    """A Python program in its own process group, started up to its first line of output and killed at the end."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", source, *arguments],
         stdin=subprocess.PIPE,

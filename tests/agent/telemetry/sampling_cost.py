@@ -1,4 +1,4 @@
-"""The cost of sampling, measured by a program for tests and developers.
+"""A program for tests and developers that measures the cost of sampling.
 
     LD_LIBRARY_PATH=… FAKE_NVML_FILE=… python -I -S sampling_cost.py AGENT_FOLDER SAMPLES REPLICAS
 
@@ -26,13 +26,16 @@ os.killpg(0, 9)
 
 
 def memory(kind: str) -> float:
-    """MiB of this process: VmRSS or RssAnon."""
+    """Returns the memory of this process in MiB, from its VmRSS or RssAnon."""
     with open("/proc/self/status") as status:  # noqa: PTH123 - pathlib would count as memory of the sampler
         return next(int(line.split()[1]) for line in status if line.startswith(kind)) / 1024
 
 
 def start_replica() -> "tuple[int, int]":
-    """(PID, the end of a pipe whose closing ends it), by fork: subprocess would count as memory of the sampler."""
+    """Starts a replica; returns its PID and the pipe whose closing ends it.
+
+    Uses fork, because subprocess would add to the memory of the sampler.
+    """
     stdin, hold = os.pipe()
     ready, stdout = os.pipe()
     pid = os.fork()

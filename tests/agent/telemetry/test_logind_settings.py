@@ -1,4 +1,4 @@
-"""Hosts that end the processes of a login at its logout."""
+"""Tests of hosts that end the processes of a login at its logout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_agent.telemetry.logind_settings import ends_with_login
 
 
 def systemd(root: Path, settings: str = "", **drop_ins: str) -> str:
-    """A host that systemd has started, with this in its logind.conf and these drop-ins."""
+    """Creates the files of a host booted by systemd, with the given logind.conf and drop-ins."""
     (root / "run/systemd/system").mkdir(parents=True)
     folder = root / "etc/systemd/logind.conf.d"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Process trees with real children, threads and zombies."""
+"""Tests of process trees with real children, threads and zombies."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ for line in sys.stdin:
 
 
 TOLERANCE = 0.06
-"""Clock ticks and rounding, as a share of a CPU."""
+"""Tolerance for clock ticks and rounding, as a share of a CPU."""
 
 
 def used_s(pid: int) -> float:
-    """CPU time of a process so far."""
+    """Returns the CPU time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def open_files_of(pids: Iterable[int]) -> int:
-    """How many files about these processes are open here."""
+    """Returns the number of files below these processes' /proc folders that this process has open."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the folder's own, which is closed by now
+        with suppress(FileNotFoundError):  # The descriptor of the listing itself is closed by now.
             found.add(entry.readlink())
     return sum(Path(f"/proc/{pid}") in file.parents for pid in pids for file in found)
 
@@ -120,7 +120,7 @@ def test_a_busy_process_uses_one_cpu_and_its_memory_is_counted() -> None:
         before_the_second = time.monotonic(), used_s(busy.pid)
         share = float(trees.sample({"worker-0": [busy.pid]}, time.monotonic())["worker-0"]["cpu"])
         ended = time.monotonic(), used_s(busy.pid)
-        # Of CPU time and wall time, between two moments that this process may sleep through.
+        # The lower bound relates CPU time to wall time, because this process may sleep between two measurements.
         least = (before_the_second[1] - after_the_first[1]) / (ended[0] - began[0])
         most = (ended[1] - began[1]) / (before_the_second[0] - after_the_first[0])
         assert least - TOLERANCE <= share / 100 <= most + TOLERANCE
@@ -195,7 +195,7 @@ def test_the_owner_is_the_user_of_the_process_not_of_the_caller() -> None:
 
 
 def test_a_pid_that_cannot_be_seen_is_unknown() -> None:
-    beyond = 2**22 + 1  # no Linux gives PIDs above
+    beyond = 2**22 + 1  # The maximum PID on Linux is 2**22.
     assert Owners().of(beyond, 0.0)[0] == UNKNOWN
 
 

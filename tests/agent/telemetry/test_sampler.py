@@ -1,4 +1,4 @@
-"""Samples as the daemon takes them: in a small process, under the oldest Python too."""
+"""Tests of the daemon's sampler process, including under the oldest supported Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLEEPING = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
 
 
 def measure(python: str, environment: dict[str, str], samples: int, replicas: int) -> dict[str, Any]:
-    """The output of `sampling_cost` under this interpreter."""
+    """Returns the output of `sampling_cost` under the given interpreter."""
     command = [python, "-I", "-S", sampling_cost.__file__, str(AGENT), str(samples), str(replicas)]
     ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""XID errors in the kernel's log."""
+"""Tests of XID errors in the kernel log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synchronising the calendar: the order of its steps, and when it is repeated."""
+"""Tests of synchronizing the calendar: the order of its steps, and when it is repeated."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class NoPostgres(Exception):
 
 
 def bindir() -> Path:
-    """The folder of the server's programs. Raises NoPostgres."""
+    """Returns the folder of the server's programs. Raises NoPostgres."""
     found = [
         *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
         Path(shutil.which("initdb") or "/").parent,
@@ -62,11 +62,11 @@ class Cluster:
         return f"postgresql+psycopg://{person}@/{database}?host={self.folder}&port={self.port}"
 
     def tcp_url(self, person: str, database: str) -> str:
-        """The URL over TCP, which needs a password."""
+        """The URL over TCP, which requires a password."""
         return f"postgresql+psycopg://{person}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, person: str, database: str) -> psycopg.Connection:
-        """A connection for raw SQL that commits each statement."""
+        """Opens a connection for raw SQL that commits each statement."""
         return psycopg.connect(
             host=str(self.folder),
             port=self.port,
@@ -77,7 +77,7 @@ class Cluster:
         )
 
     def empty(self) -> str:
-        """Empties the team's database to its state after setup; a new database would take a second for each test."""
+        """Resets the team's database to its state after setup; creating a new database would take a second per test."""
         with self.connect("owner", "team") as connection:
             connection.execute(
                 "TRUNCATE gpus, series, bookings, booking_gpus, waitlist, uses, idle_evidence, rules, logins,"
@@ -99,7 +99,7 @@ class Cluster:
 
 @contextmanager
 def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
-    """Starts a server whose database `team` has the calendar, two members and an admin; removes it at the end."""
+    """Starts a server with a calendar in the database `team`, two members and an admin; removes it at the end."""
     programs = bindir()
     folder = Path(tempfile.mkdtemp(prefix="torchyard-pg-"))
     made = Cluster(folder, free_port(), {})
@@ -122,14 +122,14 @@ def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
             made.passwords.update({one.name: one.password for one in team.members if one.password})
             yield made
         finally:
-            if (folder / "data" / "postmaster.pid").exists():  # a test that failed may have left it stopped
+            if (folder / "data" / "postmaster.pid").exists():  # A failed test may have left the server stopped.
                 made.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """The user for initdb, which refuses to run as root."""
+    """Returns the user for initdb, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

@@ -1,4 +1,4 @@
-"""Fixtures: a calendar in an SQLite file, and in a PostgreSQL database."""
+"""Fixtures of calendars in an SQLite file and in a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.booking.teams import Clock, Team
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster]:
-    """One server for the session. Tests skip without PostgreSQL, and fail with CI=true."""
+    """One PostgreSQL server for the session. Without PostgreSQL, tests are skipped, or fail with CI=true."""
     try:
         with cluster() as running:
             yield running
@@ -31,7 +31,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def team(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Team]:
-    """A calendar of each kind, with eight GPUs on two hosts, and a host without GPUs."""
+    """A calendar of each kind, with eight GPUs on two hosts and a host without GPUs."""
     if request.param == "sqlite":
         made = Team(clock, None, f"sqlite:///{tmp_path / 'bookings.sqlite3'}")
     else:

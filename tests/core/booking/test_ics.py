@@ -1,4 +1,4 @@
-"""Export and import of iCalendar files, also read by another library; invalid files are refused."""
+"""Tests of iCalendar files: export and import, compatibility with another library, and refusal of invalid files."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def test_an_event_that_names_no_gpu_is_left_out_with_a_remark():
         event("DTSTART:yesterday", "SUMMARY:x"),
         event("DTSTART;TZID=Nowhere/Land:20310110T090000", "RRULE:FREQ=SOMETIMES"),
         event("SUMMARY:no start"),
-        event("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;INTERVAL=0"),  # would be expanded for ever
+        # An interval of 0 would be expanded endlessly.
+        event("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;INTERVAL=0"),
         event("DTSTART:20310110T090000Z", "RRULE:INTERVAL=1;FREQ=SECO", " NDLY"),
     ],
 )
@@ -145,7 +146,7 @@ GOOD = ("UID:good", "SUMMARY:good", "DTSTART:20310110T090000Z", "DTEND:20310110T
 def test_one_bad_event_is_listed_by_its_line_and_the_others_are_read(bad, why):
     text = several(GOOD, ("UID:bad", *bad), (*GOOD[:1], *GOOD[1:2], "DTSTART:20310111T090000Z", "DURATION:PT1H"))
     read = read_ics(text, zone="UTC", gpus=["GPU-a0"], **DAYS)
-    # The second event has the UID of the first, and is still another event.
+    # The second event has the UID of the first event, but is a different event.
     assert [(one.title, f"{one.start:%m-%d}") for one in read.drafts] == [("good", "01-10"), ("good", "01-11")]
     assert read.unread >= 1
     assert "(line 10): left out, " in read.remarks[0]
@@ -181,7 +182,8 @@ def test_what_is_repeated_for_ever_is_expanded_no_further_than_it_is_taken():
     read = read_ics(text, zone="UTC", gpus=["GPU-a0"], **{**DAYS, "until": until})
     assert len(read.drafts) == AT_MOST
     assert read.drafts[-1].start == datetime(2031, 1, 7, 9, tzinfo=UTC) + timedelta(days=AT_MOST - 1)
-    assert read.remarks == ("1096 events: only the first 1000 were taken",)  # and not 110,000
+    # The reader does not expand all 110,000 events.
+    assert read.remarks == ("1096 events: only the first 1000 were taken",)
 
 
 def test_a_file_that_takes_too_long_is_listed_from_there(monkeypatch):
@@ -270,7 +272,7 @@ def test_a_zone_that_cannot_be_read_leaves_the_events_of_others():
 
 
 def test_a_file_of_another_calendar_is_read(tmp_path: Path):
-    """As written by Google and Outlook: an own VTIMEZONE, folded lines, an alarm."""
+    """The sample has the style of Google and Outlook: its own VTIMEZONE, folded lines, an alarm."""
     zone = (
         "BEGIN:VTIMEZONE", "TZID:W. Europe Standard Time", "BEGIN:STANDARD", "DTSTART:16010101T030000",
         "TZOFFSETFROM:+0200", "TZOFFSETTO:+0100", "RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=10", "END:STANDARD",

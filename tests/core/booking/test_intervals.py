@@ -1,4 +1,4 @@
-"""Arithmetic of intervals, against sets of minutes."""
+"""Tests of interval arithmetic, compared with sets of minutes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def interval(start: int, end: int) -> Interval:
 
 
 def minutes(*intervals: Interval) -> set[int]:
-    """All minutes whose start lies in one of the intervals."""
+    """Returns all minutes whose start lies in one of the intervals."""
     return {minute for minute in range(LENGTH) if any(one.start <= at(minute) < one.end for one in intervals)}
 
 

@@ -1,4 +1,4 @@
-"""Pure decisions on what the calendar allows a launch to use."""
+"""Tests of pure decisions on the GPUs and hosts that the calendar lets a launch use."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torchyard_core.booking.launch_availability import (
     hosts_limited_to,
     hosts_with_gpus,
     hosts_without_booked,
+    hosts_without_closed,
     keeps_until,
     own_bookings,
     proposed_length,
@@ -68,8 +69,10 @@ SERVERS = "  - {name: s, role: ps, replicas: 1}\n"
 def test_a_plan_takes_its_gpus_and_the_cpu_slots_of_hosts_without() -> None:
     made = planned(ONE + SERVERS)
     assert slots_of_plan(made, HOSTS, CATALOGUE) == ("GPU-a0", "big-cpu:cpu")
-    assert slots_of_plan(made, HOSTS, ["GPU-a0"]) == ("GPU-a0",)  # one that the calendar does not have is not booked
-    assert slots_to_book(("GPU-a0", "big-cpu:cpu")) == ("GPU-a0",)  # servers share their hosts
+    # A slot that is missing from the calendar is not booked.
+    assert slots_of_plan(made, HOSTS, ["GPU-a0"]) == ("GPU-a0",)
+    # Servers share their hosts, so no CPU slot is booked.
+    assert slots_to_book(("GPU-a0", "big-cpu:cpu")) == ("GPU-a0",)
     assert slots_to_book(("big-cpu:cpu",)) == ("big-cpu:cpu",)
 
 
@@ -83,7 +86,7 @@ def test_a_run_goes_round_what_others_have_booked() -> None:
     left = hosts_without_booked(HOSTS, way)
     (replica,) = planned(ONE, left).replicas
     assert (replica.host, [gpu.uuid for gpu in replica.gpus]) == ("gpu-b", ["GPU-b0"])
-    # GPUs that are booked leave their host's CPUs to others; a host without GPUs is booked as a whole.
+    # A host whose GPUs are booked can still run servers of others; a host without GPUs is booked as a whole.
     for hosts in (left, hosts_limited_to(HOSTS, ["GPU-b0"], way)):
         (server,) = planned(SERVERS, hosts).replicas
         assert server.host in ("gpu-a", "gpu-b")
@@ -115,6 +118,17 @@ def test_a_run_in_ones_own_booking_gets_exactly_its_gpus() -> None:
     assert holds_slots(own, ("GPU-b1", "big-cpu:cpu"))
     assert not holds_slots(own, ("GPU-b0", "GPU-b1"))
     assert not planned(TWO_HOSTS, hosts_limited_to(HOSTS, own.gpus, {})).can_start
+
+
+def test_excluded_gpus_are_reported_with_the_reason() -> None:
+    outside = hosts_limited_to(HOSTS, ["GPU-c0"], {})
+    assert "(4 outside the booking)" in planned(ONE, outside).problems[0].message
+    pinned = planned(ONE + "pins: {worker-0: gpu-a:0}\n", outside).problems[0].message
+    assert "pinned to gpu-a:0, which is outside the booking" in pinned
+    closed = hosts_without_closed(HOSTS, {"GPU-a0", "GPU-a1", "GPU-b0", "GPU-b1"})
+    assert "(4 closed by the team's rules)" in planned(ONE, closed).problems[0].message
+    used = tuple(replace(host, gpu_users={gpu.uuid: "kim" for gpu in host.gpus}) for host in closed)
+    assert "(4 used by kim)" in planned(ONE, used).problems[0].message
 
 
 def test_a_run_without_gpus_stays_on_the_hosts_whose_cpus_are_booked() -> None:
@@ -152,6 +166,7 @@ def test_the_proposed_length_is_a_quarter_more_than_the_last_run_took() -> None:
         return RunRecord("r", name, "", "gpu-a", ("gpu-a",), NOW.isoformat(), state, ended=ended)
 
     assert proposed_length([record("x", 60), record("x", 6000)], "x") == timedelta(minutes=75)
-    assert proposed_length([record("x", 61)], "x") == timedelta(minutes=90)  # whole quarters of an hour
+    # The proposed length is rounded to whole quarters of an hour.
+    assert proposed_length([record("x", 61)], "x") == timedelta(minutes=90)
     assert proposed_length([record("y", 60), record("x", 5, "failed")], "x") == 8 * HOUR
     assert proposed_length([], "x") == 8 * HOUR

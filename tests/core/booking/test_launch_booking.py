@@ -1,4 +1,4 @@
-"""A launch on a booking of an earlier run, or on an idle one, which must not be released meanwhile."""
+"""Tests of launches on a booking of an earlier run or on an idle booking, which must not be released meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def history(tmp_path: Path) -> History:
 
 
 def booked(calendar: Calendar, run_id: str | None) -> Booking:
-    """A booking of all GPUs of the first host since an hour ago, with or without a run."""
+    """Creates a booking of all GPUs of the first host that began an hour ago, with or without a run."""
     store = calendar.store()
     now = store.now()
     gpus = tuple(slot.id for slot in store.slots() if slot.host == HOSTS[0].name)
@@ -47,7 +47,7 @@ def note(history: History, run_id: str, state: str, booking: Booking, ended: str
 
 
 def launch(calendar: Calendar, run_id: str, length: timedelta | None = None) -> LaunchBooking:
-    """The part of a launch before any process starts."""
+    """Runs the part of a launch before any process starts."""
     launching = LaunchBooking(calendar, "UTC", BookingOptions(length=length))
     way = launching.choices(HOSTS)[0]
     reserved = launching.settle(planned(ONE, way), run_id, "work", lambda question: False)
@@ -61,8 +61,8 @@ def test_a_booking_whose_run_has_ended_stays_with_the_run_that_is_launched_on_it
     booking = booked(calendar, "run-a")
     now = calendar.store().now().isoformat()
     note(history, "run-a", "failed", booking, now)
-    launching = launch(calendar, "run-c", timedelta(hours=9))  # which made it longer
-    assert end_bookings(calendar.store(), history, {}, HALF_AN_HOUR) == ()  # while it is launched
+    launching = launch(calendar, "run-c", timedelta(hours=9))  # The launch extends the booking.
+    assert end_bookings(calendar.store(), history, {}, HALF_AN_HOUR) == ()  # The run is still being launched.
     launching.begun()
     note(history, "run-c", "running", booking)
     assert end_bookings(calendar.store(), history, {}, HALF_AN_HOUR) == ()
@@ -96,4 +96,5 @@ def test_a_second_run_on_a_booking_keeps_it_until_both_have_ended(calendar: Cale
 def test_a_booking_is_in_use_from_its_launch_on(calendar: Calendar) -> None:
     booking = booked(calendar, None)
     launch(calendar, "run-c")
-    assert calendar.store().booking(booking.id).state is State.ACTIVE  # before anything runs that an agent could see
+    # The booking becomes active before an agent can observe a process.
+    assert calendar.store().booking(booking.id).state is State.ACTIVE

@@ -1,4 +1,4 @@
-"""Series across clock changes: local times stay, UTC times move, hours are counted in UTC."""
+"""Tests of series across clock changes: local times stay, UTC times move, hours are counted in UTC."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_weekly_at_nine_stays_at_nine_on_the_wall(zone, local, expected):
 @pytest.mark.parametrize(
     ("zone", "local", "expected"),
     [
-        # 02:30 is skipped on 29 March: as if the clocks had not been put forward, 03:30 CEST.
+        # 02:30 does not exist on 29 March; it is read with the offset before the change, which is 03:30 CEST.
         ("Europe/Berlin", "2026-03-28 02:30", ["03-28 01:30Z", "03-29 01:30Z", "03-30 00:30Z"]),
-        # 02:30 is there twice on 25 October: the first, CEST.
+        # 02:30 occurs twice on 25 October; the first occurrence, in CEST, is used.
         ("Europe/Berlin", "2026-10-24 02:30", ["10-24 00:30Z", "10-25 00:30Z", "10-26 01:30Z"]),
         ("America/New_York", "2026-03-07 02:30", ["03-07 07:30Z", "03-08 07:30Z", "03-09 06:30Z"]),
         ("America/New_York", "2026-10-31 01:30", ["10-31 05:30Z", "11-01 05:30Z", "11-02 06:30Z"]),

@@ -1,4 +1,4 @@
-"""Release of bookings whose runs have ended."""
+"""Tests of the release of bookings whose runs have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of times in English and Korean, also across clock changes."""
+"""Tests of parsing times in English and Korean, including times across clock changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
     [
         ("fri 17:00", "Fri 2026-11-27 17:00"),
         ("FRIDAY 5 PM", "Fri 2026-11-27 17:00"),
-        ("mon 11:00", "Mon 2026-11-23 11:00"),  # today, as it has not passed
+        ("mon 11:00", "Mon 2026-11-23 11:00"),  # 11:00 has not passed yet today, so `mon` is today.
         ("mon 9:00", "Mon 2026-11-30 09:00"),
         ("next monday", "Mon 2026-11-30 00:00"),
         ("next fri 9", "Fri 2026-11-27 09:00"),
@@ -36,7 +36,7 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("day after tomorrow 9", "Wed 2026-11-25 09:00"),
         ("25.11. 14:00", "Wed 2026-11-25 14:00"),
         ("25.11.2027 14:00", "Thu 2027-11-25 14:00"),
-        ("1.11.", "Sun 2026-11-01 00:00"),  # passed lately: this year's, which a booking refuses
+        ("1.11.", "Sun 2026-11-01 00:00"),  # A recent date belongs to the current year; a booking refuses it as past.
         ("1.2.", "Mon 2027-02-01 00:00"),
         ("Nov 25 9pm", "Wed 2026-11-25 21:00"),
         ("25th November, 12am", "Wed 2026-11-25 00:00"),
@@ -44,7 +44,7 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("Jan 2, 2028 9:00", "Sun 2028-01-02 09:00"),
         ("jan 2 9:00", "Sat 2027-01-02 09:00"),
         ("fri 27 nov 2026 9:00", "Fri 2026-11-27 09:00"),
-        ("Fri 2026-11-27 17:00", "Fri 2026-11-27 17:00"),  # as commands print it
+        ("Fri 2026-11-27 17:00", "Fri 2026-11-27 17:00"),  # Commands print times in this format.
         ("24:00", "Tue 2026-11-24 00:00"),
         ("fri 24:00", "Sat 2026-11-28 00:00"),
         ("2026-11-25 24:00", "Thu 2026-11-26 00:00"),
@@ -86,7 +86,7 @@ DATES = ("%d.%m.%Y", "%-d.%-m.", "%b %-d", "%-d %B %Y", "%Y-%m-%d", "%G-W%V-%u",
 
 @pytest.mark.parametrize("month", range(1, 13))
 def test_each_day_is_read_as_that_date(month: int) -> None:
-    """dateparser alone takes `1.11.` for 01:11."""
+    """The library dateparser alone reads `1.11.` as 01:11."""
     for day in (1, 2, 9, 10, 12, 13, 28):
         wanted = datetime(2027, month, day, tzinfo=BERLIN)
         for pattern in DATES:
@@ -97,7 +97,8 @@ def test_each_day_is_read_as_that_date(month: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "hours"),
     [
-        ("tomorrow 9", "tomorrow 17", 8),  # was 32: the second `tomorrow` counted from the first
+        # Regression: the result was 32 hours, because the second `tomorrow` was relative to the first.
+        ("tomorrow 9", "tomorrow 17", 8),
         ("fri 17:00", "fri 22:00", 5),
         ("tomorrow 22:00", "06:00", 8),
         ("tomorrow 9", "24:00", 15),
@@ -155,7 +156,7 @@ def test_the_two_equal_times_of_an_autumn_night_show_their_offsets() -> None:
     assert full_span(NOW, NOW + timedelta(hours=8), ZONE).startswith(
         "from Mon 2026-11-23 10:15 to Mon 2026-11-23 18:15 ("
     )
-    # What commands propose can be read again.
+    # Times that commands propose can be parsed.
     for one in (start, end):
         assert moment(command_time(one, ZONE), ZONE, NOW) == one
 

@@ -1,4 +1,4 @@
-"""Runs commands and checks what holds for each: no traceback, and JSON with --json."""
+"""Runs commands and checks general requirements: no traceback, and valid JSON with `--json`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ class Done:
 
 
 def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Done:
-    """Runs the command to its end, which must be with `code`. `stdin`: the file that it reads there.
+    """Runs a command in this process to its end, and asserts its exit code.
 
-    In this process: a new interpreter for each of some hundred commands would take a minute. Where it matters that
-    the command is a process, tests use `desktop.start`.
+    Starting an interpreter for each of some hundred commands would take a minute. Tests that need the command as a
+    separate process use `desktop.start`.
+
+    Args:
+        code: Expected exit code.
+        stdin: File that the command reads as its standard input.
     """
     stdout, stderr = io.StringIO(), io.StringIO()
     command = ["torchyard", "--home", str(desktop.home), *map(str, arguments)]
@@ -51,14 +55,14 @@ def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: st
 
 
 def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Any:
-    """The answer of the command with `--json`."""
+    """Runs the command with `--json`; returns the parsed output."""
     return json.loads(torchyard(desktop, *arguments, "--json", code=code, stdin=stdin).stdout)
 
 
 def daemons_on(host: LabHost) -> list[int]:
-    """Process IDs of Torchyard's daemons on a host: children of its first process; all others belong to a login.
+    """Returns the process IDs of Torchyard's daemons on a host: children of its first process, which are not logins.
 
-    A process that has just forked a daemon may be a child of the first for a moment, after its login has ended.
+    For a moment after its login has ended, a process that has just forked a daemon may be such a child, too.
     """
     found: list[int] = []
     for _ in range(100):
@@ -73,5 +77,5 @@ def daemons_on(host: LabHost) -> list[int]:
 
 
 def ours_on(host: LabHost) -> Path:
-    """The agent's folder there."""
+    """Returns the agent's folder on the host."""
     return host.home / ".torchyard"

@@ -1,4 +1,4 @@
-"""Each command's help has a description and an example."""
+"""Tests that each command's help has a description and an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unexpected exceptions and unusual environments of the command: never a traceback."""
+"""Tests of unexpected exceptions and unusual environments of the command, which never print a traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MakeDesktop = Callable[..., Desktop]
 
 
 def shell(desktop: Desktop, command: str, *, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Runs `command` by a shell in which `$T` is `torchyard --home …`."""
+    """Runs `command` in a shell in which `$T` is `torchyard --home …`."""
     given = {**desktop.environment(env), "T": " ".join(desktop.command())}
     return subprocess.run(
         ["bash", "-c", command], env=given, cwd=desktop.directory, capture_output=True, timeout=60, check=False
@@ -60,7 +60,7 @@ def test_an_unexpected_error_is_a_sentence(
 def test_a_broken_pipe_to_another_program_is_no_reader_who_has_gone(
     make_desktop: MakeDesktop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """click ends a command silently at any broken pipe."""
+    """The library click silently ends a command at any broken pipe, so other pipes than stdout need a test."""
 
     def break_down(chosen: CommandContext) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")

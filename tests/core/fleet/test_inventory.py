@@ -1,4 +1,4 @@
-"""The fleet file: problems with line numbers, and edits that keep comments."""
+"""Tests of the fleet file: problems with line numbers, and edits that keep comments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def names(path: Path) -> list[str]:
     return [host.name for host in read_fleet(path).usable().hosts]
 
 
-# Reading
+# Tests of reading the fleet file
 
 
 def test_every_key_of_the_format_is_read(fleet: Path) -> None:
@@ -173,7 +173,7 @@ def test_ports_that_are_none(text: str) -> None:
         parse_ports(text)
 
 
-# Writing
+# Tests of editing the fleet file
 
 
 def test_the_first_host_makes_a_private_file_that_keeps_this_computer(fleet: Path) -> None:

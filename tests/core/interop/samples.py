@@ -1,4 +1,4 @@
-"""Documents of the systems' own guides, shortened."""
+"""Shortened documents from the guides of other systems."""
 
 from __future__ import annotations
 

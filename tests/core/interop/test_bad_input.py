@@ -1,4 +1,4 @@
-"""Errors of documents: syntax errors and other formats are distinguished, with line and allowed values."""
+"""Tests of errors of documents: syntax errors and other formats are distinguished, with line and allowed values."""
 
 from __future__ import annotations
 

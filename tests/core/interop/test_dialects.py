@@ -1,4 +1,4 @@
-"""Variants of documents: other spellings, surrounding blocks, and shell around a command."""
+"""Tests of variants of documents: other spellings, surrounding blocks, and shell syntax around a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide has a section for each format, with an example that is read."""
+"""Tests that the guide has a section for each format, with an example that can be imported."""
 
 from __future__ import annotations
 

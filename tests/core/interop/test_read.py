@@ -1,4 +1,4 @@
-"""Import of documents from the systems' own guides, and export of the resulting topologies."""
+"""Tests of importing documents from the systems' own guides, and of exporting the resulting topologies."""
 
 from __future__ import annotations
 

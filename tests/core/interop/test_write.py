@@ -1,5 +1,7 @@
-"""Documents for cluster managers start what the topology says: their scripts are run here, with the managers' own
-commands played by a few lines of shell."""
+"""Tests that documents for cluster managers start the processes of the topology.
+
+The exported scripts run in the test; a few lines of shell simulate the commands of the cluster managers.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def whole() -> Topology:
 
 @dataclasses.dataclass
 class Started:
-    """What one replica was started with."""
+    """The command line and environment of a started replica."""
 
     command: str
     tf: Any
@@ -64,7 +66,7 @@ class Started:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder of commands that write down how they were called."""
+    """A folder of commands that record how they were called."""
     (tmp_path / "out").mkdir()
     for name in ("python", "torchrun"):
         _program(tmp_path / name, PRINT.format(out=tmp_path / "out"))
@@ -79,7 +81,7 @@ def _program(path: Path, text: str) -> None:
 
 
 def run(place: Path, command: list[str], **env: str) -> list[Started]:
-    """All that was started, by command."""
+    """Runs a command; returns all started replicas, ordered by command line."""
     path = f"{place}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(command, env={"PATH": path, **env}, cwd=place, check=True, timeout=20)
     found = []
@@ -99,7 +101,7 @@ def run(place: Path, command: list[str], **env: str) -> list[Started]:
 
 
 def expanded(text: str, **env: str) -> str:
-    """As the kubelet hands a command on."""
+    """Expands variables as the kubelet does before it runs a command."""
 
     def one(match: re.Match[str]) -> str:
         return "$" if match[1] else env.get(match[2], match[0])
@@ -119,7 +121,7 @@ def test_a_slurm_script_starts_each_replica_with_its_own_task(place: Path) -> No
     assert chief.rest == "MODE=a b READY=1"
     cluster = {"chief": ["a:2222"], "worker": ["b:2223", "c:2223"], "ps": ["d:2224", "e:2224"]}
     tasks = {(one.tf["task"]["type"], one.tf["task"]["index"]) for one in started}
-    # The chief's end is the run's here, so that those who serve may be stopped before they have begun.
+    # The run ends with the chief, so servers and the evaluator may be stopped before they have begun.
     assert tasks <= {("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1), ("evaluator", 0)}
     assert all(one.tf["cluster"] == cluster for one in started)
     assert all(one.spec["cluster"]["workerpool2"] == ["d:2224", "e:2224"] for one in started)

@@ -1,4 +1,4 @@
-"""Specs of replicas as sent to hosts, for one-line topologies in tests."""
+"""Specifications of replicas as sent to hosts, for one-line topologies in tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAINERS_ONLY = (
 )
 STORE = "10.0.0.1:4000"
 
-# Host number n is at 10.0.0.n, and holds ports from n000 on.
+# Host number n has the address 10.0.0.n and reserves ports from n000.
 HOSTS = [host("one", 8), host("two", 8), host("three")]
 
 
@@ -46,7 +46,7 @@ def launched(
     trial: str | None = None,
     sites: Mapping[str, PreparedHost] | None = None,
 ) -> dict[str, ReplicaAssignment]:
-    """The spec of every replica by name."""
+    """Returns the specification of every replica by name."""
     hosts = HOSTS if hosts is None else hosts
     planned = plan(what, hosts)
     assert planned.problems == ()

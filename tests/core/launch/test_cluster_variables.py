@@ -1,4 +1,4 @@
-"""CLUSTER_SPEC and TF_CONFIG, the addresses of the cluster for other frameworks."""
+"""Tests of CLUSTER_SPEC and TF_CONFIG, which hold the addresses of the cluster for other frameworks."""
 
 from __future__ import annotations
 

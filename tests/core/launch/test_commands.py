@@ -1,4 +1,4 @@
-"""The command line of every rank, and its placeholders."""
+"""Tests of the command line of every rank, and of its placeholders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confirmation of large files and folders before they are read."""
+"""Tests of the confirmation of large files and folders before they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment of every rank."""
+"""Tests of the environment of every rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Program, Strategy, StrategyKind
 from torchyard_roles.environment import Options, read
 
-# torchrun's contract
+# Tests of torchrun's contract
 
 
 def test_trainers_see_torchrun_s_contract_with_a_replica_with_gpus_for_a_node() -> None:
@@ -60,7 +60,7 @@ def test_trainers_see_torchrun_s_contract_with_a_replica_with_gpus_for_a_node() 
 
 
 def nodes(run: dict[str, ReplicaAssignment]) -> list[tuple[str, ...]]:
-    """(LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE) of each rank."""
+    """Returns (LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE) of each rank."""
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     ranks = [rank["env"] for share in run.values() if share["trainer"] for rank in share["ranks"]]
     return [tuple(env[name] for name in names) for env in ranks]
@@ -143,7 +143,7 @@ def test_who_does_not_train_sees_nothing_of_the_trainers_world(name: str) -> Non
     assert found["TORCHELASTIC_ERROR_FILE"] == f"/runs/{share['host']}/errors/{name}.0.json"
 
 
-# Threads
+# Tests of threads
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_program_s_own_thread_count_wins() -> None:
     assert env(run["worker-0"])["OMP_NUM_THREADS"] == "4"
 
 
-# GPUs and network
+# Tests of GPUs and network
 
 
 def test_every_rank_of_a_replica_sees_all_its_gpus_by_uuid() -> None:
@@ -206,7 +206,7 @@ def test_an_unknown_interface_is_left_to_nccl_and_gloo() -> None:
     assert "GLOO_SOCKET_IFNAME" not in found
 
 
-# The user's variables
+# Tests of the user's variables
 
 
 def test_a_pool_s_variables_win_over_the_program_s() -> None:
@@ -224,7 +224,7 @@ def test_output_is_unbuffered_unless_the_user_says_otherwise() -> None:
 
 
 def test_no_variable_of_the_user_s_can_break_the_contract() -> None:
-    # The checks refuse such a file. If it gets here anyway, the run is still consistent.
+    # The topology checks refuse this file. Without the checks, the run must still be consistent.
     what = topology(WORKERS, program="{script: a, env: {RANK: 9, TORCHYARD_REPLICA: me, CUDA_VISIBLE_DEVICES: 3}}")
     found = env(launched(what)["worker-1"])
     assert (found["RANK"], found["TORCHYARD_REPLICA"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "worker-1", "")
@@ -262,7 +262,7 @@ def test_torchyard_s_own_variables() -> None:
 
 
 def test_the_roles_read_all_options_that_a_topology_has() -> None:
-    """`torchyard_roles` has the strategy settings of the topology, with the same names and defaults."""
+    """The strategy settings of the topology exist in `torchyard_roles` with the same names and defaults."""
     defaults = {name: field.default for name, field in Strategy.model_fields.items()}
     defaults |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
     assert {**asdict(Options()), "kind": StrategyKind.NONE} == defaults

@@ -1,4 +1,4 @@
-"""Cached hashes: unchanged files are not read again, changed ones always are."""
+"""Tests of cached hashes: unchanged files are not read again, changed files always are."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of cached hashes. Files that were just written do not count as racy."""
+    """The folder of cached hashes; files that were just written do not count as racy."""
     monkeypatch.setattr("torchyard_core.launch.file_hash_cache.RACY_NS", -3600 * 10**9)
     return tmp_path / "caches"
 
 
 def read_anew(folder: Path, caches: Path) -> list[str]:
-    """Files that a snapshot taken now would read."""
+    """Returns the files that a new snapshot would read."""
     listing = list_folder(folder, (), Event(), caches)
     return sorted(path for path, status in listing.found if status is not None and path not in listing.known)
 
@@ -62,7 +62,8 @@ def test_a_file_written_a_moment_ago_is_not_trusted(folder: Path, tmp_path: Path
     taken(folder, caches)
 
     assert read_anew(folder, caches) == ["a.py", "b.py"]
-    assert list_folder(folder, (), Event(), caches).unseen == {}  # no question is asked about them again, though
+    # Although they are read again, they need no new confirmation.
+    assert list_folder(folder, (), Event(), caches).unseen == {}
     (folder / "a.py").write_text("changed")
     assert list(list_folder(folder, (), Event(), caches).unseen) == ["a.py"]
 

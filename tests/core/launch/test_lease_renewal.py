@@ -1,4 +1,4 @@
-"""Renewal of a launch's lease: on every host, concurrently, and without effect on the launch if it fails."""
+"""Tests of renewing a launch's lease: on every host, concurrently, and without effect on the launch if it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.launch.lease_renewal import LeaseRenewal
 
 
 class Link:
-    """A host that records its requests; `block` blocks the sender."""
+    """The link of a host that records its requests; `block` blocks the sender."""
 
     def __init__(self, host: str, block: threading.Event | None = None):
         self.host = host

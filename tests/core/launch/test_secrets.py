@@ -1,4 +1,4 @@
-"""Values of secrets, from the environment and the keyring."""
+"""Tests of the values of secrets from the environment and the keyring."""
 
 from __future__ import annotations
 

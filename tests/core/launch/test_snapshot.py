@@ -1,4 +1,4 @@
-"""Snapshots of working folders."""
+"""Tests of snapshots of working folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upload of a snapshot into an agent's store, without a network."""
+"""Tests of uploading a snapshot into an agent's store, without a network."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class StoreLink:
 
 
 def quiet(done: int, total: int) -> None:
-    """Ignores progress."""
+    """A progress callback without effect."""
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_arrives_is_what_was_there(folder: Path, tmp_path: Path) -> None:
         assert (tmp_path / "copy" / file.name).read_bytes() == file.read_bytes()
     assert reported[0] == (0, snapshot.size)
     assert reported[-1] == (snapshot.size, snapshot.size)
-    assert link.messages < 6  # small files share messages
+    assert link.messages < 6  # Several small files share a message.
 
 
 def test_only_what_is_new_is_sent(folder: Path, tmp_path: Path) -> None:

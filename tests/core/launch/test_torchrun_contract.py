@@ -1,4 +1,4 @@
-"""Comparison of the environment with that of real torchrun, with unequal numbers of GPUs on two nodes."""
+"""Tests that compare the environment with that of real torchrun, with unequal numbers of GPUs on two nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with open(place, "w") as file:
     json.dump(dict(os.environ), file)
 """
 OF_THE_LAUNCH = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
-"""Variables that identify a launch, its folder and its store, which torchrun's agent serves, and here rank 0."""
+"""Variables that identify a launch, its folder and its store, which is served by torchrun's agent or by rank 0."""
 OF_TORCHRUN_ITSELF = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 """Variables of torchrun's own process that its ranks inherit."""
 NODES = (2, 1)
@@ -30,7 +30,7 @@ NODES = (2, 1)
 
 
 def torchrun_environments(folder: Path) -> list[dict[str, str]]:
-    """The variables that torchrun adds to the environment of each rank."""
+    """Returns the variables that torchrun adds to the environment of each rank."""
     script, results = folder / "say.py", folder / "results"
     script.write_text(SAY)
     results.mkdir()

@@ -1,4 +1,4 @@
-"""Reading of topology files: values, errors with lines, and hostile input."""
+"""Tests of reading topology files: values, errors with lines, and hostile input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(text: str) -> str:
     return raised.value.sentence()
 
 
-# Values
+# Tests of values
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_key_left_empty_is_a_key_left_out() -> None:
     assert read.topology.pins == {}
 
 
-# Keys
+# Tests of keys
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_shared_block_can_be_written_once() -> None:
     assert [(pool.name, pool.gpus) for pool in read.topology.pools] == [("a", 2), ("b", 2)]
 
 
-# YAML that does not parse
+# Tests of YAML that does not parse
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_document_that_is_no_block_of_keys_is_a_problem(text: str, what: str) 
     assert printed(text) == [f"f.yaml:1: error wrong-value the document must be a block of keys, not {what}"]
 
 
-# Files
+# Tests of files
 
 
 def test_a_file_s_own_folder_is_known_and_its_name_is_as_the_user_gave_it(
@@ -242,7 +242,7 @@ def test_a_name_that_no_file_can_have_is_explained(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
-    """Drops root's rights for the time of a test."""
+    """Drops root's rights for the duration of a test."""
     if os.geteuid() != 0:
         yield
         return

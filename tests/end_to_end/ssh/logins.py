@@ -1,4 +1,4 @@
-"""For tests of logins: a home with an ssh configuration, hosts behind a bastion, and scripted answers."""
+"""Helpers for tests of logins: a home with an SSH configuration, hosts behind a bastion, and scripted answers."""
 
 from __future__ import annotations
 
@@ -46,12 +46,15 @@ def hide_from(host: LabHost, *others: str) -> None:
 
 
 def desktop_address(lab: Lab) -> str:
-    """This machine's address in the lab."""
+    """Returns this machine's address in the lab."""
     return f"{lab.hosts[0].address.rpartition('.')[0]}.1"
 
 
 def says(connection: SshConnection, command: str) -> str:
-    """The output of a command on the host. Uses the connection's only channel and leaves the connection open."""
+    """Returns the output of a command on the host.
+
+    The command uses the connection's only channel and leaves the connection open.
+    """
     channel = connection.execute(command)
     text = b""
     while data := channel.receive(ANSWERED_WITHIN_S):
@@ -61,7 +64,7 @@ def says(connection: SshConnection, command: str) -> str:
 
 @contextmanager
 def connected(dialer: SshDialer, hosts: Sequence[Host]) -> Iterator[list[SshConnection]]:
-    """Logs in to all of these, one after the other."""
+    """Logs in to all given hosts, one after the other."""
     with ExitStack() as stack:
         connections = []
         for host in hosts:
@@ -72,11 +75,11 @@ def connected(dialer: SshDialer, hosts: Sequence[Host]) -> Iterator[list[SshConn
 
 
 def sessions(host: LabHost) -> int:
-    """The number of open logins on a host."""
+    """Returns the number of open logins on a host."""
     titles = [process.argv[0] for process in host.processes()]
     return sum(title.startswith("sshd: root") and "[" not in title for title in titles)
 
 
 def half_open(host: LabHost) -> int:
-    """The number of connections to its sshd that have not logged in yet."""
+    """Returns the number of connections to a host's sshd that have not logged in yet."""
     return sum(process.argv[0].endswith("[net]") for process in host.processes())

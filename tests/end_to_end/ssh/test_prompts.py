@@ -1,4 +1,4 @@
-"""Prompts of logins for passphrases, passwords and codes: once each, and stored nowhere."""
+"""Tests of prompts of logins for passphrases, passwords and codes: once each, and stored nowhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ PASSWORD = "s3cret-of-lee"
 
 @pytest.fixture(scope="module")
 def hosts(module_lab: LabFactory) -> Lab:
-    """plain: keys. pam: keyboard-interactive. password: passwords. both: a key and then keyboard-interactive."""
+    """Hosts with different logins.
+
+    `plain` uses keys, `pam` keyboard-interactive, `password` passwords, and `both` a key and then keyboard-interactive.
+    """
     interactive = ("UsePAM yes", "KbdInteractiveAuthentication yes", "PubkeyAuthentication no")
     return module_lab(
         hosts=[
@@ -91,7 +94,7 @@ def as_lee(hosts: Lab, name: str) -> Host:
     return Host(name=name, address=hosts[name].address, user="lee", identity_file=str(hosts.identity_file))
 
 
-# Encrypted keys
+# Tests of encrypted keys
 
 
 def test_an_encrypted_key_is_asked_for_once_for_all_hosts(hosts: Lab, home: Path, encrypted_key: Path) -> None:
@@ -168,12 +171,12 @@ def test_an_unencrypted_key_avoids_the_question(hosts: Lab, home: Path, encrypte
         assert asked.questions == []
 
 
-# Agents
+# Tests of SSH agents
 
 
 @pytest.fixture
 def agent(home: Path) -> Iterator[Path]:
-    """A running ssh-agent's socket."""
+    """The socket of a running ssh-agent."""
     socket = home / "agent"
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -214,7 +217,7 @@ def test_the_agent_of_the_configuration_and_a_public_key_file_name_the_key(
     hosts: Lab, home: Path, encrypted_key: Path, agent: Path
 ) -> None:
     add_key(agent, encrypted_key, home)
-    for number in range(7):  # more than MaxAuthTries allows
+    for number in range(7):  # The agent has more keys than MaxAuthTries allows.
         other = home / f"other-{number}"
         make_key(other, "other")
         add_key(agent, other, home)
@@ -228,7 +231,7 @@ def test_the_agent_of_the_configuration_and_a_public_key_file_name_the_key(
         pass
 
 
-# Passwords and keyboard-interactive
+# Tests of passwords and keyboard-interactive
 
 
 def test_keyboard_interactive_asks_in_the_servers_words_and_once(hosts: Lab, home: Path) -> None:
@@ -281,7 +284,7 @@ def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
 
     class Slow(Asked):
         def ask(self, question: CredentialPrompt) -> str | None:
-            # Like LoginGraceTime, which would also end the next attempt.
+            # Restarting sshd ends this attempt as LoginGraceTime would, but does not affect the next attempt.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()
             return super().ask(question)
@@ -292,7 +295,7 @@ def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
     assert len(asked.questions) == 1
 
 
-# The command
+# Tests of the command
 
 
 def test_the_terminal_is_asked_hidden_and_nothing_keeps_the_answer(
@@ -325,8 +328,8 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     place = hosts["pam"].address
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
-    # Started from a shell, as by users: when the first process of a session ends, the kernel itself resets the
-    # terminal.
+    # The command is started from a shell, as by users: when the first process of a session ends, the kernel itself
+    # resets the terminal.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

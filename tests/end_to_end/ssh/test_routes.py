@@ -1,4 +1,4 @@
-"""Routes to a host: jumps, proxy commands, included configuration, key aliases, shared bastions."""
+"""Tests of routes to a host: jumps, proxy commands, included configuration, key aliases, shared bastions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeDesktop = Callable[..., Desktop]
 
 @pytest.fixture(scope="module")
 def chain(module_lab: LabFactory) -> Lab:
-    """gpu-c is reached from gpu-b only, gpu-b from gpu-a only."""
+    """A chain of hosts: gpu-c is reachable only from gpu-b, and gpu-b only from gpu-a."""
     made = module_lab(3)
     outer, inner, far = made.hosts
     hide_from(inner, desktop_address(made))
@@ -49,7 +49,7 @@ def dialer(home: Path, chain: Lab) -> SshDialer:
 
 
 def deep(lab: Lab) -> str:
-    """An ssh configuration: gpu-c behind inner behind outer."""
+    """Returns an SSH configuration with gpu-c behind inner, and inner behind outer."""
     outer, inner, far = lab.hosts
     return (
         f"Host outer\n  HostName {outer.address}\n"

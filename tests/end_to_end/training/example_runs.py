@@ -28,7 +28,7 @@ MISTAKES = ("Traceback", "fault in Torchyard", "Error:")
 
 @dataclass(frozen=True)
 class Place:
-    """Hosts to launch on."""
+    """The hosts of an example run, and the desktop that launches it."""
 
     name: str
     desktop: Desktop
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """How the command is run."""
+    """The output format of the command, and whether it runs on a terminal."""
 
     on_terminal: bool
     as_json: bool
@@ -72,7 +72,9 @@ def launch(
 ) -> Shown:
     """Runs `torchyard run` with an example to its end, on the hosts of `place`.
 
-    `is_short`: with few epochs, where its script takes them. `setup`: shell lines in place of those that find Python.
+    Args:
+        is_short: Whether to train for few epochs, if the example's script supports it.
+        setup: Shell lines in place of those that find Python.
     """
     settings = _settings(example, place, is_short=is_short, setup=setup)
     arguments: list[str | Path] = ["run", example, *settings, *["--json"] * view.as_json]
@@ -81,16 +83,16 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # the log also has overwritten lines
+    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # The log also contains overwritten lines.
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
-    """The `--set` options that adapt a file: hosts, interpreter, and the length of the training."""
+    """Returns the `--set` options that adapt a file: hosts, interpreter, and the length of the training."""
     document = yaml.safe_load(example.read_text())
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}
     missing = len(place.hosts) - sum(pool["replicas"] for pool in pools)
-    if missing > 0:  # each host gets its part
+    if missing > 0:  # Each host needs a replica.
         workers = next(pool for pool in pools if pool["role"] == "worker")
         workers["replicas"] += missing
         settings[f"pools.{workers['name']}.replicas"] = workers["replicas"]
@@ -117,8 +119,9 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
 
 
 def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
-    """Asserts that the output shows the run's end, replicas, progress and result. Returns the answer of `runs show
-    --json`.
+    """Asserts that the output shows the run's end, replicas, progress and result.
+
+    Returns the output of `runs show --json`.
     """
     assert shown.code == 0, shown.text
     assert not any(word in shown.text for word in MISTAKES), shown.text
@@ -153,8 +156,10 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
 
 
 def assert_reported(metrics: dict[str, Any], replicas: Sequence[dict[str, Any]], *, document: dict[str, Any]) -> None:
-    """Asserts that every trainer has reported its steps. Servers and reducers take none, and first report after a
-    second."""
+    """Asserts that every trainer has reported its steps.
+
+    Servers and reducers make no steps, and first report after a second.
+    """
     if document.get("strategy", {}).get("kind", "none") == "none":
         return
     for replica in replicas:

@@ -1,4 +1,4 @@
-"""A Vertex AI script finds its peers through CLUSTER_SPEC alone."""
+"""Tests that a Vertex AI script finds its peers through CLUSTER_SPEC alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 EXAMPLE = REPOSITORY / "examples" / "cluster_spec" / "three-hosts.yaml"
 SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
-"""With the interface: otherwise gloo resolves the host's own name, and names of lab hosts do not resolve."""
+"""The list includes gloo's interface, because gloo would resolve the host's name, which lab hosts cannot."""
 
 WATCHED = """
 import runpy, sys
@@ -49,7 +49,7 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
         assert f"rank {rank} of 2, " in logs[name]
         losses = [float(loss) for loss in re.findall(r"^epoch \d+ loss ([0-9.]+)$", logs[name], re.MULTILINE)]
         assert losses[-1] < losses[0] / 4
-    # Each trains on its own part of every batch, and both get the same model.
+    # Each worker trains on its own part of every batch, and all get the same model.
     [accuracy] = {float(re.findall(r"^test accuracy ([0-9.]+)$", log, re.MULTILINE)[-1]) for log in logs.values()}
     assert accuracy > 0.93
 

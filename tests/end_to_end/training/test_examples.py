@@ -1,5 +1,7 @@
-"""Every example, run from the command line on this computer and on three hosts: as text on every test run, and in every
-other way by `make proof`, which writes docs/proof/examples.md."""
+"""Tests of every example, run from the command line on this computer and on three hosts.
+
+The normal tests run the examples with text output. `make proof` runs all variants, and writes docs/proof/examples.md.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def places(
 
 @contextmanager
 def this_computer(folder: Path, fork_server: ForkServer, commands: Commands) -> Iterator[Place]:
-    """A desktop with its own computer as its only host, and an agent folder that is removed afterwards."""
+    """Returns a desktop with its own computer as its only host, and an agent folder that is removed afterwards."""
     (folder / "bin").mkdir()
     fork_server.serve(write_client(folder / "bin"), os.getpid())
     python = str(folder / "bin" / "python")
@@ -87,7 +89,8 @@ def kind_of(example: Path) -> str:
     [
         (example, place)
         for example, place in itertools.product(EXAMPLES, PLACES)
-        if place == "this computer" or not uses_tensorflow(example)  # else `test_tensorflow`
+        # `test_tensorflow` runs the TensorFlow examples on hosts.
+        if place == "this computer" or not uses_tensorflow(example)
     ],
     ids=lambda value: name_of(value) if isinstance(value, Path) else value,
 )

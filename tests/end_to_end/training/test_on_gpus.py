@@ -1,4 +1,4 @@
-"""Runs on a real NVIDIA GPU: detection, planning, assignment by UUID, monitoring; the example under every strategy."""
+"""Tests of runs on a real NVIDIA GPU: detection, planning, assignment by UUID, monitoring, and every strategy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOLD = """
 
 
 def nvidia_smi(query: str) -> list[list[str]]:
-    """The GPUs according to nvidia-smi."""
+    """Returns the GPUs as listed by nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [line.split(", ") for line in lines]
@@ -109,7 +109,7 @@ TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 def test_the_example_learns_on_gpus_under_every_strategy(
     desktop: Desktop, lab3: Lab, tmp_path: Path, strategy: str, more: list[str]
 ) -> None:
-    """Three hosts share this machine's first GPU through a setup line, since no plan assigns a GPU twice."""
+    """Three hosts share this machine's first GPU through a setup line, because no plan assigns a GPU twice."""
     is_synchronous = strategy.split()[1].strip(",") not in ("downpour", "hogwild")
     pools = [TRAINERS, *more, "{name: scorer, role: evaluator, replicas: 1}"]
     arguments = SYNCHRONOUS_OPTIONS if is_synchronous else HOGWILD_OPTIONS

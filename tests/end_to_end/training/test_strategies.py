@@ -1,6 +1,6 @@
-"""The example's script, unchanged, under every strategy: real hosts, real keepers, every kind of replica.
+"""Tests of the example's unchanged script under every strategy: real hosts, real keepers, every kind of replica.
 
-Under all_reduce it is the main job, in `test_training`.
+`test_training` covers all_reduce.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def accuracies(text: str) -> list[float]:
 
 
 def last_scored(log: str) -> int:
-    """The step of the last checkpoint that an evaluator evaluated."""
+    """Returns the step of the last checkpoint that an evaluator evaluated."""
     return int(re.findall(r"step (\d+) test accuracy", log)[-1])
 
 
@@ -127,7 +127,7 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
 ) -> None:
     desktop.use(lab3, python=warm_python)
     # Asynchronous groups print the accuracy of their own model. The final model is the chief's after all groups have
-    # ended: the run waits for the evaluator, which then has evaluated it.
+    # ended. The run waits for the evaluator, which has then evaluated the final model.
     ends_with = "trainers" if within == SYNCHRONOUS else "all"
     outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments, ends_with=ends_with)
 
@@ -139,8 +139,8 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert printed[0] >= accuracy_of_one - within, logs[trainers[0]]
     else:
         assert last_scored(logs["evaluator-0"]) == outcome.ended["metrics"][trainers[0]]["step"], logs["evaluator-0"]
-    # All have exited with 0 by themselves: servers and reducers with the trainers, an evaluator after the last
-    # checkpoint.
+    # All replicas have exited with 0 by themselves: servers and reducers with the trainers, the evaluator after the
+    # last checkpoint.
     ends = {replica["name"]: (replica["state"], replica["exit_code"]) for replica in outcome.ended["replicas"]}
     assert {name: code for name, (_, code) in ends.items()} == dict.fromkeys(ends, 0), logs
     assert all(ends[name][0] == "succeeded" for name in (trainers if ends_with == "trainers" else ends))

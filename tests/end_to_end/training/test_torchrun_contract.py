@@ -1,4 +1,4 @@
-"""Compares the ranks' environment with that of torchrun, on hosts with unequal numbers of GPUs."""
+"""Tests that compare the ranks' environment with that of torchrun, on hosts with unequal numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_gpus(lab: Lab) -> None:
 
 
 def torchrun_environments(lab: Lab, script: Path, processes: Mapping[str, int]) -> dict[int, dict[str, str]]:
-    """The environment of each rank under torchrun with these numbers of processes per host, by RANK."""
+    """Returns the environment of each rank under torchrun with these numbers of processes per host, by RANK."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     started = []
     for node_rank, host in enumerate(lab.hosts):

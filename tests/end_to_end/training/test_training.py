@@ -1,4 +1,4 @@
-"""A topology is launched on SSH hosts, trains there, and is followed to its end."""
+"""Tests that a topology is launched on SSH hosts, trains there, and is followed to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the Bookings page with a SQLite store and a clock that only moves on request."""
+"""Fixtures of the Bookings page with an SQLite store and a clock that only moves on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
-"""Wednesday, 09:00 in Berlin."""
+"""A Wednesday, at 09:00 in Berlin."""
 SLOTS = (
     *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
     *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),
@@ -54,7 +54,7 @@ class Desk:
         self.store.remember_slots(self.slots)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Opens the calendar as the page does."""
+        """Opens the calendar in the same way as the page."""
         return open_store(url, person, clock=self.clock)
 
     def clock(self) -> datetime:
@@ -93,7 +93,7 @@ class Desk:
             self.fleet.close()
         self.store.close()
 
-    # -- the calendar
+    # Access to the calendar
 
     def book(
         self, gpus: str, starts_in_h: float, hours: float, title: str = "digits", owner: str | None = None
@@ -105,7 +105,7 @@ class Desk:
     def book_long_ago(
         self, gpus: str, starts_in_h: float, hours: float, title: str, owner: str | None = None
     ) -> Booking:
-        """Makes a booking that began in the past, under an earlier clock."""
+        """Makes a booking that began in the past, by setting the clock back meanwhile."""
         now, self.now = self.now, self.now + timedelta(hours=starts_in_h)
         try:
             return self.book(gpus, 0, hours, title, owner)
@@ -124,13 +124,13 @@ class Desk:
         return any(block.booking.title == title for block in self.page.surface.picture.blocks)
 
     def hours(self, moment: datetime) -> float:
-        """Returns the time `count` hours from now."""
+        """Returns the number of hours from now to a moment."""
         return (moment - self.now) / timedelta(hours=1)
 
-    # -- the hand
+    # Simulated input
 
     def place(self, gpu: str, hours: float) -> QPoint:
-        """Returns the position of a GPU's lane at a time so many hours from now."""
+        """Returns the position of a GPU's lane at the time `hours` from now."""
         surface = self.page.surface
         row = surface.picture.lanes.lane_of[f"GPU-{gpu}"]
         x = surface.axis.x_of((self.now + timedelta(hours=hours)).timestamp())
@@ -160,7 +160,7 @@ class Desk:
 
 @pytest.fixture
 def desk(qtbot: QtBot, tmp_path: Path) -> Iterator[Desk]:
-    """A desk that is not open yet, so that tests can fill its store first."""
+    """A desk that is not open yet, so that tests can add bookings to its store first."""
     made = Desk(qtbot, tmp_path)
     yield made
     made.close()

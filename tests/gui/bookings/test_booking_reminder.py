@@ -1,4 +1,4 @@
-"""Reminders before the end of one's own booking in use, with *Extend* if no booking follows."""
+"""Tests of reminders before the end of one's own booking in use, with *Extend* if no booking follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 
 class Reminded:
-    """The reminder on the calendar of a desk."""
+    """The reminder above the calendar of a desk."""
 
     def __init__(self, desk: Desk):
         self.with_run: set[str] = set()
@@ -59,7 +59,8 @@ def test_of_ones_own_live_bookings_with_a_run_or_in_use_in_their_last_quarter_of
     seen = desk.store.bookings(desk.now - timedelta(days=1), desk.now + timedelta(days=1))
     found = reminders(seen, "kim", desk.now, {"GPU-a2", "GPU-b1"}, {with_run.id})
     assert [one.booking for one in found] == [with_run, used]
-    # One is followed after 33 min, so that half an hour is left; the other by none within the hour.
+    # A booking follows the first one after 33 min, so half an hour is offered. No booking follows the second within the
+    # hour.
     assert [(one.follower and one.follower.title, one.longer) for one in found] == [
         ("follows soon", 30 * MINUTE),
         (None, 60 * MINUTE),
@@ -79,7 +80,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     )
     assert reminded.buttons() == ["Extend by 1 h", "Show it"]
 
-    # The text follows the time; buttons and focus stay.
+    # The text is updated as time passes; buttons and focus stay.
     extend = reminded.bar.buttons[0]
     desk.now += 3 * MINUTE
     reminded.reminder.refresh()
@@ -122,7 +123,7 @@ def test_one_that_is_let_go_needs_no_reminder_and_a_refusal_is_told_in_it(open_d
     desk.wait_until(lambda: not reminded.bar.isVisible())
 
 
-def test_where_somebody_follows_at_once_it_says_who_and_offers_no_more_time(open_desk: Desk) -> None:
+def test_if_a_booking_follows_at_once_its_owner_is_named_and_no_more_time_is_offered(open_desk: Desk) -> None:
     desk = open_desk
     booking = desk.book_long_ago("a0", -4, 4.2, "digits")
     desk.book("a0", 0.2, 2, "theirs", "lee")

@@ -1,4 +1,4 @@
-"""The window loads only changes of its calendar, and keeps a copy for when the database is unreachable."""
+"""Tests that the window loads only changes of its calendar, and keeps a copy for when the database is unreachable."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_records_of_use_are_read_within_a_minute_and_at_once_when_asked_for(coun
     desk.open()
     desk.settle()
     model = desk.model
-    model._uses_due.stop()  # the start of the watch counts as a change
+    model._uses_due.stop()  # The start of the watch counts as a change and has started this timer.
     model._uses_due.setInterval(1500)
 
     def used() -> set[str]:

@@ -1,4 +1,4 @@
-"""The Bookings page with a SQLite store: contents, idle bookings, and an unreachable calendar."""
+"""Tests of the Bookings page with an SQLite store: contents, idle bookings, and an unreachable calendar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 Key, CONTROL = Qt.Key, Qt.KeyboardModifier.ControlModifier
 
 
-# -- looking
+# Tests of the displayed bookings
 
 
 def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) -> None:
@@ -26,7 +26,8 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
     desk.open()
     desk.wait_until(lambda: desk.shown("mine") and desk.shown("theirs"))
     assert desk.page.bar.title.text() == "6 – 12 January 2031"
-    assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"  # three booked, one in use without a booking
+    # Three GPUs are booked, and one is used without a booking.
+    assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"
     assert list(desk.page.surface.picture.usage.unbooked) == ["GPU-b3"]
     assert desk.page.legend.place.text() == "Only on this computer."
     assert desk.page.legend.share.isVisible()
@@ -93,7 +94,7 @@ def test_hovering_tells_all_of_a_booking_and_the_zone(desk: Desk) -> None:
     QToolTip.hideText()
 
 
-# -- idle, away, many
+# Tests of idle bookings, an unreachable calendar and large numbers of bookings
 
 
 def test_what_agents_saw_idle_is_told_and_freed_by_the_first_desktop(desk: Desk) -> None:
@@ -134,7 +135,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False
-    desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
+    desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.
     desk.model.reload()
     desk.wait_until(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()

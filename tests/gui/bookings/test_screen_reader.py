@@ -1,4 +1,4 @@
-"""Announcements of changes of bookings, and of the calendar's availability."""
+"""Tests of announcements of changes of bookings, and of the calendar's availability."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_booked_moved_undone_and_refused_is_told(
 
     desk.drag(desk.place("a1", 2), desk.place("a3", 8))
     assert listener.has("booked by lee", urgent=True)
-    # Also from the dialog above the page.
+    # The dialog above the page announces changes, too.
     desk.page.acts.book.trigger()
     dialog = desk.page.dialog
     assert isinstance(dialog, BookingDialog)
@@ -90,7 +90,7 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
         desk.wait_until(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]
     assert [loud for text, loud in listener.heard if "The calendar is away" in text] == [True]
     desk.is_away = False
-    desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
+    desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.
     desk.model.reload()
     desk.wait_until(lambda: listener.has("The calendar is back."))
 
@@ -115,7 +115,7 @@ def test_who_listens_is_told_one_sentence_every_few_seconds_and_then_the_newest(
     time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 1)
     announcer.say("refused", urgent=True)
-    announcer.say("by the way")  # does not replace an urgent one
+    announcer.say("by the way")  # A normal announcement does not replace an urgent one.
     time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 2)
     assert listener.heard == [("one", False), ("four", False), ("refused", True)]

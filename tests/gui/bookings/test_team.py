@@ -1,4 +1,4 @@
-"""The Bookings page of a member, not an admin, with a team's PostgreSQL: booking, refused changes, offline state."""
+"""Tests of the Bookings page of a member without admin rights, with PostgreSQL: booking, refusals, offline state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Key = Qt.Key
 
 
 class TeamDesk(Desk):
-    """The desk of `kim` with a team's database."""
+    """The desk of user `kim` with a team's database."""
 
     server: Cluster
 
@@ -34,13 +34,13 @@ class TeamDesk(Desk):
         self.store = self.reach(self.url, self.person)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Uses the tests' clock; the database would check the past with its own."""
+        """Opens the calendar with the tests' clock; the database would compare times with its own clock."""
         return open_at(url, person, self.clock)
 
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """A desk that is not open yet."""
+    """A desk with a team's database that is not open yet."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -72,7 +72,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     desk.wait_until(lambda: desk.shown("mine"))
     assert desk.live()["mine"].owner == "kim"
 
-    # A drag of lee's booking shows the reason and changes nothing; the drawer has no buttons for it.
+    # A drag of Lee's booking shows the reason and changes nothing; the drawer has no buttons for the booking.
     desk.drag(desk.place("a2", 5), desk.place("a3", 9), drop=False)
     assert "is lee's booking: only lee or an admin can change it" in page.surface.tip.text()
     QTest.mouseRelease(page.surface.viewport(), LEFT, pos=desk.place("a3", 9))
@@ -84,7 +84,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     assert not page.acts.edit.isEnabled()
     assert not page.acts.release.isEnabled()
 
-    # The rules are readable.
+    # A member can read the rules.
     assert page.acts.rules.text() == "See the rules"
     page.acts.rules.trigger()
     rules = page.dialog
@@ -111,7 +111,7 @@ def test_a_calendar_that_is_hidden_has_no_connection_and_one_that_is_shown_hears
     desk.wait_until(lambda: desk.model.seen.is_live and connections() == 1)
     desk.page.hide()
     desk.wait_until(lambda: connections() == 0)
-    desk.model._unwatched.setInterval(100)  # one minute in production
+    desk.model._unwatched.setInterval(100)  # The interval is one minute in production.
     desk.book("a1", 1, 5, "meanwhile", "lee")
     desk.wait_until(lambda: "meanwhile" in {one.title for one in desk.model.seen.bookings})
     desk.model._unwatched.setInterval(60_000)
@@ -144,16 +144,17 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
         QTest.mouseRelease(page.surface.viewport(), LEFT, pos=QPoint(1, 1))
     finally:
         desk.server.start()
-    # The window retries by itself.
+    # The window retries automatically.
 
     def is_back() -> bool:
-        # The store's retry interval follows a clock that is stopped here; an attempt in progress may still fail.
+        # The store's retry interval depends on a clock that is stopped in this test; an attempt in progress may still
+        # fail.
         desk.calendar._away = None
         return desk.model.seen.is_live
 
     desk.wait_until(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
-    # Changes by others arrive again.
+    # Changes by other users arrive again.
     desk.book("b3", 1, 2, "after it")
     desk.wait_until(lambda: desk.shown("after it"))

@@ -1,4 +1,4 @@
-"""Parsing of pasted lines and of the fields of dialog and rules, and refusals by the loaded calendar."""
+"""Tests of parsing pasted lines and the fields of dialog and rules, and of refusals by the loaded calendar."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_no_booking_is_refused_with_a_sentence(text: str) -> None:
 @given(st.text(max_size=60))
 def test_whatever_is_pasted_is_a_draft_or_a_refusal(text: str) -> None:
     for line in (text, f"gpu-a:0 {text}"):
-        with suppress(Refused):  # any other exception fails the test
+        with suppress(Refused):  # Any other exception fails the test.
             assert read_draft(line, SLOTS, ZONE, NOW, "Reserved").gpus
 
 
@@ -66,7 +66,8 @@ def test_the_dialogs_fields_are_read_in_their_zone_and_an_end_may_be_a_length() 
     draft = read(Fields("run", "gpu-a:0-1", "2031-03-30 01:00", "+4h", ZONE), SLOTS, NOW)
     assert isinstance(draft, Draft)
     assert draft.start == datetime(2031, 3, 30, 0, 0, tzinfo=UTC)
-    assert draft.end - draft.start == timedelta(hours=4)  # in UTC, across the hour skipped by daylight saving
+    # The difference is in UTC, across the hour that daylight saving skips.
+    assert draft.end - draft.start == timedelta(hours=4)
     assert format_time(draft.end, ZONE) == "2031-03-30 06:00"
 
 
@@ -116,7 +117,7 @@ def test_rules_without_a_field_stay_when_the_form_is_saved() -> None:
 
 
 def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
-    """The window's refusal equals the store's; otherwise a drag could look free and be refused when dropped."""
+    """If the window's refusal differed from the store's, a drag could look valid and be refused when dropped."""
     store = open_store(f"sqlite:///{tmp_path / 'b.sqlite3'}", "kim", clock=lambda: NOW)
     store.remember_slots(SLOTS)
     rules = Rules(longest_h=12, quota_gpu_hours=20, same_day_is_free=False)

@@ -1,4 +1,4 @@
-"""Fixtures of these tests."""
+"""Fixtures of the tests of models and hosts."""
 
 from __future__ import annotations
 

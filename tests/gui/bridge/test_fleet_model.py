@@ -1,4 +1,4 @@
-"""The fleet model: files, checks and deploys on real hosts, lost links, closing."""
+"""Tests of the fleet model: files, checks and deploys on real hosts, lost links, closing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(path: Path, *hosts: dict[str, object]) -> None:
     path.write_text(yaml.safe_dump({"version": 1, "hosts": list(hosts)}))
 
 
-# Files
+# Tests of the fleet file
 
 
 def test_without_a_fleet_file_the_fleet_is_this_computer(model: FleetModel) -> None:
@@ -118,7 +118,7 @@ def test_a_closed_model_starts_nothing(model: FleetModel) -> None:
     assert at_rest(model)
 
 
-# Real hosts
+# Tests with real hosts
 
 
 @pytest.mark.lab
@@ -186,7 +186,7 @@ def test_closing_while_a_host_does_not_answer_takes_no_time(
     desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot
 ) -> None:
     lab3["gpu-b"].cut_cable()
-    # Long enough for a busy machine.
+    # The timeout is sufficient for a busy machine.
     (desktop.user_home / ".ssh").mkdir(mode=0o700)
     (desktop.user_home / ".ssh" / "config").write_text("Host *\n  ConnectTimeout 40\n")
     model = desktop_model(desktop)
@@ -223,7 +223,7 @@ def test_a_connection_that_breaks_makes_the_host_unknown_until_it_is_checked_aga
 
 
 @pytest.mark.lab
-def test_hosts_are_asked_who_uses_them_while_somebody_watches_and_not_otherwise(
+def test_hosts_are_asked_for_their_users_only_while_they_are_watched(
     desktop: Desktop, desktop_model: DesktopModel, qtbot: QtBot
 ) -> None:
     model = desktop_model(desktop)
@@ -237,7 +237,7 @@ def test_hosts_are_asked_who_uses_them_while_somebody_watches_and_not_otherwise(
     assert sample is not None
     assert sample["host"]["cpus"] >= 1
     model.watch(False)
-    qtbot.waitUntil(lambda: not model._links.is_asking("gpu-a"), timeout=WITHIN_MS)  # the last query is answered
+    qtbot.waitUntil(lambda: not model._links.is_asking("gpu-a"), timeout=WITHIN_MS)  # The last query has been answered.
     with qtbot.assertNotEmitted(model.use_changed, wait=1300):
         pass
 
@@ -258,12 +258,12 @@ def test_a_host_that_stops_answering_is_unknown_and_comes_back(
 
 
 @pytest.mark.lab
-def test_a_host_that_somebody_else_in_the_window_reached_is_looked_at(
+def test_a_host_that_another_part_of_the_window_reached_is_checked(
     desktop: Desktop, desktop_model: DesktopModel, qtbot: QtBot
 ) -> None:
     model = desktop_model(desktop)
     done: list[object] = []
-    model.jobs.run(lambda: model.fleet.link("gpu-a"), done.append)  # as a launch does
+    model.jobs.run(lambda: model.fleet.link("gpu-a"), done.append)  # A launch opens a link in the same way.
     qtbot.waitUntil(lambda: bool(done), timeout=WITHIN_MS)
     model.watch(True)
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)

@@ -1,4 +1,4 @@
-"""The planner gets the users of GPUs from a host's telemetry."""
+"""Tests that the planner gets the users of GPUs from a host's telemetry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA L40S", "memory_
 
 
 def sample(*users: str) -> dict[str, Any]:
-    """A sample with a user for each GPU, or none."""
+    """Returns a telemetry sample in which each GPU has the given user, or none."""
     return {
         "gpus": [
             {
@@ -87,7 +87,7 @@ def test_a_host_that_falls_silent_makes_it_unknown_again(model: FleetModel, qtbo
     assert not facts(model).use_known
 
 
-def test_whoever_watches_last_ends_the_watch(model: FleetModel) -> None:
+def test_the_last_watcher_ends_the_watch(model: FleetModel) -> None:
     model.watch(True, "topology")
     model.watch(True)
     model.watch(False)
@@ -127,7 +127,7 @@ def test_gpus_that_others_have_booked_are_taken_by_name(model: FleetModel, qtbot
     assert facts(model).busy_gpus == frozenset()
 
 
-def test_a_host_without_gpus_that_somebody_else_has_booked_is_left_alone(model: FleetModel, home: Home) -> None:
+def test_a_host_without_gpus_that_another_user_has_booked_is_not_used(model: FleetModel, home: Home) -> None:
     planned = HostAvailability(model, home.history)
     (host,) = model.inventory.hosts
     status = HostStatus(host, HostFacts("big-cpu", checked=True, cpus=64))

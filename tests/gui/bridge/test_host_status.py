@@ -1,4 +1,4 @@
-"""A host's status and its time across checks."""
+"""Tests of a host's status, and of its time, across several checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sample(*users: dict[str, Any], replicas: tuple[str, ...] = ()) -> dict[str, 
     return {"gpus": [{**gpu, "processes": processes, "problem": None}], "replicas": {name: {} for name in replicas}}
 
 
-def test_nobody_has_looked_at_a_fresh_host() -> None:
+def test_a_new_host_is_unchecked() -> None:
     status = fresh()
     assert (status.state, status.since, status.answers, status.problems) == (UNKNOWN, None, False, [])
     assert status.gpus_in_use is None
@@ -47,7 +47,7 @@ def test_a_host_that_falls_silent_is_unknown_since_it_was_last_heard_of() -> Non
     status = fresh().checked(READY, NOW).sampled(sample(), NOW).silent(why, LATER)
     assert (status.state, status.since, status.sample) == (UNKNOWN, LATER, None)
     assert status.problems[0].message == "the connection to gpu-a was lost."
-    assert status.gpus[0].utilisation is None  # unknown, never a zero
+    assert status.gpus[0].utilisation is None  # A missing utilisation is unknown and not zero.
 
 
 def test_a_silent_host_that_answers_again_is_what_it_was() -> None:
@@ -68,7 +68,7 @@ def test_a_failed_check_drops_what_was_known_of_now() -> None:
     assert down.gpus[0].users is None
 
 
-def test_who_uses_a_gpu_is_a_replica_or_somebody_else() -> None:
+def test_the_user_of_a_gpu_is_a_replica_or_another_user() -> None:
     ours, theirs = {"replica": "mnist-7f3a/worker-0"}, {"pid": 12}
     status = fresh().checked(READY, NOW).sampled(sample(ours, theirs, replicas=("mnist-7f3a/ps-0",)), NOW)
     assert status.gpus[0].users == ("mnist-7f3a/worker-0", "lee: python (12)")

@@ -1,4 +1,4 @@
-"""Jobs: work on threads, results on the GUI thread, nothing after closing."""
+"""Tests of jobs: work runs in threads, results arrive in the GUI thread, and nothing arrives after closing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jobs(qtbot: QtBot) -> Jobs:
 
 
 def settle(thread: threading.Thread | None = None) -> None:
-    """Processes everything that was posted."""
+    """Processes all posted events."""
     if thread is not None:
         thread.join(WITHIN_S)
     QCoreApplication.processEvents()
@@ -56,7 +56,7 @@ def test_an_error_that_explains_itself_is_handed_over_as_it_is(jobs: Jobs, qtbot
     assert errors[0].sentence() == "the fleet has no host `gpu-x`. Its hosts: gpu-a."
 
 
-def test_an_error_that_nobody_foresaw_is_logged_and_told_as_a_sentence(
+def test_an_unexpected_error_is_logged_and_reported_as_a_sentence(
     jobs: Jobs, qtbot: QtBot, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors: list[TorchyardError] = []
@@ -67,7 +67,7 @@ def test_an_error_that_nobody_foresaw_is_logged_and_told_as_a_sentence(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_cancelled_job_calls_nobody_even_when_its_result_is_on_the_way(jobs: Jobs, qtbot: QtBot) -> None:
+def test_a_cancelled_job_calls_no_callback_even_when_its_result_is_on_the_way(jobs: Jobs, qtbot: QtBot) -> None:
     called: list[object] = []
     finish = threading.Event()
     finished = threading.Event()
@@ -79,7 +79,7 @@ def test_a_cancelled_job_calls_nobody_even_when_its_result_is_on_the_way(jobs: J
     job = jobs.run(work, called.append, called.append)
     finish.set()
     assert finished.wait(WITHIN_S)
-    job.cancel()  # the result may be posted already
+    job.cancel()  # The result may have been posted before the cancellation.
     qtbot.wait(50)
 
     assert called == []
@@ -123,7 +123,7 @@ def test_after_closing_nothing_arrives_and_nothing_starts(jobs: Jobs, qtbot: QtB
     assert late.is_cancelled
 
 
-def test_a_result_for_somebody_who_is_gone_is_dropped(jobs: Jobs, qtbot: QtBot) -> None:
+def test_a_result_for_a_deleted_receiver_is_dropped(jobs: Jobs, qtbot: QtBot) -> None:
     called: list[object] = []
     go_on = threading.Event()
     dialog = QObject()

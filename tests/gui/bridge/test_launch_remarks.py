@@ -1,4 +1,4 @@
-"""Remarks of a launch about an agent of another version."""
+"""Tests of a launch's remarks about an agent of another version."""
 
 from __future__ import annotations
 

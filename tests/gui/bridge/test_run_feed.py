@@ -1,4 +1,4 @@
-"""A followed run reaches the window in order, a few times a second, across lost connections."""
+"""Tests that events of a run reach the window in order, a few times a second, across lost connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_gui.bridge.runs_model import RunsModel
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes the retry delay."""
+    """Removes the delay between attempts to reconnect."""
     monkeypatch.setattr(follower, "RETRY_S", (0.05,))
     monkeypatch.setattr("torchyard_gui.bridge.run_feed.RETRY_S", (0.05,))
 
@@ -85,7 +85,7 @@ def test_no_sample_is_lost_however_hosts_tick(qtbot: Any, feed: RunFeed, run: Ac
         qtbot.wait(700)
     ring = feed.picture.tracks["worker-2"].ring
     qtbot.waitUntil(lambda: len(ring) == 4)
-    assert len(told) <= 4  # reported once a second at most
+    assert len(told) <= 4  # Progress is reported at most once a second.
 
 
 def test_what_was_noted_here_is_there_before_any_host_answers(qtbot: Any, feed: RunFeed) -> None:
@@ -138,7 +138,7 @@ def test_a_window_that_stood_still_itself_says_no_host_is_silent(
         clock.late_s = 60.0
     assert not feed.picture.is_stale
     assert [moment.kind for moment in feed.picture.moments] == ["run", "run"]
-    # Hosts still silent after the pause are silent; the next message brings them back.
+    # Hosts that are still silent after the pause become unknown; the next message makes them known again.
     qtbot.waitUntil(lambda: feed.picture.is_stale)
     run.measure(20)
     qtbot.waitUntil(lambda: not feed.picture.is_stale)
@@ -151,12 +151,12 @@ def test_a_primary_that_hangs_up_leaves_the_run_as_of_then(qtbot: Any, feed: Run
     run.links["gpu-a"].break_off()
     qtbot.waitUntil(lambda: feed.picture.is_stale)
     assert feed.picture.state == "running"
-    run.play("run_state", 30, state="stopping", reason="by somebody")
+    run.play("run_state", 30, state="stopping", reason="by lee")
     run.down.clear()
     qtbot.waitUntil(lambda: feed.picture.state == "stopping")
     assert not feed.picture.is_stale
     states = [moment.state for moment in feed.picture.moments if moment.kind == "run"]
-    assert states == ["starting", "running", "stopping"]  # earlier events are not repeated
+    assert states == ["starting", "running", "stopping"]  # Earlier events are not repeated.
 
 
 def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, home: Home, run: Acting) -> None:
@@ -167,7 +167,7 @@ def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, ho
     feed = model.feed(model.runs[0])
     qtbot.waitUntil(lambda: feed.error is not None)
     assert feed.picture.is_stale
-    assert feed.picture.state == "running"  # from the local record
+    assert feed.picture.state == "running"  # The state of the run is taken from the local record.
     run.down.clear()
     qtbot.waitUntil(lambda: feed.was_heard and not feed.picture.is_stale)
     assert feed.error is None
@@ -191,7 +191,7 @@ def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
 ) -> None:
     run.start()
     wait_live(qtbot, feed, run)
-    run.links["gpu-a"].say("state", {"run_id": run.run_id})  # a version that does not exist
+    run.links["gpu-a"].say("state", {"run_id": run.run_id})  # No version of the agent sends this message.
     qtbot.waitUntil(lambda: not feed.is_live and feed.picture.is_stale)
     assert "KeyError" in caplog.text
     assert feed.error is not None
@@ -199,8 +199,8 @@ def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
     assert feed.picture.state == "running"
     assert all(look.is_unknown for look in feed.live_states.values())
     assert (model.runs[0].state, model.runs[0].is_fresh) == ("running", False)
-    # It is followed again from its last position once its host answers.
-    run.play("run_state", 30, state="stopping", reason="by somebody")
+    # The run is followed again from its last position once its host answers.
+    run.play("run_state", 30, state="stopping", reason="by lee")
     model.refresh()
     qtbot.waitUntil(lambda: feed.picture.state == "stopping" and not feed.picture.is_stale)
     assert not any(look.is_unknown for look in feed.live_states.values())
@@ -238,7 +238,7 @@ def test_a_long_journal_is_read_without_holding_the_window_up(qtbot: Any, home: 
         at = utc_timestamp(BEGAN + 10 + number)
         run.journal.append({**report, "epoch": EPOCH, "seq": len(run.journal) + 1, "time": at})
     model = runs_model(home, run)
-    # Thread time, which other processes do not affect.
+    # Thread time is independent of other processes.
     longest, last = 0.0, time.thread_time()
     feed = model.feed(model.runs[0])
 

@@ -1,4 +1,7 @@
-"""The state of a run contains only what was reported: unknown stays unknown, and a replayed journal is not current."""
+"""Tests that the state of a run contains only reported values.
+
+Missing values stay unknown, and a replayed journal does not count as current.
+"""
 
 from __future__ import annotations
 
@@ -66,11 +69,11 @@ def test_a_sum_waits_for_those_that_run_and_were_not_heard_yet() -> None:
     run, picture = started()
     picture.take_sample("gpu-a", run.sample("gpu-a", 10.0, loss=1.0), 100.0, RunChanges())
     picture.sum_up()
-    assert picture.total("throughput") is None  # of half of them
+    assert picture.total("throughput") is None  # Only half of the replicas have reported, so the sum is unknown.
     assert picture.total("gpu") is not None
 
 
-def test_nobody_is_slow_who_is_not_heard_of() -> None:
+def test_a_replica_without_samples_is_not_called_slow() -> None:
     run, picture = started()
     watch(picture, run, slow="worker-1")
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "lost"}, RunChanges())
@@ -87,8 +90,8 @@ def test_a_lost_host_is_unknown_and_never_failed() -> None:
     assert away.state == "running"
     assert picture.stale_since(away) == fake_hosts.BEGAN + 14
     assert picture.stale_since(picture.tracks["chief-0"]) is None
-    assert not picture.is_stale  # the primary answers, so the run itself is known
-    assert picture.total("throughput") is None  # a partial sum would be wrong
+    assert not picture.is_stale  # The primary answers, so the state of the run is known.
+    assert picture.total("throughput") is None  # A partial sum would be wrong.
     assert [need.title for need in alerts_of(picture)] == ["gpu-b unknown"]
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "back"}, changes)
     assert picture.stale_since(away) is None
@@ -151,7 +154,7 @@ def test_the_past_of_a_run_comes_from_its_journal() -> None:
     changes = RunChanges()
     for entry in run.journal:
         picture.take_event(entry, changes)
-        assert picture.state == "failed"  # replayed events are not current
+        assert picture.state == "failed"  # Replayed events do not change the current state.
     assert len(picture.totals) == 12
     assert picture.totals.last("throughput") == 4 * 70
     assert picture.elapsed(0) == pytest.approx(60.1 - 1.5)

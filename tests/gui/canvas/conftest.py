@@ -20,7 +20,7 @@ from torchyard_gui.canvas.view import CanvasView
 
 
 class Hand:
-    """Simulates the mouse on a view at positions of the scene."""
+    """Simulates the mouse on a view, at positions of the scene."""
 
     def __init__(self, view: CanvasView, scene: TopologyScene):
         self.view = view
@@ -53,7 +53,7 @@ class Hand:
         self.release(at, held)
 
     def carry(self, start: QPoint, end: QPoint) -> None:
-        """Presses and moves in steps without a release."""
+        """Presses the mouse button and moves in steps, without a release."""
         self.press(start)
         for part in range(1, 6):
             self.move(start + (end - start) * part / 5)
@@ -89,7 +89,7 @@ def hand(view: CanvasView, scene: TopologyScene) -> Hand:
 
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """Counts paints of racks: `painted("gpu-a")` returns those since its last call."""
+    """Counts the paints of racks: `painted("gpu-a")` returns the number since its last call."""
     counts: Counter[str] = Counter()
 
     def counting(painter: QPainter, rack: RackContent) -> None:

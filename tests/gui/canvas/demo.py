@@ -19,7 +19,7 @@ from torchyard_gui.theme.theme import theme
 
 
 class Stage:
-    """A view of a given size, and screenshots of it."""
+    """A view of a given size, and a function for screenshots of the view."""
 
     def __init__(self, folder: Path, width: int = 888, height: int = 796):
         self.folder = folder
@@ -29,7 +29,7 @@ class Stage:
         self.view.show()
 
     def carry(self, name: str, end: QPointF) -> None:
-        """Holds a chip above a point of the scene."""
+        """Drags a chip to a point of the scene without dropping it."""
         QApplication.processEvents()
         start, there = self.view.mapFromScene(self.scene.rect_of(name).center()), self.view.mapFromScene(end)
         QTest.mousePress(self.view.viewport(), Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier, start)
@@ -104,7 +104,7 @@ def main(folder: Path) -> None:
         stage = Stage(folder)
         stage.scene.show_plan(drawn, hosts, also=["gpu-d"])
         stage.scene.set_focused("worker-6")
-        stage.view.fits = lambda names, target: "gpu-d:1 is in use by somebody else; gpu-c has GPU 1 free"
+        stage.view.fits = lambda names, target: "gpu-d:1 is in use by another user; gpu-c has GPU 1 free"
         stage.carry("worker-9", stage.scene.rect_of_slot("gpu-d", 1).center())
         stage.save(f"drag-refused-{mode}")
 

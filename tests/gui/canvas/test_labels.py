@@ -1,4 +1,4 @@
-"""Racks show only what is known."""
+"""Tests that racks show only known values."""
 
 from __future__ import annotations
 

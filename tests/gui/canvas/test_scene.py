@@ -1,4 +1,4 @@
-"""The scene shows plans and states, and keeps unchanged items."""
+"""Tests that the scene shows plans and states, and keeps unchanged items."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_selection_survives_a_plan_that_still_has_it_and_loses_who_is_gone(sce
     assert heard.args == [["worker-1"]]
 
 
-def test_selecting_the_same_again_tells_nobody(scene: TopologyScene, qtbot) -> None:
+def test_selecting_the_same_again_emits_no_signal(scene: TopologyScene, qtbot) -> None:
     scene.set_selection(["worker-1"])
     with qtbot.assertNotEmitted(scene.selection_changed):
         scene.set_selection(["worker-1"])
@@ -153,7 +153,7 @@ def test_a_thousand_replicas_on_128_hosts_open_within_a_second(qtbot) -> None:
     view = CanvasView(scene)
     qtbot.addWidget(view)
     view.resize(1280, 800)
-    begin = time.thread_time()  # thread time, which other processes do not affect
+    begin = time.thread_time()  # Thread time is independent of other processes.
     view.show()
     scene.show_plan(crowd, fleet)
     QApplication.processEvents()

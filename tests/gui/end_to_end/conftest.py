@@ -1,4 +1,4 @@
-"""The window of a user with real hosts."""
+"""Fixtures of the window of a user with real hosts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LAUNCHED_WITHIN_MS = 90_000
 
 
 class SimulatedUser:
-    """Opens the window with a user's home. `draw` operates the Topology page."""
+    """A user who opens the window with a home folder; `draw` operates the Topology page."""
 
     def __init__(self, qtbot: QtBot, home: Path, fleet_file: Path | None = None, file: Path | None = None) -> None:
         self.qtbot = qtbot
@@ -71,11 +71,11 @@ class SimulatedUser:
 
     @property
     def picture(self) -> RunState:
-        """The run on the Runs page."""
+        """The state of the run that the Runs page shows."""
         assert self.runs.feed is not None
         return self.runs.feed.picture
 
-    # Input and output
+    # Functions for input and output
 
     def wait_until(self, condition: Callable[[], object], within_ms: int = SOON_MS) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=within_ms)
@@ -89,7 +89,7 @@ class SimulatedUser:
         QTest.keyClick(QApplication.focusWidget() or self.window, key, modifiers)
 
     def button(self, around: QWidget, text: str) -> QPushButton:
-        """Returns the button with a text."""
+        """Returns the visible button that contains the text."""
         found = [button for button in around.findChildren(QPushButton) if button.isVisible() and text in button.text()]
         assert found, f"no button says “{text}”"
         return found[0]
@@ -97,7 +97,7 @@ class SimulatedUser:
     def click_in(self, widget: QWidget, at: QPoint) -> None:
         QTest.mouseClick(widget, LEFT, PLAIN, at)
 
-    # Actions
+    # Actions of the user
 
     def hosts_were_asked(self) -> None:
         """Waits until each host has answered or failed."""
@@ -111,7 +111,7 @@ class SimulatedUser:
         self.type_file_name(path)
 
     def type_file_name(self, path: Path) -> None:
-        """Types a file name into the save dialog and waits until it is saved."""
+        """Types a file name into the save dialog, and waits until the file is saved."""
         self.wait_until(lambda: self._file_dialog() is not None)
         dialog = self._file_dialog()
         assert dialog is not None
@@ -128,7 +128,7 @@ class SimulatedUser:
         return self.panel
 
     def on_the_runs_page(self) -> None:
-        """Waits until the launch has shown its run."""
+        """Waits until the Runs page shows the launched run."""
         panel = self.panel
 
         def there() -> bool:
@@ -140,7 +140,7 @@ class SimulatedUser:
         assert self.picture.run_id == (panel.job.run_id if panel.job else "")
 
     def stop_the_run(self) -> None:
-        """Stops the run and confirms."""
+        """Stops the run, and confirms the question."""
         self.press(self.button(self.runs.bar, "Stop"))
         self.wait_until(lambda: self._stop_dialog() is not None)
         dialog = self._stop_dialog()

@@ -1,4 +1,4 @@
-"""Errors of the command line appear in the window at their cause, and nothing remains on a host."""
+"""Tests that errors of the command line appear in the window at their cause, and nothing remains on a host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def red_lines(person: SimulatedUser, row: str) -> str:
 
 
 def red_topology(person: SimulatedUser) -> list[str]:
-    """Returns the checklist's texts about the topology, checking that they are visible."""
+    """Returns the checklist's texts about the topology, and asserts that they are visible."""
     panel = person.window.findChild(LaunchPanel)
     return panel.row("topology").texts if panel is not None and panel.isVisible() else []
 

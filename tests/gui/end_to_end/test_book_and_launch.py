@@ -1,4 +1,4 @@
-"""Launches with a calendar on real hosts: refused, booked for later, booked and launched now.
+"""Tests of launches with a calendar on real hosts: refused, booked for later, booked and launched immediately.
 
 The booking ends with its run, and with a launch that is cancelled.
 """
@@ -28,7 +28,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""Calendar and hosts synchronize at once; after a failure, half a minute later."""
+"""Timeout for synchronizing calendar and hosts, which happens at once, or half a minute after a failure."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def kim(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> D
     desktop = make_desktop(gpu_lab, python=None)
     url = f"sqlite:///{tmp_path / 'team.sqlite3'}"
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {url}\nperson: kim\nzone: {ZONE}\n")
-    torchyard(desktop, "hosts", "check", code=1)  # without torch, which is irrelevant here
+    torchyard(desktop, "hosts", "check", code=1)  # The hosts have no torch, which this test does not need.
     return desktop
 
 
@@ -58,7 +58,7 @@ def of_kim(store: BookingStore) -> Booking | None:
 
 
 def stop(person: SimulatedUser, store: BookingStore) -> None:
-    """Stops the run and confirms; the window releases its booking by itself."""
+    """Stops the run and confirms; the window releases its booking automatically."""
     person.stop_the_run()
     person.wait_until(lambda: person.picture.state == "stopped")
     person.wait_until(lambda: of_kim(store) is None, AGAIN_WITHIN_MS)
@@ -74,11 +74,11 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.hosts_were_asked()
     page = person.topology
     person.wait_until(lambda: page.planning.booked.others)
-    # Shown before the launch.
+    # The end of the booking is shown before the launch.
     end = until(start, theirs.end, ZONE)
     assert "booked by lee until" in page.current_plan.problems[0].message
 
-    # Refused with owner and end; one click books the next free time.
+    # The launch is refused with the owner and end of the booking; one click books the next free time.
     panel = person.press_launch()
     person.wait_until(lambda: panel.again.isVisible(), LAUNCHED_WITHIN_MS)
     (told,) = panel.row("booking").texts
@@ -86,7 +86,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert f"to {theirs.end.astimezone(start.tzinfo):%H:%M}" in told or end in told
     assert "torchyard run" not in told
     line = panel.row("booking")._lines.itemAt(0).widget()
-    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # the text is fully visible
+    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # The text is fully visible.
     assert panel.notice.buttons[0].text() == f"Book and launch at {end}"
     person.press(panel.notice.buttons[0])
     person.on_the_runs_page()
@@ -97,7 +97,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.wait_until(lambda: person.picture.state == "waiting")
     stop(person, lee)
 
-    # Lee releases the booking. GPUs of two hosts need a booking: *Book and launch*.
+    # Lee releases the booking. GPUs of two hosts need a booking, so the button is *Book and launch*.
     lee.release(theirs.id)
     person.window.show_page("topology")
     page.open(topology(tmp_path / "two", hosts=HOSTS, says="time.sleep(600)"))
@@ -115,7 +115,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert booked.run_id == person.picture.run_id
     assert len(booked.gpus) == 2
 
-    # From the run's page to the calendar, where it is shown as running, and back.
+    # The user opens the booking from the run's page, sees it as running, and returns to the run.
     person.press(person.button(person.runs.bar, "Booking"))
     calendar = bookings_page(person)
     person.wait_until(lambda: calendar.surface.selection == booked.id)
@@ -124,11 +124,11 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.press(calendar.details.show_run)
     assert person.window.current == "runs"
     stop(person, lee)
-    # A hidden calendar is loaded again once a minute.
+    # A hidden calendar is reloaded once a minute.
     person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]
     assert lee.booking(booked.id).state == "released"
 
-    # Closed before the second run starts: the window asks, and cancels booking and launch.
+    # If the window is closed before the second run starts, it asks, and cancels the booking and the launch.
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs
@@ -142,7 +142,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
         person.window.close()
         assert not closed
         answer(person, "Take it back and close")
-        person.window.close()  # closing again shows the progress
+        person.window.close()  # Closing the window again shows the progress.
         assert person.window.current == "runs"
         assert runs.run_view.work.text == "Taking it back …"
 

@@ -1,4 +1,4 @@
-"""Closing the window during a launch: it asks, cancels the launch, and closes; nothing remains on a host."""
+"""Tests of closing the window during a launch: it asks, cancels the launch, and closes; nothing remains on a host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(person: SimulatedUser, words: str) -> None:
 
 
 def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
-    """Calls `act` once when the launch reaches a step, which is then in the returned list."""
+    """Calls `act` once when the launch reaches a step; the returned list then contains the step."""
     done: list[str] = []
     assert job is not None
 
@@ -57,7 +57,7 @@ def left_on(lab: Lab) -> list[str]:
 
 
 def long_run(folder: Path) -> Path:
-    """A topology with three sleeping workers and files to send."""
+    """Returns a topology with three sleeping workers and files to send."""
     file = sleeping(folder)
     (file.parent / "data.bin").write_bytes(bytes(range(256)) * 4096)
     return file
@@ -73,7 +73,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     panel = person.press_launch()
 
     def close() -> None:
-        person.window.close()  # as the close button does
+        person.window.close()  # The close button of the window calls the same method.
         assert not closed
         answer(person, "Take it back and close")
 
@@ -117,7 +117,8 @@ def test_a_launch_goes_on_where_the_answer_is_so(
     def close_twice() -> None:
         person.window.close()
         person.window.close()
-        answer(person, "Go on launching")  # without a wait: the question disappears with the launch
+        # There must be no wait before the answer, because the question disappears with the launch.
+        answer(person, "Go on launching")
         assert question(person) is None
 
     asked = at_step(panel.job, "sending", close_twice)
@@ -130,7 +131,7 @@ def test_a_launch_goes_on_where_the_answer_is_so(
     wait_until(lambda: not programs_on(lab3))
 
 
-def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
+def test_an_unanswered_question_disappears_when_the_run_has_started(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, is_asked = DaemonClient.call, threading.Event()
@@ -152,7 +153,7 @@ def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
     person.on_the_runs_page()
     assert question(person) is None
     assert person.window.isVisible()
-    # The run is on its hosts: closing neither asks nor affects it.
+    # The run has started on its hosts: closing the window neither asks nor affects the run.
     person.wait_until(lambda: person.picture.state == "running")
     assert person.window.close()
     assert sum("sleep" in line or "python" in line for line in programs_on(lab3)) >= 3

@@ -1,4 +1,4 @@
-"""A host that is down, an unknown key, a failing script: shown where they occur, each with a way to fix it."""
+"""Tests of errors of hosts and scripts: each is shown where it occurs, with a next step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     panel = person.press_launch()
     person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
 
-    # The cause is shown in the checklist and above it; nothing was started.
+    # The cause is shown in the checklist and above it, and no process was started.
     row = panel.row("host")
     assert row.row.state == "failed"
     (told,) = [text for text in row.texts if "gpu-c" in text]
@@ -66,7 +66,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     assert person.window.current == "topology"
     wait_until(lambda: not programs_on(lab3))
 
-    # The host is switched on, and the launch repeated.
+    # The host is started again, and the launch is repeated.
     lab3["gpu-c"].start_sshd()
     person.press(panel.again)
     succeeded(person)

@@ -1,4 +1,4 @@
-"""The first start without a home folder, and files that are read-only or changed by other programs."""
+"""Tests of the first start without a home folder, and of files that are read-only or changed by other programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.gui.end_to_end.simulated_user import SimulatedUser
 from tests.gui.topology.page_driver import CONTROL, SHIFT
 from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
-THEIRS = "# changed by somebody else\n"
+THEIRS = "# changed by another program\n"
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_read_only_file_says_so_and_is_saved_elsewhere(
     assert not page.notice_bar.isVisible()
 
 
-def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
+def test_a_file_changed_by_another_program_is_never_overwritten_without_a_question(
     qtbot: QtBot, isolated_home: None, home: Path, file: Path
 ) -> None:
     person = SimulatedUser(qtbot, home, file=file)
@@ -109,7 +109,7 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
     person.wait_until(lambda: "name: mine" in file.read_text())
     assert not page.document.is_modified
 
-    # Again, keeping their version.
+    # The conflict occurs again, and this time the version of the other program is kept.
     rename(person, "mine again")
     file.write_text(THEIRS + text)
     person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by another program" in page.notice_bar.text)

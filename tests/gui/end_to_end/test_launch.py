@@ -1,4 +1,4 @@
-"""The digits example drawn on an empty canvas, saved, launched on three hosts, watched and stopped."""
+"""Tests of the digits example: drawn on an empty canvas, saved, launched on three hosts, watched and stopped."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ for step in range(1, 3000):
 def draw_digits(person: SimulatedUser) -> None:
     """Draws a chief and two workers on three hosts with mouse, keys and inspector."""
     draw, page = person.draw, person.topology
-    # Hosts on the canvas: by click, by search, by drop.
+    # Hosts are added to the canvas by a click, by search and by a drop.
     draw.choose(page.palette_.hosts, "gpu-a")
     draw.on_canvas()
     person.keys(Qt.Key.Key_A)
@@ -54,7 +54,7 @@ def draw_digits(person: SimulatedUser) -> None:
     page.palette_.search.clear()
     assert draw.drop(page.palette_.hosts, "gpu-c", "")
     assert page.editor.shown_hosts() == ("gpu-a", "gpu-b", "gpu-c")
-    # The chief is dropped on its host, the workers are added by search.
+    # The chief is dropped on its host, and the workers are added by search.
     assert draw.drop(page.palette_.roles, "chief", "gpu-a")
     draw.on_canvas()
     person.keys(Qt.Key.Key_A)
@@ -62,7 +62,7 @@ def draw_digits(person: SimulatedUser) -> None:
     draw.keys(Qt.Key.Key_Return)
     page.palette_.search.clear()
     assert sum(draw.counts().values()) == 3
-    # One worker is dragged to its host, the other's pin is typed.
+    # One worker is dragged to its host, and the pin of the other worker is typed.
     draw.select("worker-1")
     draw.carry("worker-1", "gpu-c")
     draw.select("worker-0")
@@ -72,7 +72,7 @@ def draw_digits(person: SimulatedUser) -> None:
     QTest.keyClicks(pin, "gpu-b")
     QTest.keyClick(pin, Qt.Key.Key_Return)
     assert [draw.where(name) for name in ("chief-0", "worker-0", "worker-1")] == ["gpu-a", "gpu-b", "gpu-c"]
-    # The program, without a selection.
+    # Without a selection, the inspector shows the program.
     draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
     assert page.editor.selection == ()
@@ -102,7 +102,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert sorted((pool.role, pool.replicas) for pool in saved.pools) == [(Role.CHIEF, 1), (Role.WORKER, 2)]
     assert saved.pins == {"chief-0": "gpu-a", "worker-0": "gpu-b", "worker-1": "gpu-c"}
 
-    # The checklist is completed and leads to the run.
+    # The checklist is completed, and the window opens the run.
     panel = person.press_launch()
     job = panel.job
     assert job is not None
@@ -111,7 +111,8 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     def look(*_: object) -> None:
         seen.update((row.name, row.state) for row in panel.checklist.rows.values())
 
-    for told in (job.checked, job.progressed):  # each one, because one turn of the event loop may bring several
+    # The states are recorded at each signal, because one iteration of the event loop may process several signals.
+    for told in (job.checked, job.progressed):
         told.connect(look)
     person.on_the_runs_page()
     assert {("starting", "pending"), ("host", "passed")} <= seen
@@ -122,7 +123,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert sorted(person.picture.tracks) == names
     assert [person.picture.tracks[name].host for name in names] == ["gpu-a", "gpu-b", "gpu-c"]
 
-    # Samples arrive in the rings and plots.
+    # Samples arrive in the time series and plots.
     def measured(name: str) -> list[float]:
         return [value for value in person.picture.tracks[name].ring.values("loss") if not math.isnan(value)]
 
@@ -136,7 +137,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     person.wait_until(lambda: len(view.plots.curve("loss", "worker-1").getData()[1]) > first)
     person.press(person.runs.bar.views.button("canvas"))
 
-    # The logs of two replicas, as they are written.
+    # The logs of two replicas are shown while they are written.
     person.open_log()
     person.wait_until(lambda: any(line.startswith("chief-0 step ") for line in person.log_lines()))
     replica = view.log.replica
@@ -152,7 +153,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert person.picture.state == "stopped", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"stopped"}
     person.wait_until(lambda: not programs_on(lab3))
-    assert person.button(person.runs.bar, "Restart").isEnabled()  # in the place of Stop
+    assert person.button(person.runs.bar, "Restart").isEnabled()  # *Restart* has replaced *Stop*.
     (listed,) = person.runs.model.runs
     assert listed.state == "stopped"
 
@@ -169,7 +170,7 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
         "program: {launcher: command, command: [python3, train.py]}\n"
     )
     person = window_of(desktop, file)
-    # Launched before the hosts were checked, and cancelled with Esc.
+    # This launch starts before the hosts are checked, and is cancelled with Esc.
     panel = person.press_launch()
     QTest.keyClick(panel, Qt.Key.Key_Escape)
     person.wait_until(lambda: not panel.is_launching and not panel.isVisible(), LAUNCHED_WITHIN_MS)
@@ -190,7 +191,7 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
 
 
 @pytest.mark.train
-@pytest.mark.timeout(300)  # three processes import torch
+@pytest.mark.timeout(300)  # Three processes import torch.
 def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_end(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, warm_python: str, tmp_path: Path
 ) -> None:
@@ -215,7 +216,7 @@ def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_
     person.wait_until(lambda: person.picture.is_over, TRAINED_WITHIN_MS)
     assert person.picture.state == "succeeded", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"succeeded"}
-    # The loss decreased, and its last value is shown.
+    # The loss has decreased, and its last value is shown.
     log = log_of(desktop, person.picture.run_id, "chief-0").splitlines()
     learned = [float(line.rpartition(" ")[2]) for line in log if line.startswith("epoch ")]
     assert learned[-1] < learned[0] / 2

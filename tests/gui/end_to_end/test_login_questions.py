@@ -1,4 +1,4 @@
-"""Questions of logins appear once, over any page."""
+"""Tests that questions of logins appear once, over any page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MakeDesktop = Callable[..., Desktop]
 
 @pytest.fixture(scope="module")
 def hosts(module_lab: LabFactory) -> Lab:
-    """Two hosts with a key each, and one with a password."""
+    """Two hosts that accept a key each, and one host with a password."""
     passwords = ("PasswordAuthentication yes", "PubkeyAuthentication no")
     return module_lab(
         hosts=["gpu-a", "gpu-b", HostSpec("gpu-c", user="lee", sshd=passwords, passwords={"lee": PASSWORD})]
@@ -40,7 +40,7 @@ def hosts(module_lab: LabFactory) -> Lab:
 
 @pytest.fixture
 def locked(hosts: Lab, tmp_path: Path) -> Path:
-    """A key with a passphrase, accepted by the hosts."""
+    """A key with a passphrase that the hosts accept."""
     path = tmp_path / "locked"
     public = make_key(path, "locked", PASSPHRASE)
     for name in ("gpu-a", "gpu-b"):
@@ -52,7 +52,7 @@ def locked(hosts: Lab, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[..., Desktop]:
-    """A desktop with these hosts and only the locked key."""
+    """Factory of desktops with the named hosts and only the encrypted key."""
 
     def made(*names: str) -> Desktop:
         desktop = make_desktop(hosts)
@@ -68,7 +68,7 @@ def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[
 
 
 def shown(person: SimulatedUser) -> LoginDialog | None:
-    """Returns the current question."""
+    """Returns the current question, or None."""
     found = [box for box in person.window.findChildren(LoginDialog) if box.isVisible() and not box.waiting.is_answered]
     assert len(found) <= 1, "two questions at once"
     return found[0] if found else None
@@ -134,7 +134,7 @@ def test_a_wrong_answer_is_asked_again_with_why(window_of: OpenWindow, desktop_o
     assert host(person, "gpu-a").has_no_agent
 
 
-def test_giving_up_is_told_on_the_hosts_card_and_asked_again_only_when_somebody_tries(
+def test_giving_up_is_shown_on_the_hosts_card_and_asked_again_only_when_the_user_retries(
     window_of: OpenWindow, desktop_of: Callable[..., Desktop]
 ) -> None:
     person = window_of(desktop_of("gpu-a"))
@@ -147,7 +147,7 @@ def test_giving_up_is_told_on_the_hosts_card_and_asked_again_only_when_somebody_
     assert status.state == "login refused"
     assert "no valid passphrase was given for the key" in sentence(status)
     assert "Try again when you have it" in sentence(status)
-    assert person.fleet.questions.ask(question) is None  # automatic retries ask nothing
+    assert person.fleet.questions.ask(question) is None  # Automatic retries ask no question.
 
     person.fleet_page.perform_action("gpu-a", "check")
     answer(person, PASSPHRASE)

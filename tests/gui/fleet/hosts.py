@@ -21,8 +21,9 @@ Show = Callable[[FleetModel], FleetPage]
 
 @pytest.fixture
 def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[DesktopModel]:
-    """Creates fleet models: `desktop_model(desktop)`, with new hosts and isolated from the home of the user who runs
-    the tests.
+    """Creates fleet models: `desktop_model(desktop)`.
+
+    The hosts are new, and isolated from the home of the user who runs the tests.
     """
     made: list[FleetModel] = []
 
@@ -62,7 +63,7 @@ def show(qtbot: QtBot) -> Iterator[Show]:
 
 
 def at_rest(model: FleetModel) -> bool:
-    """Whether no host has an activity."""
+    """Returns whether no host has an activity."""
     return all(status.doing is None for status in model.hosts)
 
 

@@ -1,4 +1,4 @@
-"""Parsing of the host dialog's fields, and their problems."""
+"""Tests of parsing the fields of the host dialog, and of their problems."""
 
 from __future__ import annotations
 

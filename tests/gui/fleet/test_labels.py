@@ -1,4 +1,4 @@
-"""Texts for a host's state and the actions on its problems."""
+"""Tests of the texts for a host's state and for the actions on its problems."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_healthy_host_has_no_sentence_and_no_way_out() -> None:
     assert (sentence(status), suggested_action(status), tint(status), state_mark(status)) == ("", None, "", "ok")
 
 
-def test_a_host_that_nobody_looked_at_says_so() -> None:
+def test_an_unchecked_host_is_shown_as_such() -> None:
     assert sentence(fresh()) == "gpu-a has not been checked yet."
     assert since(fresh()) == "never checked"
     found = suggested_action(fresh())
@@ -145,13 +145,13 @@ def test_times_are_local_with_the_day_where_it_is_another_and_the_zone_in_full()
     assert "UTC" in full_time(noon)
 
 
-def test_gpus_are_named_as_people_say_them() -> None:
+def test_gpus_have_their_common_names() -> None:
     h100, a100 = GpuNow(0, "NVIDIA H100 80GB HBM3", 81559), GpuNow(1, "NVIDIA A100-SXM4-40GB", 40960)
     assert gpu_kinds([h100, h100, a100]) == "2 × H100 80 GB, 1 × A100 40 GB"
     assert gpu_kinds([GpuNow(0, "", 0)]) == "1 × GPU"
 
 
-def test_what_nobody_knows_is_a_question_mark() -> None:
+def test_unknown_values_are_question_marks() -> None:
     assert used_of(None, 81920) == "? of 80 GB"
     assert used_of(None, None) == "?"
     assert used_of(62464, 81920) == "61 of 80 GB"

@@ -1,4 +1,4 @@
-"""The Fleet page with mouse and keyboard, without reachable hosts."""
+"""Tests of the Fleet page with mouse and keyboard, without reachable hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @pytest.fixture
 def three(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qtbot: QtBot) -> Iterator[FleetModel]:
-    """Three unreachable hosts, and a ~/.ssh/config."""
+    """The model of a fleet with three unreachable hosts, and a ~/.ssh/config."""
     user = tmp_path / "user"
     (user / ".ssh").mkdir(parents=True)
     (user / ".ssh" / "config").write_text("Host alpha beta\n  User lee\nHost *.example.org\n  Port 2222\n")
@@ -63,7 +63,7 @@ def test_an_empty_fleet_says_what_to_do_first(home: Home, show: Show, qtbot: QtB
 def test_arrows_choose_and_the_panel_follows(three: FleetModel, show: Show, qtbot: QtBot) -> None:
     page = show(three)
     page.list.setFocus()
-    assert page.list.chosen == ["a"]  # selected by default
+    assert page.list.chosen == ["a"]  # The first host is selected by default.
     qtbot.keyClick(page.list, Qt.Key.Key_Down)
     assert page.list.chosen == ["b"]
     assert page.details.title.text() == "b"
@@ -110,7 +110,7 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
 
 
 def do_not_overlap(page: FleetPage) -> bool:
-    """Checks that cards are in order, and that the first one's button lies on it."""
+    """Asserts that cards are in order, and that the button of the first card lies on that card."""
     rects = [page.list.card_rect(page.rows.index_of(name)) for name in "abc"]
     button = page.list.action_button("a")
     is_apart = rects[0].bottom() < rects[1].top() < rects[1].bottom() < rects[2].top()
@@ -141,7 +141,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     write(qtbot, dialog, name="alpha", port="2200")
     assert dialog.rows["port"].note.text() == ""
     assert "~/.ssh/config says how" in dialog.rows["address"].note.text()
-    three.check = lambda names=None: None  # type: ignore[method-assign]  # nobody is asked
+    three.check = lambda names=None: None  # type: ignore[method-assign]  # no host is contacted
     dialog.fields["name"].completer().popup().hide()
     qtbot.keyClick(dialog.fields["port"], Qt.Key.Key_Return)
     assert page.list.chosen == ["alpha"]
@@ -236,7 +236,7 @@ def test_the_page_asks_hosts_once_by_itself(three: FleetModel, qtbot: QtBot) -> 
     assert asked == [None]
 
 
-def test_hosts_that_nobody_asked_are_not_said_to_be_silent(three: FleetModel, show: Show, qtbot: QtBot) -> None:
+def test_hosts_without_requests_are_not_called_silent(three: FleetModel, show: Show, qtbot: QtBot) -> None:
     page = show(three)
     three.has_looked = False
     three.hosts_changed.emit()

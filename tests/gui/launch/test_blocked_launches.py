@@ -1,4 +1,4 @@
-"""Launches on real hosts that need a key, meet a host that is down, ask a question, or are cancelled."""
+"""Tests of launches on real hosts that need a key, are unreachable, ask a question, or are cancelled."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
 ) -> None:
     lab3["gpu-c"].stop_sshd()
     try:
-        # Only now: with an existing connection, the host would not be down.
+        # The window is created after the stop, because an existing connection would keep the host reachable.
         window: Window = request.getfixturevalue("window")
         window.launch(read_topology(sleeping(tmp_path / "talk")))
         window.wait_until(lambda: not window.panel.is_launching)
@@ -110,7 +110,7 @@ def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
         assert said.endswith("It is known once gpu-b can be reached.")
         buttons = panel.row("starting").steps.findChildren(QPushButton)
         assert [button.text() for button in buttons] == ["Show the runs", "Stop the run …"]
-        assert not panel.again.isVisible()  # it would be a second run
+        assert not panel.again.isVisible()  # Launching again would create a second run.
         (noted,) = window.runs.history.records()
         assert not noted.is_confirmed
     finally:
@@ -159,7 +159,7 @@ def test_large_files_are_asked_about_before_they_are_sent(
     assert "-y" not in panel.question.advice.text()
     assert panel.row("sending").row.state == "pending"
 
-    # Enter says no.
+    # Enter selects *No*.
     panel.activateWindow()
     window.wait_until(lambda: panel.question.no.hasFocus())
     QTest.keyClick(panel.question.no, Qt.Key.Key_Return)

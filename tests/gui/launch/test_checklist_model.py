@@ -1,4 +1,4 @@
-"""Checks of many hosts are grouped into few rows, with equal results merged."""
+"""Tests that checks of many hosts are grouped into few rows, with equal results merged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_error_that_no_check_told_is_of_the_step_under_way() -> None:
     checklist = Checklist()
     checklist.progress("reaching", 2, 2)
     checklist.progress("preparing", 1, 2)
-    assert checklist.fail("gpu-b", "GPU 3 is held by somebody", "", "gpu_held").name == "preparing"
+    assert checklist.fail("gpu-b", "GPU 3 is held by lee", "", "gpu_held").name == "preparing"
     assert Checklist().fail("", "pools: nothing trains", "", "topology_problems").name == "topology"
 
 
@@ -74,7 +74,7 @@ def test_a_launch_that_went_well_leaves_no_row_open() -> None:
     checklist = Checklist()
     checklist.take(Check("topology", "", True, "digits"))
     checklist.take(Check("host", "gpu-a", True, "agent 1"))
-    checklist.end(started=True)  # there was no code to send
+    checklist.end(started=True)  # The launch has no code to send.
     assert {row.state for row in checklist.rows.values()} == {"passed"}
 
 

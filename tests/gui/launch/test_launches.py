@@ -1,4 +1,4 @@
-"""Launches from the panel on real hosts: live on the Runs page, finished, failed, unreachable."""
+"""Tests of launches from the panel on real hosts: live on the Runs page, finished, failed, unreachable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def torch_is_warm(desktop: Desktop, lab3: Lab, warm_python: str) -> None:
 
 
 def two_workers(folder: Path, script: str) -> Path:
-    """A topology with two workers on two hosts that run a script."""
+    """Writes a topology with two workers on two hosts that run a script."""
     design = """
         pools:
           - {name: workers, role: worker, replicas: 2, placement: spread}
@@ -77,7 +77,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     assert page.feed is not None
     picture = page.feed.picture
     window.wait_until(lambda: picture.state == "running")
-    # Samples of all three hosts arrive in the rings of the plots.
+    # Samples of all three hosts arrive in the time series of the plots.
     window.wait_until(lambda: len(picture.tracks) == 3)
     window.wait_until(lambda: all(len(track.ring) >= 3 for track in picture.tracks.values()))
     assert {track.host for track in picture.tracks.values()} == set(HOSTS)
@@ -85,13 +85,13 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     page.run_view.choose(["worker-0", "worker-2"])
     page.bar.views.set_value("plots")
     window.wait_until(lambda: points_of(page, "loss", "worker-2") >= 3)
-    # Each chip stands for a running replica.
+    # Each chip represents a running replica.
     assert page.run_view.scene.names == ["worker-0", "worker-1", "worker-2"]
     feed = page.feed
     window.wait_until(
         lambda: all(look.state == "running" for look in feed.live_states.values())
-    )  # a busy host may be late
-    # Its log grows while shown.
+    )  # Samples of a busy host may arrive late.
+    # The displayed log grows.
     page.run_view.log.show_replica("worker-2")
     lines = page.run_view.log.view
     window.wait_until(lambda: any(line.startswith("worker-2 step ") for line in lines.shown_lines))
@@ -123,7 +123,7 @@ def test_the_example_trains_to_its_end_and_its_files_come_home(window: Window, t
     assert feed.picture.state == "succeeded"
     assert not page.run_view.notice.isVisible()
     loss = feed.picture.totals.last("loss")
-    assert loss is not None  # the last batch may be learnt exactly
+    assert loss is not None  # The loss may be zero if the model fits the last batch exactly.
     assert loss < 2
     page.fetch(feed.run, tmp_path / "home-again")
     window.wait_until(lambda: "fetched to" in page.run_view.work.text)
@@ -178,7 +178,7 @@ def test_the_window_follows_a_host_that_is_lost_and_back(window: Window, lab3: L
     window.wait_until(lambda: all(len(track.ring) for track in feed.picture.tracks.values()))
 
     primary = lab3[feed.picture.primary]
-    primary.stop_sshd(sessions=True)  # otherwise it could be back too early
+    primary.stop_sshd(sessions=True)  # Otherwise the host could be reachable again before the window notices the loss.
     try:
         window.wait_until(lambda: feed.picture.is_stale)
         assert "as of" in page.bar.state.text()

@@ -1,4 +1,4 @@
-"""Questions of a launch, with answers that name their action."""
+"""Tests of the questions of a launch, whose answers name their action."""
 
 from __future__ import annotations
 

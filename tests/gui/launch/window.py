@@ -1,4 +1,4 @@
-"""Launch panel and Runs page on lab hosts."""
+"""The launch panel and the Runs page on lab hosts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Window:
         assert self.started, [row.texts for row in self.panel._rows.values()]
 
     def wait_running(self) -> RunFeed:
-        """Waits until the page shows a running run."""
+        """Waits until the page shows a running run; returns its feed."""
         self.wait_until(lambda: self.page.feed is not None and self.page.feed.picture.state == "running")
         assert self.page.feed is not None
         return self.page.feed
@@ -72,7 +72,7 @@ class Window:
         return self.page.feed
 
     def stop_run(self) -> None:
-        """Stops the shown run at once."""
+        """Stops the displayed run immediately."""
         assert self.page.feed is not None
         self.runs.stop(self.page.feed.run, lambda error: pytest.fail(error.sentence()), force=True)
         self.wait_over()

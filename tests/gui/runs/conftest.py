@@ -1,4 +1,4 @@
-"""The Runs page with simulated runs."""
+"""Fixtures of the Runs page with simulated runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run() -> Acting:
 
 @pytest.fixture
 def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
-    """Creates and shows a page with simulated runs."""
+    """Factory of visible pages with simulated runs."""
     made: list[tuple[RunsPage, QWidget]] = []
 
     def make(*runs: Acting) -> RunsPage:

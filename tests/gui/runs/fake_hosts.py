@@ -92,7 +92,7 @@ class ActingLink:
 
 
 class Acting:
-    """A simulated run: `play` adds journal entries, `measure` samples."""
+    """A simulated run: `play` adds journal entries, and `measure` sends samples."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Acting:
         """Whether its hosts have deleted the run."""
         self.logs: dict[str, bytes] = {}
         self.log_times: dict[str, list[Entry]] = {}
-        """Each log's sizes at points in time. Data that is added without a time gets a later one as it is read."""
+        """Sizes of each log at points in time; data that is added without a time gets a later time when it is read."""
         self.stopped: list[dict[str, Any]] = []
         self.files = ["outputs/model.pt"]
         self.step = 0
@@ -128,11 +128,11 @@ class Acting:
 
     @property
     def is_followed(self) -> bool:
-        """Whether all its hosts and its journal have subscribers."""
+        """Returns whether all hosts and the journal of the run have subscribers."""
         asked = [method for method, _ in self.links[self.plan.primary].asked]
         return "state.subscribe" in asked and all(link.hears("telemetry") for link in self.links.values())
 
-    # Requests to the fleet
+    # Methods that the fleet calls
 
     @property
     def hosts(self) -> dict[str, HostFacts]:
@@ -170,7 +170,7 @@ class Acting:
     def close(self) -> None:
         pass
 
-    # Requests to the hosts
+    # Methods that answer requests to the hosts
 
     def answer(self, link: ActingLink, method: str, params: dict[str, Any]) -> Any:
         if self.is_forgotten and "run_id" in params:
@@ -237,7 +237,7 @@ class Acting:
             "times": [list(entry) for entry in times if entry[0] > begin],
         }
 
-    # Events
+    # Methods that send events
 
     def play(self, event: str, at: float = 0.0, **fields: Any) -> None:
         """Sends the next journal entry to its subscribers; `at` is in seconds after the start."""
@@ -261,7 +261,7 @@ class Acting:
         self.play("run_state", at + 0.5, state="running")
 
     def fail(self, name: str, reason: str, at: float = 60.0) -> None:
-        """Fails one replica and with it the run."""
+        """Fails one replica, and thereby the run."""
         self.end("failed", f"{name} {reason}", at, {name: reason})
 
     def end(self, state: str, reason: str, at: float = 60.0, failed: dict[str, str] | None = None) -> None:
@@ -342,7 +342,7 @@ class Acting:
                 link.say("telemetry", self.sample(name, at, loss=loss, **how))
 
     def note(self, home: Home, state: str = "running", at: float = 1.0, **more: Any) -> None:
-        """Writes the record of the launching desktop."""
+        """Writes the record that the launching desktop keeps of the run."""
         assert self.plan.primary is not None
         History(home.history).save(
             RunRecord(
@@ -405,7 +405,7 @@ class ActingFleet:
 
 
 def runs_model(home: Home, *runs: Acting) -> RunsModel:
-    """Returns a model of simulated hosts, which are in no fleet file."""
+    """Returns a model whose hosts are simulated and not in a fleet file."""
     home.path.mkdir(parents=True, exist_ok=True)
     fleet_file = home.path / "fleet.yaml"
     fleet_file.write_text("version: 1\nhosts: []\n")
@@ -419,6 +419,6 @@ def runs_model(home: Home, *runs: Acting) -> RunsModel:
 
 
 def close(model: RunsModel) -> None:
-    """Closes the model as a window does."""
+    """Closes the model in the same way as the window."""
     model.close()
     model.fleet_model.close()

@@ -1,4 +1,4 @@
-"""An ended run shows its last values and causes as such, and nothing that is unknown."""
+"""Tests that an ended run shows its last values and causes as such, and no unknown values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REASON = "worker-1: CUDA out of memory"
 
 
 def note_failed(run: Acting, home: Home) -> None:
-    """Writes the local record of a run whose hosts are unreachable."""
+    """Writes the local record of a failed run whose hosts are unreachable."""
     replicas = [
         {"name": one.name, "host": one.host, "state": "failed", "exit_code": 1, "restarts": 0}
         if one.name in ("worker-0", "worker-1")
@@ -101,7 +101,7 @@ def test_where_its_host_answers_the_journal_has_the_curves(
     qtbot.waitUntil(lambda: plots["loss"].has_line)
     assert plots["loss"].sentence == ""
     assert plots["throughput"].accessibleName() == "Throughput, 4 trainers, last: 280 samples/s"
-    assert page.run_view.side.timeline.texts == ["succeeded", "running", "starting"]  # none of them twice
+    assert page.run_view.side.timeline.texts == ["succeeded", "running", "starting"]  # No event is listed twice.
     page.actions_.plots.trigger()
     assert len(page.run_view.plots.curve("loss", "worker-1").getData()[1]) == 11
 

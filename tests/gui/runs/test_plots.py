@@ -1,4 +1,4 @@
-"""Plots draw only the visible resolution, keep peaks, and are navigated with wheel and keys."""
+"""Tests that plots draw only the visible resolution, keep peaks, and are navigated with wheel and keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def seconds_shown(plots: Plots) -> float:
 def test_an_hour_is_drawn_in_as_many_points_as_there_are_pixels(plots: Plots) -> None:
     times, values = plots.curve("use", "worker-0").getData()
     assert len(values) < HOUR / 4
-    assert values.min() == 1.0  # of one second among 3,600
+    assert values.min() == 1.0  # A minimum that lasts one second of 3,600 is kept.
     assert (times[0], times[-1]) == (1_000_000.0, 1_000_000.0 + HOUR - 1)
     assert seconds_shown(plots) >= HOUR - 1
     # Vertical and horizontal distances are equal.
@@ -57,7 +57,7 @@ def test_keys_zoom_and_move_and_show_all_again(qtbot: Any, plots: Plots) -> None
     QTest.keyClick(pane, Qt.Key.Key_Plus)
     assert seconds_shown(plots) == pytest.approx(HOUR / 1.5**2, rel=0.05)
     times, _ = plots.curve("loss", "worker-0").getData()
-    assert times[0] > 1_000_000.0 + 600  # only what can be seen is drawn, …
+    assert times[0] > 1_000_000.0 + 600  # Only the visible part is drawn.
     assert plots.time_range == pytest.approx(plots._plots["use"].getPlotItem().getViewBox().viewRange()[0])
     before = plots.time_range
     QTest.keyClick(pane, Qt.Key.Key_Right)
@@ -65,7 +65,7 @@ def test_keys_zoom_and_move_and_show_all_again(qtbot: Any, plots: Plots) -> None
     for _ in range(12):
         QTest.keyClick(pane, Qt.Key.Key_Plus)
     times, _ = plots.curve("loss", "worker-0").getData()
-    assert len(times) <= seconds_shown(plots) + 3  # … and close up, every sample
+    assert len(times) <= seconds_shown(plots) + 3  # At this zoom level, every sample is drawn.
     QTest.keyClick(pane, Qt.Key.Key_0)
     assert seconds_shown(plots) >= HOUR - 1
 
@@ -142,7 +142,7 @@ def test_what_the_script_reports_by_names_of_its_own_is_plotted(qtbot: Any, plot
     assert values[~np.isnan(values)].tolist()[-1] == pytest.approx(0.99)
     low, high = plots._plots["own"].getPlotItem().getViewBox().viewRange()[1]
     assert low <= 0 < 0.99 <= high
-    plots.reported.setCurrentText("gpu")  # not the measured value
+    plots.reported.setCurrentText("gpu")  # The curve shows the reported value, not the measured value.
     values = plots.curve("own", "worker-0").getData()[1]
     assert set(values[~np.isnan(values)].tolist()) == {-1.0}
     assert plots._plots["own"].accessibleName() == "gpu"

@@ -1,4 +1,4 @@
-"""A restart shows its reason, the hosts and time it waits for, and the restarts of each replica."""
+"""Tests that a restart shows its reason, the hosts and time it waits for, and the restarts of each replica."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def up_again(run: Acting, at: float, generation: int = 1) -> None:
 
 
 def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
-    """Loses a host that the run waits for; returns the time limit."""
+    """Simulates the loss of a host that the run waits for; returns the time limit."""
     for replica in run.plan.replicas:
         if replica.host == "gpu-b":
             state(run, replica.name, at, "lost", reason=LOST)
@@ -98,7 +98,7 @@ def test_a_lost_host_is_waited_for_until_a_time() -> None:
     # Both the restart and the wait are shown.
     told = [moment_in_words(moment) for moment in picture.moments[-2:]]
     assert told == [f"restarting: {LOST}", f"restarting: waiting for gpu-b until {clock(until, exact=True)}"]
-    # A later report does not change the time.
+    # A later report does not change the displayed time.
     run.play("report", 100, replica="chief-0", step=1)
     tell(picture, run)
     assert picture.waiting.until == until

@@ -1,4 +1,4 @@
-"""The Runs page with mouse and keyboard: list, a live run, its log, and actions."""
+"""Tests of the Runs page with mouse and keyboard: list, a live run, its log, and actions."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     known = page.model.run(run.run_id)
     assert known is not None
     assert page.list_model.state_of(known) == f"running as of {clock(BEGAN + 1)}"
-    # A restart would be a second run; Stop shows what was requested.
+    # A restart would create a second run; *Stop* shows the requested stop.
     assert (acts.stop.isEnabled(), acts.restart.isEnabled()) == (True, False)
     acts.stop.trigger()
     assert page._stop_dialog is not None
@@ -210,7 +210,7 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     run.play("run_state", 20, state="failed", reason="the primary host gpu-a was lost")
     run.alive = False
     run.down.add("gpu-a")
-    page = make_page(run)  # launched from another computer
+    page = make_page(run)  # The run was launched from another computer.
     page.model.refresh()
     qtbot.waitUntil(lambda: page.feed is not None and page.feed.error is not None)
 
@@ -282,7 +282,7 @@ def test_a_folder_that_cannot_be_written_is_told_as_it_is(
     assert page.run_view.work.kind == "fail"
 
 
-def test_nothing_is_asked_of_hosts_while_nobody_looks(qtbot: Any, page: RunsPage, run: Acting) -> None:
+def test_nothing_is_requested_from_hosts_while_no_page_is_visible(qtbot: Any, page: RunsPage, run: Acting) -> None:
     qtbot.waitUntil(lambda: page.model._refreshing is None)
     page.hide()
     before = len(run.links["gpu-a"].asked)
@@ -312,8 +312,9 @@ def test_the_keyboard_reaches_everything(qtbot: Any, page: RunsPage, run: Acting
         QTest.keyClick(window.focusWidget() or window, Qt.Key.Key_Tab)
         reached.add(window.focusWidget())
     assert {name for name, widget in wanted.items() if widget not in reached} == set()
-    assert reached & {page.bar.views.button(key) for key in ("canvas", "table", "plots")}  # arrows reach the others
-    # Cards may appear and disappear; they are reachable too.
+    # The arrow keys reach the other buttons of the group.
+    assert reached & {page.bar.views.button(key) for key in ("canvas", "table", "plots")}
+    # Cards may appear and disappear, and are reachable, too.
     assert any(widget is not None and widget.accessibleName().startswith("worker-1 failed") for widget in reached)
     unnamed = [
         widget

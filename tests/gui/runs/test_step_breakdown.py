@@ -1,5 +1,6 @@
-"""The parts of a step are shown per replica with units, without zeros for values that a strategy lacks; likewise
-servers.
+"""Tests that the parts of a step are shown per replica and per server, with units.
+
+Values that a strategy lacks are not shown as zeros.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def measured(
     assert page.feed is not None
     for at in (10, 11):
         run.measure(at, step=step, served=served)
-        page.feed._take_samples()  # separately, because of waiting samples only the newest counts
+        page.feed._take_samples()  # Samples are taken one by one, because only the newest waiting sample counts.
     tracks = page.feed.picture.tracks.values()
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks), timeout=30_000)
 
@@ -162,7 +163,7 @@ def test_the_plots_can_be_of_the_step_instead(qtbot: Any, page: RunsPage, run: A
     assert plots.curve("wait_s", "worker-0").yData[-1] == pytest.approx(1.5)
 
 
-def test_the_journal_of_a_run_that_nobody_watched_tells_them_too(page: RunsPage, run: Acting) -> None:
+def test_the_journal_of_an_unwatched_run_shows_them_too(page: RunsPage, run: Acting) -> None:
     assert page.feed is not None
     picture = page.feed.picture
     picture._heard.clear()

@@ -1,4 +1,4 @@
-"""Labels and tool tips show text from hosts and users literally; markup is not interpreted."""
+"""Tests that labels and tool tips show text from hosts and users literally, without interpreting markup."""
 
 from __future__ import annotations
 

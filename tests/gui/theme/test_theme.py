@@ -1,4 +1,4 @@
-"""The theme follows the system or a choice, reports changes, and updates icons."""
+"""Tests that the theme follows the system or a choice, reports changes, and updates icons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contrast of text, and equal tokens in light and dark."""
+"""Tests of the contrast of text, and of equal tokens in light and dark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_stylesheet_is_made_of_tokens_only(tokens: Tokens) -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    """Contrast ratio by WCAG 2."""
+    """Returns the contrast ratio as defined by WCAG 2."""
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

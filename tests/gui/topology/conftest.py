@@ -1,4 +1,4 @@
-"""A Topology page in a window, with hosts that are never contacted."""
+"""Fixtures of the Topology page in a window, with hosts that are never contacted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def yard() -> list[HostFacts]:
 
 @pytest.fixture
 def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriver:
-    """Creates pages with these hosts in a visible window."""
+    """Factory of pages with the given hosts in a visible window."""
 
     def make(hosts: list[HostFacts] | None = None, recovery: Path | None = None) -> Driver:
         fleet, recent = FleetOf(yard if hosts is None else hosts), FewFiles()

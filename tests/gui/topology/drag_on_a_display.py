@@ -1,9 +1,9 @@
 """Drags a role out of the palette on a real display, and prints the result.
 
-python -m tests.gui.topology.drag_on_a_display drop|escape|drawer
+    python -m tests.gui.topology.drag_on_a_display drop|escape|drawer
 
-Run by test_palette_drag in its own process: Qt's offscreen platform has no drag and drop, and a process has one
-platform.
+`test_palette_drag` runs this program in a separate process, because Qt's offscreen platform has no drag and drop, and a
+process has one platform.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Hand:
     def _move(self) -> None:
         self._step += 1
         if self._step <= STEPS:
-            # The first sufficient move starts the drag and returns after its end, so each move needs its own
-            # timer: a timer is not called again while its handler runs.
+            # The first sufficient move starts the drag and returns after its end. Each move therefore needs its own
+            # timer, because a timer is not called again while its handler runs.
             QTimer.singleShot(STEP_MS, self._move)
             QTest.mouseMove(self._window, self._start + (self._end - self._start) * self._step / STEPS)
             return

@@ -48,7 +48,7 @@ class FleetOf(QObject):
 
 
 class FewFiles:
-    """Storage of recent files."""
+    """A list of recent files in memory, in place of the user's file."""
 
     def __init__(self) -> None:
         self.recent_files: list[Path] = []
@@ -58,7 +58,7 @@ class FewFiles:
 
 
 class Window(QWidget):
-    """The page with its bar. It closes like the program's window."""
+    """A window with the page and its bar, which closes like the program's window."""
 
     def __init__(self, page: TopologyPage) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Driver:
     fleet: FleetOf
     recent: FewFiles
 
-    # State
+    # State of the page
 
     @property
     def value(self) -> Topology:
@@ -97,7 +97,7 @@ class Driver:
         return {pool.name: pool.replicas for pool in self.value.pools}
 
     def where(self, name: str) -> str:
-        """Returns `gpu-b:2`, `cpu-d`, or ""."""
+        """Returns the place of a replica as `gpu-b:2` or `cpu-d`, or an empty string."""
         planned = self.page.current_plan.replica(name)
         gpus = ",".join(str(gpu.index) for gpu in planned.gpus)
         return (planned.host or "") + (f":{gpus}" if gpus else "")
@@ -113,7 +113,7 @@ class Driver:
         self.page.checks.now()
         return [problem.code for problem in self.page.problems.problems]
 
-    # Keyboard
+    # Input by keyboard
 
     def keys(self, key: Qt.Key, modifiers: Qt.KeyboardModifier = PLAIN) -> None:
         """Presses a key in the focused widget."""
@@ -129,7 +129,7 @@ class Driver:
     def wait_until(self, condition: Callable[[], bool]) -> None:
         self.qtbot.waitUntil(condition, timeout=30_000)
 
-    # The canvas
+    # Input on the canvas
 
     def at(self, name: str) -> QPoint:
         """Returns the middle of a chip."""
@@ -169,7 +169,7 @@ class Driver:
         return caption
 
     def drop(self, rows: PaletteList, key: str, target: str) -> bool:
-        """Drops a row of the palette on the canvas; returns False if refused."""
+        """Drops a row of the palette on the canvas; returns False if the canvas refuses it."""
         viewport = self.page.view.viewport()
         at, mime, copy = self.slot(target), rows.mime_of(key), Qt.DropAction.CopyAction
         enter = QDragEnterEvent(at, copy, mime, LEFT, PLAIN)
@@ -181,7 +181,7 @@ class Driver:
         QApplication.sendEvent(viewport, QDropEvent(QPointF(at), copy, mime, LEFT, PLAIN))
         return True
 
-    # The palette
+    # Input through the palette
 
     def row(self, rows: PaletteList, key: str) -> QPoint:
         item = rows.row_of(key)
@@ -194,7 +194,7 @@ class Driver:
             QTest.mouseClick(section.head, LEFT)
         QTest.mouseClick(rows.viewport(), LEFT, modifiers, self.row(rows, key))
 
-    # The inspector
+    # Input in the inspector
 
     def fill(self, group: Group, key: str, text: str) -> None:
         """Replaces the text of a field and presses Enter (Ctrl+Enter in multi-line fields)."""
@@ -212,7 +212,7 @@ class Driver:
             QTest.keyClick(field, Qt.Key.Key_Return)
 
     def pick(self, field: ChoiceField, text: str) -> None:
-        """Chooses in a combo box with the keyboard."""
+        """Selects an entry of a combo box with the keyboard."""
         field.setFocus()
         row = field.findText(text)
         assert row >= 0, f"there is no {text}"
@@ -221,7 +221,7 @@ class Driver:
             QTest.keyClick(field, Qt.Key.Key_Down)
 
     def pick_from_popup(self, field: ChoiceField, text: str) -> None:
-        """Chooses in the list of a combo box."""
+        """Selects an entry in the popup list of a combo box."""
         field.showPopup()
         view = field.view()
         view.setCurrentIndex(field.model().index(field.findText(text), 0))

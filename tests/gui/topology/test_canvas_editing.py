@@ -1,4 +1,4 @@
-"""Editing the design: palette, drags of chips, and clipboard, with real events."""
+"""Tests of editing the design: palette, drags of chips, and clipboard, with real events."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.gui.topology.conftest import MakeDriver
 from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, SHIFT, Driver
 from torchyard_core.topology.file import read_topology
 
-# Adding
+# Tests of adding replicas
 
 
 def test_a_click_on_a_role_adds_one(empty: Driver) -> None:
     empty.choose(empty.page.palette_.roles, "worker")
     empty.choose(empty.page.palette_.roles, "worker")
     assert empty.counts() == {"workers": 2}
-    assert empty.value.pools[0].gpus == 1  # the hosts have GPUs
+    assert empty.value.pools[0].gpus == 1  # The hosts have GPUs, so the new pool requests one.
     assert empty.page.editor.selection == ("worker-1",)
 
 
@@ -114,7 +114,7 @@ def test_the_palette_counts_replicas_and_free_gpus(digits: Driver) -> None:
     assert told["cpu-d"] == "CPU only"
 
 
-# Drags
+# Tests of drags
 
 
 def test_a_chip_carried_to_a_slot_is_pinned_to_it(digits: Driver) -> None:
@@ -170,7 +170,7 @@ def test_escape_calls_a_drag_off(digits: Driver) -> None:
     assert digits.value.pins == {}
 
 
-# Selection and clipboard
+# Tests of selection and clipboard
 
 
 def test_a_rubber_band_and_control_choose_many(digits: Driver) -> None:
@@ -253,11 +253,11 @@ def test_the_menu_of_a_chip_does_what_it_says(digits: Driver) -> None:
     assert digits.value.pins == {}
 
 
-# Everything
+# Tests of a complete design
 
 
 def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_path: Path) -> None:
-    """Draws examples/digits/three-hosts.yaml with mouse and keyboard."""
+    """The test draws examples/digits/three-hosts.yaml with mouse and keyboard."""
     (tmp_path / "train.py").write_text("")
     driver = make_driver([host("gpu-a"), host("gpu-b"), host("gpu-c")])
     page, pools = driver.page, driver.page.inspector.pools.pool

@@ -1,4 +1,4 @@
-"""GPUs in use: what the page counts as free, shows in slots, and refuses."""
+"""Tests of GPUs in use: which GPUs the page counts as free, shows in slots, and refuses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told(driver: Driver, target: str) -> str:
     return text
 
 
-def test_a_gpu_that_somebody_takes_is_no_longer_free(empty: Driver) -> None:
+def test_a_gpu_that_another_user_takes_is_no_longer_free(empty: Driver) -> None:
     assert free(empty, "gpu-c") == "2 of 2 free"
     assert empty.page.bar.gpus.text() == "0 of 9 free GPUs used"
     empty.fleet.hosts[2] = replace(host("gpu-c", 2, busy=(0,)), gpu_users={"GPU-gpu-c-0": "kim"})

@@ -1,4 +1,4 @@
-"""A strategy's preset is added by one click, drag or search, and undone in one step; the canvas draws its edges."""
+"""Tests of presets: added by one click, drag or search, undone in one step, with edges on the canvas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
     assert empty.counts() == {"chief": 1, "workers": 4, "servers": 3}
     assert [pool.machine for pool in empty.value.pools] == ["n1-highcpu-8", "n1-highcpu-8", "n1-standard-4"]
     assert empty.undo_text() == "Preset STANDARD_1"
-    # Its rows follow its heading in the tab order, although they were created later.
+    # The rows follow their heading in the tab order, although they were created later.
     head = next(section.head for section in empty.page.palette_.sections if section.rows is tiers)
     head.setFocus()
     empty.keys(Qt.Key.Key_Tab)
@@ -50,7 +50,7 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
 def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver) -> None:
     empty.on_canvas()
     empty.keys(Qt.Key.Key_A)
-    # Rarely used sections are folded, so that hosts are visible; search still finds their rows.
+    # Rarely used sections are folded, so that hosts are visible; a search still finds their rows.
     palette = empty.page.palette_
     assert not palette.tiers.isVisible()
     assert not palette.hosts.visibleRegion().isEmpty()
@@ -145,7 +145,7 @@ def test_machine_types_put_the_pools_of_the_selected_replicas_on_their_sizes(dig
     assert (workers.machine, workers.cpus, workers.gpus, workers.gpu_model) == ("large_model", 8, 0, None)
     digits.page.editor.set_pools([1], "gpus", 2, "GPUs")
     digits.choose(machines, "complex_model_l")
-    assert digits.value.pools[1].gpus == 2, "those are somebody's"
+    assert digits.value.pools[1].gpus == 2, "the GPUs belong to a user"
 
 
 def test_a_machine_type_is_dragged_onto_a_replica_a_host_or_the_selection(digits: Driver) -> None:
@@ -162,7 +162,7 @@ def test_a_machine_type_is_dragged_onto_a_replica_a_host_or_the_selection(digits
     digits.select("chief-0")
     assert machines_after("") == ["complex_model_m", None]
     assert machines_after(digits.where("chief-0")) == ["complex_model_m", None]
-    # Without a design, it says what to do, and nothing stays highlighted.
+    # Without a design, the preset shows an instruction, and nothing stays highlighted.
     digits.page.editor.select(())
     digits.page.editor.show_host("cpu-d")
     assert not digits.drop(digits.page.palette_.machines, "complex_model_m", "cpu-d")

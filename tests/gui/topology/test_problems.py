@@ -1,4 +1,4 @@
-"""Live problems: in the dock, beside the field, on the chip and at the line; and their effect on Launch."""
+"""Tests of live problems: in the dock, beside the field, on the chip and at the line; and their effect on Launch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_fits_nowhere_is_told(digits: Driver) -> None:
 def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
     digits.page.editor.set_pools([1], "replicas", 20, "replicas")
     assert digits.codes() == ["no-room"]
-    # It concerns only the replicas without a place: only they are marked and selected.
+    # The problem concerns only the replicas without a place, so only they are marked and selected.
     scene = digits.page.scene
     lost = scene.unplaced
     assert 0 < len(lost) < 20
@@ -83,7 +83,7 @@ def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
     assert digits.codes() == []
 
 
-# Jumps
+# Tests of jumps to the place of a problem
 
 
 def unchecked(name: str) -> HostFacts:
@@ -91,7 +91,7 @@ def unchecked(name: str) -> HostFacts:
 
 
 def jump(driver: Driver, code: str) -> None:
-    """Presses Enter on the problem with a code."""
+    """Presses Enter on the problem with the given code."""
     driver.page.checks.now()
     dock = driver.page.problems
     dock.set_open(True)
@@ -163,7 +163,7 @@ def test_nothing_that_trains_leads_to_the_roles(empty: Driver) -> None:
     assert QApplication.focusWidget() is empty.page.palette_.roles
 
 
-# YAML
+# Tests of problems in the YAML text
 
 
 def test_the_yaml_follows_and_marks_the_line(digits: Driver) -> None:
@@ -187,7 +187,7 @@ def test_the_yaml_cannot_be_typed_into(digits: Driver) -> None:
     assert digits.page.yaml.view.toPlainText() == digits.page.document.text
 
 
-# Launch
+# Tests of the effect on Launch
 
 
 def launched(driver: Driver) -> list[TopologyFile]:

@@ -1,4 +1,4 @@
-"""In a narrow window, palette and inspector are strips that open drawers."""
+"""Tests that palette and inspector become strips that open drawers in a narrow window."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
     digits.wait_until(lambda: left_of_canvas(digits) == WIDTH)
     assert page.side.strip.isVisible()
     assert not page.palette_.isVisible()
-    # The tab order has it before the canvas, like the palette.
+    # In the tab order, the inspector precedes the canvas, like the palette.
     page.side.strip.setFocus()
     for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]
         digits.keys(Qt.Key.Key_Tab)
@@ -116,7 +116,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     assert page.inspector.geometry().getRect() == (page.width() - WIDTH - 288, 0, 288, page.height())
     assert view.geometry() == before
     assert button.isChecked()  # type: ignore[union-attr]
-    # It stays open while the selection changes; Esc closes it and returns the focus to the canvas.
+    # The drawer stays open while the selection changes; Esc closes it and returns the focus to the canvas.
     narrow.click("chief-0")
     assert page.inspector.isVisible()
     assert page.inspector.title.text() == "Chief 0"
@@ -128,7 +128,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     assert not page.inspector.isVisible()
     assert QApplication.focusWidget() is view
     assert not button.isChecked()  # type: ignore[union-attr]
-    # So does its button; in a wide window it is part of the layout again.
+    # The button closes the drawer, too; in a wide window, the drawer is part of the layout again.
     QTest.mouseClick(button, LEFT)
     assert page.inspector.isVisible()
     QTest.mouseClick(button, LEFT)

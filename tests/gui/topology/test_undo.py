@@ -1,4 +1,4 @@
-"""Every edit can be undone; undoing all restores the file byte for byte."""
+"""Tests that every edit can be undone, and undoing all restores the file byte for byte."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Announces a text in a window, and prints what arrives on the accessibility bus.
+"""Announces a text in a window, and prints the announcements on the accessibility bus.
 
-python -m tests.gui.widgets.accessibility_bus
+    python -m tests.gui.widgets.accessibility_bus
 
-Run by test_screen_reader in its own process, with a virtual display and its own bus, because Qt's offscreen platform
-has no screen reader support.
+`test_screen_reader` runs this program in a separate process, with a virtual display and its own bus, because Qt's
+offscreen platform has no support for screen readers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
     window.show()
 
     def heard() -> bool:
-        """Repeats the announcement, because Qt notices a listener with a delay."""
+        """Repeats the announcement until it is received, because Qt detects a listener with a delay."""
         bar.clear()
         bar.show_notice("fail", "The run failed: out of memory")
         toast.say("Booked: gpu-b:0-1")

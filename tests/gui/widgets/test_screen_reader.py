@@ -1,4 +1,4 @@
-"""Announcements of the window arrive on the accessibility bus."""
+"""Tests that announcements of the window arrive on the accessibility bus."""
 
 from __future__ import annotations
 

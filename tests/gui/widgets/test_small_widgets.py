@@ -1,4 +1,4 @@
-"""Behaviour of the small widgets."""
+"""Tests of the behaviour of small widgets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_notice_is_told_once_to_who_listens_and_keeps_its_buttons(
     qtbot.addWidget(window)
     bar, toast = NoticeBar(window), Toast(window)
     bar.show_notice("warn", "The calendar is away.", "Try again")
-    assert heard == [], "nobody sees it yet"
+    assert heard == [], "the text is not visible yet"
     window.show()
     again = bar.buttons[0]
     bar.show_notice("warn", "The calendar is away.", "Try again")

@@ -1,4 +1,4 @@
-"""The whole window with a sample fleet."""
+"""Fixtures of the whole window with a sample fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole window: starts quickly with or without a file, and leaves nothing behind."""
+"""Tests that the whole window starts quickly with or without a file, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def opened(qtbot: QtBot, home: Home, file: Path | None = None) -> MainWindow:
-    """The visible window; hosts are not contacted."""
+    """Returns the visible window; no host is contacted."""
     window = app.make_window(home, home.fleet_file, file)
     qtbot.addWidget(window)
     window.painted.disconnect()
@@ -83,7 +83,7 @@ def test_the_button_on_the_empty_canvas_opens_the_example(qtbot: QtBot, home: Ho
 
 def test_a_dropped_file_is_opened(qtbot: QtBot, home: Home, file: Path) -> None:
     window = opened(qtbot, home)
-    find_wiring(window).fleet.has_looked = True  # asks no host: it would be this very computer
+    find_wiring(window).fleet.has_looked = True  # Prevents a check of the only host, which would be this computer.
     window.show_page("fleet")
     window.file_dropped.emit(file)
     assert window.current == "topology"

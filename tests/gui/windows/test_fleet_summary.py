@@ -1,4 +1,4 @@
-"""The status bar's summary of the fleet contains only what is known."""
+"""Tests that the status bar's summary of the fleet contains only known values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeFleet = Callable[[str], FleetModel]
 
 @pytest.fixture
 def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
-    """Returns a model of a fleet file with these host names, never contacted."""
+    """Factory of models of a fleet file with the given host names, which are never contacted."""
     made: list[FleetModel] = []
 
     def make(names: str) -> FleetModel:
@@ -99,7 +99,7 @@ def test_one_host_is_not_told_as_one_of_one(fleet_of: MakeFleet) -> None:
     assert fleet_texts(fleet) == [("ok", "The host answers")]
 
 
-def test_gpus_that_nobody_knows_are_never_none(fleet_of: MakeFleet) -> None:
+def test_unknown_gpus_are_never_counted_as_none(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a gpu-b")
     assert gpu_text(fleet) == "GPUs unknown"
     put(fleet, "gpu-a", facts=HostFacts("gpu-a", checked=True))

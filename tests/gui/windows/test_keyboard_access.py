@@ -1,4 +1,4 @@
-"""Everything in the window is reachable by keyboard and has an accessible name."""
+"""Tests that everything in the window is reachable by keyboard and has an accessible name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nameless(root: QWidget) -> list[str]:
     """Returns focusable widgets without an accessible name."""
     found = []
     for widget in root.findChildren(QWidget):
-        # A viewport uses its area's name, the line edit of a spin box that of the box.
+        # A viewport has the name of its scroll area, and the line edit of a spin box has the name of the spin box.
         inside = isinstance(widget.parent(), QAbstractScrollArea) or widget.focusProxy() is not None
         if widget.isVisible() and widget.focusPolicy() != Qt.FocusPolicy.NoFocus and not inside:
             told = QAccessible.queryAccessibleInterface(widget)
@@ -55,7 +55,7 @@ def test_no_action_is_out_of_the_keyboards_reach(window: MainWindow) -> None:
     in_palette = set(window.all_actions())
     ours = [action for action in window.findChildren(QAction) if action.text() and action.menu() is None]
     beside = {action.text() for action in ours if action not in in_palette and not action.isSeparator()}
-    # The button of the empty page, and pyqtgraph's actions for a menu that is never shown.
+    # The exceptions are the button of the empty page, and pyqtgraph's actions for a menu that is never shown.
     assert beside <= {"Go to the topology", "Export..."}
 
 
@@ -96,7 +96,7 @@ def test_what_the_keyboard_comes_to_has_a_name(window: MainWindow, qtbot: QtBot,
 
 
 def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)  # the phases put theirs there
+    monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)  # `phases` replaces the class; the fixture restores it.
     for name, panel in phases(wiring_of(window)):
         assert panel.isVisible()
         assert nameless(panel) == []

@@ -1,4 +1,4 @@
-"""A window that was opened, used and closed frees its objects, threads and memory."""
+"""Tests that a window that was opened, used and closed frees its objects, threads and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROWS_AT_MOST_MB = 6.0
 
 
 def use_a_window(qtbot: QtBot, folder: Path) -> None:
-    """Opens the window with eight hosts that are never contacted, uses each page, and closes it."""
+    """Opens the window with eight hosts that are never contacted, uses each page, and closes the window."""
     home, fleet_file, file = write_sample(folder, "eight")
     window = app.make_window(home, fleet_file, file)
     window.painted.disconnect()
@@ -67,7 +67,7 @@ def settle() -> None:
 
 
 def objects() -> Counter[str]:
-    """Returns the Qt objects that are alive, by class."""
+    """Returns the number of live Qt objects, by class."""
     kinds = QObject | QGraphicsItem
     alive = (thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and shiboken6.isValid(thing))
     return Counter(type(thing).__name__ for thing in alive)

@@ -1,4 +1,4 @@
-"""The window shows pages, separates their shortcuts, stores its settings, and closes when all pages agree."""
+"""Tests that the window shows pages, separates shortcuts, stores settings, and closes when all pages agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.windows.window_settings import WindowSettings
 
 
 class PageOfFields(QWidget):
-    """Two text fields and an action recorded in `done`."""
+    """A page with two text fields and an action that is recorded in `done`."""
 
     status_changed = Signal()
     icon_name = "topology"

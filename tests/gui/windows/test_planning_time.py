@@ -1,5 +1,6 @@
-"""The planned time of the Topology page, and links between runs and bookings: the whole window with a SQLite store and
-a stopped clock, without contacting hosts.
+"""Tests of the planned time of the Topology page, and of links between runs and bookings.
+
+The tests use the whole window with an SQLite store and a stopped clock, and contact no host.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from torchyard_gui.windows.connections import WindowConnections
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
-"""Wednesday, 09:00 in Berlin."""
+"""A Wednesday, at 09:00 in Berlin."""
 HOUR = timedelta(hours=1)
 LEFT, Key = Qt.MouseButton.LeftButton, Qt.Key
 
 
 class Office:
-    """The window of `kim`, and its calendar."""
+    """The window of user `kim`, and its calendar."""
 
     def __init__(self, qtbot: QtBot, folder: Path):
         self.qtbot = qtbot
@@ -62,7 +63,7 @@ class Office:
     def open(self) -> None:
         window = self.window = app.make_window(*self.places)
         self.qtbot.addWidget(window, before_close_func=lambda _: self.wiring.document.start_new())
-        window.painted.disconnect()  # work after the first paint would contact hosts
+        window.painted.disconnect()  # Work after the first paint would contact hosts.
         wiring = window.findChild(WindowConnections)
         assert isinstance(wiring, WindowConnections)
         self.wiring = wiring
@@ -116,7 +117,7 @@ class Office:
 
 @pytest.fixture
 def office(qtbot: QtBot, tmp_path: Path) -> Iterator[Office]:
-    """A window that is not open yet, so that tests can fill its calendar first."""
+    """A window that is not open yet, so that tests can add bookings to its calendar first."""
     made = Office(qtbot, tmp_path)
     yield made
     made.store.close()
@@ -132,7 +133,8 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     page.editor.show_host("gpu-c")
     office.wait_until(lambda: office.free("gpu-c") != "4 of 4 free")
 
-    # Of the next 8 h: two GPUs are booked now, a third from 15:00, a fourth only later. The plan takes the others.
+    # In the next 8 h, two GPUs are booked from now, a third one from 15:00, and a fourth one only later. The plan uses
+    # the other GPUs.
     assert page.bar.when.text() == "When: now, 8 h"
     assert page.current_plan.replica("worker-16").host == "gpu-c"
     assert [gpu.index for gpu in page.current_plan.replica("worker-16").gpus] == [3]
@@ -146,18 +148,18 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert page.editor.why_not(["worker-1"], "gpu-c:0") == "gpu-c:0 is booked by lee until 13:00"
     page.editor.pin(["chief-0"], "gpu-e:0")
     assert office.slot("gpu-e", 3) == "You have booked GPU 3 of gpu-e until 21:00: “mine”"
-    assert office.free("gpu-e") == "3 of 4 free"  # one's own bookings are free; one is taken by the design
+    assert office.free("gpu-e") == "3 of 4 free"  # One's own bookings count as free; the design uses one of the GPUs.
     page.editor.select(["chief-0"])
     assert page.inspector.place.booked.text() == "In your booking “mine”, until 21:00."
 
-    # For two hours only: a booking from 15:00 is irrelevant.
+    # For two hours only, a booking from 15:00 is irrelevant.
     office.ask_when("now", "2h")
     assert page.bar.when.text() == "When: now, 2 h"
     assert sorted(
         gpu.index for planned in page.current_plan.replicas if planned.host == "gpu-c" for gpu in planned.gpus
     ) == [2, 3]
 
-    # Tomorrow at seven: lee's are free again, and the current use of gpu-d is irrelevant.
+    # Tomorrow at seven, Lee's GPUs are free again, and the current use of gpu-d is irrelevant.
     assert office.free("gpu-d") == "0 of 4 free"
     office.ask_when("tomorrow 7", "4h")
     assert page.bar.when.text() == "When: Thu 9 Jan 07:00, 4 h"
@@ -168,7 +170,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert taken == [0, 1, 2]
     assert page.bar.launch.text() == "Book and launch …"
 
-    # Bookings of another desktop arrive; a planned time that has passed becomes now.
+    # Bookings of another desktop arrive; a planned time that has passed becomes the current time.
     office.book("lee", "gpu-c:0 gpu-c:1 gpu-c:2", 22, 24)
     office.wait_until(lambda: office.free("gpu-c") == "4 booked")
     office.now += 23 * HOUR
@@ -198,7 +200,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
     assert popup.start_row.note.text().startswith("08:00 is past")
     QTest.keyClick(popup.start, Key.Key_Escape)
     assert not popup.isVisible()
-    office.window.resize(960, 600)  # in a narrow window only the time, but the full text for screen readers
+    office.window.resize(960, 600)  # A narrow window shows only the time, but screen readers get the full text.
     assert (page.bar.when.text(), page.bar.when.accessibleName()) == ("now, 8 h", "When: now, 8 h")
     office.window.resize(1440, 900)
 
@@ -207,7 +209,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
     assert office.wiring.planning.planned == wanted
     assert "Launching books the GPUs" in page.bar.when.accessibleDescription()
 
-    monkeypatch.setattr(launch_panel, "LaunchJob", StagedLaunch)  # contacts no host
+    monkeypatch.setattr(launch_panel, "LaunchJob", StagedLaunch)  # The staged launch contacts no host.
     office.wiring._launch(page.document.as_file())
     panel = office.wiring.launch_panel
     assert panel.job is not None
@@ -259,7 +261,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     menu = bookings.acts.menu(bookings, has_booking=True)
     assert bookings.acts.run in menu.actions()
     menu.deleteLater()
-    # From its run back to the booking, in another week than the shown one.
+    # The user returns from the run to the booking, which is in another week than the displayed one.
     bookings.go(3)
     button = next(one for one in runs.bar.findChildren(QPushButton) if one.text() == "Booking")
     assert button.isVisible()
@@ -272,14 +274,14 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     far = office.book("kim", "gpu-a:2", 24 * 50, 24 * 50 + 2, title="far")
     bookings.show_booking(far.id)
     office.wait_until(lambda: bookings.surface.selection == far.id)
-    # A run without a booking offers none.
+    # A run without a booking has no link to a booking.
     runs.show_run(history.records()[2].run_id)
     office.window.show_page("runs")
     office.wait_until(lambda: not button.isVisible())
 
 
 def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: Office) -> None:
-    """With a calendar: each view, drawer and dialog, and the reminder."""
+    """The test includes a calendar with each view, drawer and dialog, and the reminder."""
     mine = office.book("kim", "gpu-a:0", 0, 4)
     history = History(office.places[0].history)
     history.save(replace(history.records()[0], state="running", ended="", booking=mine.id))

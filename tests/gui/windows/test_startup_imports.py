@@ -1,4 +1,4 @@
-"""The program up to its first paint, in its own process, imports nothing slow."""
+"""Tests that the program imports no slow module up to its first paint, in a separate process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ app.main(sys.argv[1:])
 """
 SLOW = {"torch", "paramiko", "cryptography", "sqlalchemy", "pyqtgraph", "numpy", "typer", "rich", "pathspec"}
 UNSEEN = {"torchyard_gui.widgets.command_palette", "torchyard_gui.topology.find_bar"}
-"""Created on first use."""
+"""Modules that are imported on first use."""
 
 
 @pytest.mark.parametrize("with_file", [False, True])

@@ -1,4 +1,4 @@
-"""Next steps in the window: a button does each that the window can do, and a sentence tells the others."""
+"""Tests of next steps in the window: a button for each step that the window can perform, a sentence for the others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bookings(window: MainWindow) -> BookingsPage:
 
 
 def press(window: MainWindow, step: NextStep, key: Qt.Key | None = None) -> None:
-    """Presses the button of an error with this step, on the page that is shown, by mouse or by a key."""
+    """Presses the button of an error with this step on the current page, by mouse or by keyboard."""
     notice = {"topology": topology(window).notice_bar, "fleet": fleet(window).notice}[window.current]
     notice.show_error(TorchyardError("it broke", hint=("First this.", step)))
     assert notice.text == "it broke. First this."

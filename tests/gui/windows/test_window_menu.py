@@ -1,4 +1,4 @@
-"""The menu opened by keyboard: repeatedly, and with all actions alive afterwards."""
+"""Tests of the menu opened by keyboard: it opens repeatedly, and all its actions stay alive."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[WindowConnections]:
 
 
 def press(*keys: Qt.Key, modifiers: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> None:
-    """Presses keys in the open menu, else in the window."""
+    """Presses keys in the open menu, or in the window if no menu is open."""
     for key in keys:
         at = QApplication.activePopupWidget() or QApplication.focusWidget() or QApplication.activeWindow()
         assert isinstance(at, QWidget)
@@ -81,7 +81,7 @@ def test_the_menu_opens_as_often_as_it_is_wanted(wiring: WindowConnections, qtbo
         press(Key.Key_Escape)
         qtbot.waitUntil(lambda: not window.menu.isVisible())
     assert [text.strip() for text in found[0][0][:2]] == ["Undo", "Redo"]
-    assert all(each == found[0] for each in found[1:])  # submenus do not accumulate
+    assert all(each == found[0] for each in found[1:])  # Submenus do not accumulate.
 
 
 def test_the_palette_opens_after_the_menu(wiring: WindowConnections, qtbot: QtBot) -> None:

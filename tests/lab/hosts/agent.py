@@ -1,6 +1,6 @@
 """The agent's files as after an earlier deploy: unpacked and compiled, with no process running.
 
-Otherwise each host of each test would unpack and compile the agent, which takes three seconds of CPU.
+Without these files, each host of each test would unpack and compile the agent, which takes three seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class InstalledAgent:
         self._folder = folder
 
     def put(self, home: Path) -> None:
-        """Hard-links the files into a HOME on a host; they are never written to."""
+        """Hard-links the files into a home folder on a host; hosts never write to them."""
         archive = build_archive()
         if not self._folder.exists():
             self._make(json.loads(zlib.decompress(archive.data)))
@@ -40,6 +40,6 @@ class InstalledAgent:
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        usual = Path("/usr/bin/python3")  # the agents' interpreter, if installed
+        usual = Path("/usr/bin/python3")  # The interpreter is the one that agents use, if it is installed.
         python = usual if usual.exists() else sys.executable
         subprocess.run([python, "-I", "-S", bytecode.__file__, self._folder], check=True, timeout=120)

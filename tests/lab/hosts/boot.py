@@ -1,4 +1,4 @@
-"""Contents of the files that a host boots from. Pure."""
+"""Pure functions for the contents of the files that a host boots from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import bcrypt  # comes with paramiko
+import bcrypt  # bcrypt is a dependency of paramiko.
 
 from tests import REPOSITORY
 from tests.lab.hosts.spec import HostSpec
 
 INSIDE = "/run/lab"
-"""A host's own path of its folder."""
+"""The path of a host's folder on the host itself."""
 FIRST_UID = 2001
 OLD_PYTHON = "3.6"
 
@@ -21,14 +21,15 @@ START_SSHD = (
     f"setsid /usr/sbin/sshd -D -e -f {INSIDE}/sshd_config </dev/null >>{INSIDE}/sshd.log 2>&1 & "
     f"echo $! >{INSIDE}/sshd.pid"
 )
-"""Shell line that starts the host's sshd and writes its process ID to a file there."""
+"""Shell line that starts the host's sshd and writes its process ID to a file on the host."""
 
 
 def kept_reachable(spec: HostSpec) -> list[Path]:
-    """Folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
+    """Return the folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
 
-    A virtual environment's interpreter links to its base interpreter, so both folders are included; with pyenv, its
-    whole folder. A host specified without Python gets no interpreter, one with an old Python only that interpreter.
+    A virtual environment's interpreter links to its base interpreter, so both folders are included, or with pyenv its
+    whole folder. A host specified without Python gets no interpreter; a host with an old Python gets only that
+    interpreter.
     """
     if spec.python == "none":
         return []
@@ -42,20 +43,21 @@ def kept_reachable(spec: HostSpec) -> list[Path]:
 
 
 def old_python() -> Path:
-    """The interpreter of 3.6 that pyenv built on this machine, or a path that does not exist."""
+    """Return the interpreter of Python 3.6 that pyenv built on this machine, or a path that does not exist."""
     versions = sorted(Path("/root/.pyenv/versions").glob(f"{OLD_PYTHON}.*"))
     return (versions[-1] if versions else Path("/root/.pyenv/versions/3.6")) / "bin" / "python3.6"
 
 
 def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
-    """Script of the host's first process, which sets up its mounts, starts sshd, and waits. Its stdin is a pipe that
-    the test process holds. When the test process ends for any reason, the read returns, this process ends, and with it
-    the kernel ends every process of the host.
+    """Return the script of the host's first process, which sets up its mounts, starts sshd, and waits.
+
+    Its stdin is a pipe that the test process holds. When the test process ends for any reason, the read returns and the
+    first process ends, and with it the kernel ends every process of the host.
     """
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):
         lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
-    # Folders of this host are bound first, while the paths to them are still visible.
+    # The script binds folders of this host first, while the paths to them are still visible.
     for path in kept_reachable(spec):
         new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
         lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")
@@ -88,12 +90,12 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
 
 
 def _hashed(password: str) -> str:
-    """A password hashed for /etc/shadow."""
+    """Return a password hashed for /etc/shadow."""
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
 
 
 def etc_files(spec: HostSpec) -> dict[str, str]:
-    """The host's own versions of files in /etc: it knows its accounts, and no names of other machines."""
+    """Return the host's own versions of files in /etc, with its accounts and without names of other machines."""
     accounts = [("root", 0, "/root"), ("nobody", 65534, "/nonexistent"), ("sshd", 102, "/run/sshd")]
     accounts += [(name, FIRST_UID + index, f"/home/{name}") for index, name in enumerate(spec.accounts())]
     shells = {"nobody": "/usr/sbin/nologin", "sshd": "/usr/sbin/nologin"}
@@ -115,7 +117,7 @@ def etc_files(spec: HostSpec) -> dict[str, str]:
 
 
 def sshd_config(spec: HostSpec, port: int) -> str:
-    """Configuration of the host's sshd."""
+    """Return the configuration of the host's sshd."""
     lines = [
         *spec.sshd,
         f"Port {port}",
@@ -132,13 +134,13 @@ def sshd_config(spec: HostSpec, port: int) -> str:
         "PrintMotd no",
         "Subsystem sftp internal-sftp",
     ]
-    if not any(line.startswith("MaxStartups") for line in spec.sshd):  # for this keyword sshd uses the last line
+    if not any(line.startswith("MaxStartups") for line in spec.sshd):  # sshd uses the last line with this keyword.
         lines.append("MaxStartups 100:30:200")
     if spec.login_takes_s:
         lines.insert(0, "AuthorizedKeysFile none")
         lines += [f"AuthorizedKeysCommand {INSIDE}/slow_keys", "AuthorizedKeysCommandUser root"]
     if spec.ssh_environment:
-        # sshd uses only the first SetEnv line, so all variables are in it.
+        # sshd uses only the first SetEnv line, so all variables are in that line.
         pairs = (f'"{name}={_escaped(value)}"' for name, value in spec.ssh_environment.items())
         lines.append(f"SetEnv {' '.join(pairs)}")
     if spec.noisy:
@@ -147,7 +149,7 @@ def sshd_config(spec: HostSpec, port: int) -> str:
 
 
 def start_up_files(spec: HostSpec) -> dict[str, str]:
-    """Start-up files in the accounts' HOME, by relative path; none on a host that is not noisy."""
+    """Return start-up files in the accounts' HOME, by relative path; a host that is not noisy has none."""
     if not spec.noisy:
         return {}
     chatter = "echo 'Welcome to the cluster!'; echo 'quota: 93% used' >&2; printf 'no newline at the end of this'\n"
@@ -160,7 +162,7 @@ def start_up_files(spec: HostSpec) -> dict[str, str]:
 
 
 def _without_python() -> Iterable[str]:
-    """Lines that hide every Python in /usr/bin and /usr/local/bin, on this host only."""
+    """Return lines that hide every Python in /usr/bin and /usr/local/bin, on this host only."""
     for place in ("/usr/bin", "/usr/local/bin"):
         layer = f"/run/layer{place}"
         yield f"mkdir -p {layer}/upper {layer}/work"
@@ -177,7 +179,7 @@ def _escaped(value: str) -> str:
 
 
 def mount_points(spec: HostSpec) -> Sequence[tuple[str, Path]]:
-    """(root, folder relative to it) of each mount in HOME and /tmp: these folders must exist before."""
+    """Return the root and relative folder of each mount in HOME and /tmp; these folders must exist before mounting."""
     points = []
     for path in kept_reachable(spec):
         root = "/root" if path.is_relative_to("/root") else "/tmp"

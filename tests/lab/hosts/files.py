@@ -1,4 +1,4 @@
-"""The folders of a host on disk: written before it boots, wiped between tests."""
+"""The folders of a host on disk, which are written before it boots and wiped between tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.hosts.spec import HostSpec
 
 @dataclass(frozen=True)
 class HostFiles:
-    """Folders of this machine that are /run/lab, /root, /tmp and the users' homes on the host."""
+    """Folders of this machine that appear on the host as /run/lab, /root, /tmp and the users' homes."""
 
     folder: Path
     home: Path
@@ -24,11 +24,11 @@ class HostFiles:
         return self.folder / "tmp"
 
     def home_of(self, user: str) -> Path:
-        """The HOME of one of the host's users."""
+        """Return the HOME of one of the host's users."""
         return self.home if user == "root" else self.folder / f"home-{user}"
 
     def inside(self, path: Path) -> str:
-        """The path on the host of a file in its /root, /tmp or /run/lab."""
+        """Return the path on the host of a file in its /root, /tmp or /run/lab."""
         for outer, inner in ((self.home, "/root"), (self.tmp, "/tmp"), (self.folder, boot.INSIDE)):
             if path.is_relative_to(outer):
                 return str(Path(inner, path.relative_to(outer)))
@@ -70,13 +70,13 @@ class HostFiles:
         """Restore root's HOME and /tmp to their contents at boot."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
-            # Removing a mount point silently removes what the host has mounted there.
+            # Removing a mount point silently removes the mounts of the host.
             stays = own | {point.parts[0] for where, point in boot.mount_points(spec) if where == root}
             for entry in folder.iterdir():
                 if entry.name not in stays:
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def log(self) -> str:
-        """Output of the boot script and sshd."""
+        """Return the output of the boot script and sshd."""
         texts = (self.folder / name for name in ("boot.log", "sshd.log"))
         return "\n".join(path.read_text() for path in texts if path.exists()).strip()

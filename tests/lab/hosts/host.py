@@ -1,4 +1,4 @@
-"""One host of the lab: its processes, its power, its sshd, its cable."""
+"""One host of the lab: its processes, power, sshd and network cable."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ READY_WITHIN_S = 20.0
 
 
 class LabHost:
-    """A host of a `Lab`. `home` and `tmp` are the host's /root and /tmp on this machine, so that tests can read files
-    there; `inside` returns the path of such a file on the host.
+    """A host of a `Lab`.
+
+    `home` and `tmp` are the host's /root and /tmp on this machine, so that tests can read files in these folders;
+    `inside` returns the path of such a file on the host.
     """
 
     port = 22
@@ -48,7 +50,7 @@ class LabHost:
     def __repr__(self) -> str:
         return f"<LabHost {self.name} {self.address}>"
 
-    # -- power
+    # Methods for power
 
     def boot(self, authorized: str) -> None:
         """Write the host's files and start it; `wait_until_ready` waits until it answers."""
@@ -58,7 +60,7 @@ class LabHost:
         self._machine = Machine(self.name, namespace, self.folder / "boot.sh", self.folder / "boot.log")
 
     def wait_until_ready(self) -> None:
-        """Return once its sshd listens."""
+        """Return once the host's sshd listens."""
 
         def listens() -> bool:
             if not self.alive:
@@ -74,11 +76,11 @@ class LabHost:
 
     @property
     def outer_pid(self) -> int | None:
-        """PID of the child of this process that holds the host; None before boot."""
+        """The PID of the child of this process that holds the host; None before boot."""
         return self._machine.outer_pid if self._machine else None
 
     def destroy(self, *, silently: bool = True) -> None:
-        """Destroy the host and all of its processes, like a power cut. Returns once it is gone; idempotent.
+        """Destroy the host and all of its processes, like a power cut. Idempotent; returns once the host is gone.
 
         With `silently=False` the network stays connected, so that the kernel closes the connections of dying processes.
         """
@@ -88,7 +90,7 @@ class LabHost:
         self.wait_until_gone()
 
     def kill(self) -> None:
-        """Begin to end the host if it runs. The kernel then ends every process in it."""
+        """Begin to end the host if it runs; the kernel then ends every process of the host."""
         if self._machine is not None and self._machine.alive:
             self._machine.kill()
 
@@ -97,7 +99,7 @@ class LabHost:
         if self._machine is not None:
             self._machine.wait_until_gone()
 
-    # -- processes
+    # Methods for processes
 
     def exec(
         self,
@@ -109,7 +111,7 @@ class LabHost:
         check: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program on the host, without SSH, and return its output. With `check`, raises if it fails."""
+        """Run a program on the host without SSH, and return its output. With `check`, raise if it fails."""
         done = subprocess.run(
             self._running.entering(argv, self._uid(user)),
             input=input,
@@ -127,7 +129,7 @@ class LabHost:
     def start(
         self, argv: Sequence[str], user: str = "root", *, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start a program on the host, with pipes for stdin and stdout (stderr goes there too)."""
+        """Start a program on the host, with pipes for stdin and stdout, which includes stderr."""
         return subprocess.Popen(
             self._running.entering(argv, self._uid(user)),
             stdin=subprocess.PIPE,
@@ -138,7 +140,7 @@ class LabHost:
         )
 
     def processes(self) -> list[HostProcess]:
-        """Every process on the host (those that `exec` is running included), by process ID."""
+        """Return every process on the host by process ID, including those that `exec` is running."""
         return self._machine.processes() if self._machine else []
 
     def clean(self) -> None:
@@ -148,7 +150,7 @@ class LabHost:
         if self.spec.ssh_environment:
             self.set_ssh_environment({})
         if len(self.processes()) > 2 or not self._sshd():
-            # kill(-1) reaches all but the first process and the shell itself.
+            # kill(-1) reaches all processes except the first one and the shell itself.
             self.exec(["sh", "-c", "kill -KILL -1"])
             self._until(lambda: len(self.processes()) == 1, "processes do not end")
             self.start_sshd()
@@ -156,31 +158,31 @@ class LabHost:
 
     @property
     def pid_namespace(self) -> Path:
-        """Name of the namespace that the host's processes are in."""
+        """The name of the PID namespace of the host's processes."""
         return self._running.pid_namespace
 
     def fork_scripts_from(self, fork_server: ForkServer) -> str:
-        """Path on the host of a `python` whose scripts `fork_server` forks there while the host lives."""
+        """Return the path on the host of a `python` that lets `fork_server` fork scripts while the host lives."""
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
-    # -- sshd
+    # Methods for sshd
 
     def start_sshd(self) -> None:
-        """Start sshd, and return when it listens."""
+        """Start sshd, and return once it listens."""
         self.exec(["sh", "-c", boot.START_SSHD], check=True)
         self.wait_until_ready()
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Stop sshd, so that connections are refused. Open sessions continue, or end too with `sessions`."""
+        """Stop sshd, so that connections are refused. Open sessions continue, unless `sessions` ends them, too."""
         ended: set[int] = set()
 
         def is_gone() -> bool:
             if found := self._sshd(sessions=sessions) - ended:
                 self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, found))}"])
                 ended.update(found)
-            # By process ID, since an ending process loses its title before it closes its sockets; and by port, since a
-            # new process has no title for a moment.
+            # Processes are found by process ID, because an ending process loses its title before it closes its sockets,
+            # and by port, because a new process has no title for a moment.
             left = ended & {process.pid for process in self.processes()}
             return not left and not self._running.listens(self.port)
 
@@ -193,26 +195,26 @@ class LabHost:
 
     @property
     def host_key_fingerprint(self) -> str:
-        """SHA256:… of the host's key."""
+        """The fingerprint of the host's key, as SHA256:…."""
         return fingerprint(self.public_key)
 
     @property
     def known_hosts(self) -> str:
-        """The line with the host's true key."""
+        """Return the line of a known-hosts file with the host's true key."""
         return known_hosts_line(self.address, self.port, self.public_key) + "\n"
 
     def change_host_key(self) -> None:
-        """Give the host a new key, as a reinstalled machine has."""
+        """Give the host a new key, as after a reinstallation."""
         self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
         self.restart_sshd()
 
     def set_ssh_environment(self, environment: Mapping[str, str]) -> None:
-        """Set these variables, and no others, in SSH sessions from now on."""
+        """Set exactly these variables in later SSH sessions."""
         self.spec = replace(self.spec, ssh_environment=dict(environment))
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()
 
-    # -- cable
+    # Methods for the network cable
 
     def cut_cable(self) -> None:
         """Pull the network cable: packets are dropped without an error."""
@@ -223,25 +225,27 @@ class LabHost:
         self._network.mend(self.name)
 
     def shape(self, rate: str = "200mbit", after: str | None = None) -> None:
-        """Limit the cable's rate, each way; with `after`, such as 4mb, only after this amount has passed at full
-        speed."""
+        """Limit the cable's rate in each direction.
+
+        With `after`, such as 4mb, the limit applies only after this amount has passed at full speed.
+        """
         self._network.shape(self.name, rate, after)
 
     def unshape(self) -> None:
-        """Remove the limit."""
+        """Remove the limit of the cable's rate."""
         self._network.unshape(self.name)
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that left the host's network interface since it booted."""
+        """The number of bytes that left the host's network interface since it booted."""
         return self._running.counter(8)
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that reached the host's network interface since it booted."""
+        """The number of bytes that reached the host's network interface since it booted."""
         return self._running.counter(0)
 
-    # -- internals
+    # Internal methods
 
     @property
     def _running(self) -> Machine:

@@ -1,4 +1,4 @@
-"""A host's namespaces and the two processes that hold them: one outside and the first one inside."""
+"""A host's namespaces and the two processes that hold them: one outside, and the first one inside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "-
 
 
 class Machine:
-    """A running set of namespaces. It ends with `kill`, or when this process ends for any reason."""
+    """A running set of namespaces, which ends with `kill`, or when this process ends for any reason."""
 
     def __init__(self, name: str, network_namespace: str, script: Path, log: Path):
         self._name = name
@@ -30,24 +30,24 @@ class Machine:
                 env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
                 cwd="/",
                 text=True,
-                # Ctrl-C in the terminal is for the tests, not for the hosts.
+                # Ctrl-C in the terminal must interrupt the tests and not the hosts.
                 start_new_session=True,
             )
         self._first: int | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the machine runs."""
         return self._outer.poll() is None
 
     @property
     def outer_pid(self) -> int:
-        """PID of the child of this process that holds the namespaces."""
+        """The PID of the child of this process that holds the namespaces."""
         return self._outer.pid
 
     @property
     def first_pid(self) -> int:
-        """The machine's first process, as numbered outside. Raises LabBroken if it does not run."""
+        """The PID of the machine's first process outside the machine. Raises LabBroken if it does not run."""
         if not self.alive:
             raise LabBroken(f"Host {self._name} is not running.")
         if self._first is None:
@@ -56,16 +56,16 @@ class Machine:
 
     @property
     def pid_namespace(self) -> Path:
-        """Name of the namespace that its processes are in."""
+        """The name of the PID namespace of the machine's processes."""
         return pid_namespace(self.first_pid)
 
     def kill(self) -> None:
-        """Begin to end it. The kernel then ends every process in it."""
+        """Begin to end the machine; the kernel then ends every process of the machine."""
         try:
-            # Its parent waits for it, and it ends only after all processes of the machine.
+            # The outer process waits for the first process, which ends only after all other processes of the machine.
             os.kill(self.first_pid, signal.SIGKILL)
         except (LabBroken, OSError):
-            # It has not started yet or has ended.
+            # The process has not started yet, or has ended.
             with suppress(ProcessLookupError):
                 self._outer.kill()
 
@@ -76,23 +76,23 @@ class Machine:
         self._outer.wait(timeout=30)
 
     def entering(self, argv: Sequence[str], uid: int = 0) -> list[str]:
-        """Command that runs `argv` in the machine."""
+        """Return the command that runs `argv` in the machine."""
         identity = ["--setuid", str(uid), "--setgid", str(uid)] if uid else []
         namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
         return ["nsenter", "--target", str(self.first_pid), *namespaces, "--wd=/", *identity, "--", *argv]
 
     def processes(self) -> list[HostProcess]:
-        """Every process in it; none when it has ended."""
+        """Return every process in the machine, or none after its end."""
         return processes_in(self.pid_namespace) if self.alive else []
 
     def listens(self, port: int) -> bool:
-        """Whether something in it listens on this TCP port."""
+        """Return whether a process in the machine listens on this TCP port."""
         with suppress(LabBroken, OSError):
             return listens(self.first_pid, port)
         return False
 
     def counter(self, column: int) -> int:
-        """A number of eth0's line in /proc/net/dev: 0 is bytes received, 8 is bytes sent."""
+        """Return a number in eth0's line of /proc/net/dev: 0 is bytes received, 8 is bytes sent."""
         for line in Path(f"/proc/{self.first_pid}/net/dev").read_text().splitlines():
             device, _, numbers = line.partition(":")
             if device.strip() == "eth0":

@@ -10,29 +10,29 @@ from tests.lab.needs import LabBroken
 
 
 class HostProcess(NamedTuple):
-    """A process as its host sees it. A zombie has ("[name] <defunct>",) for argv, like in ps."""
+    """A process as its host sees it. A zombie has the argv ("[name] <defunct>",), as in ps."""
 
     pid: int
     argv: tuple[str, ...]
 
     def is_sshd(self, *, sessions: bool = False) -> bool:
-        """Whether this is the sshd that listens; with `sessions`, or one that serves a connection."""
-        # Before it sets its title it has its command line; a session's server is started with -R.
+        """Return whether this is the listening sshd, or with `sessions`, an sshd that serves a connection."""
+        # Before sshd sets its title, it has its command line; the server of a session is started with -R.
         listens = "[listener]" in self.argv[0] or (self.argv[0].endswith("/sshd") and "-R" not in self.argv)
         return listens or (sessions and self.argv[0].startswith("sshd: "))
 
 
 def pid_namespace(pid: int) -> Path:
-    """Name of the PID namespace that a process is in."""
+    """Return the name of the PID namespace of a process."""
     return Path(f"/proc/{pid}/ns/pid").readlink()
 
 
 def processes_in(namespace: Path) -> list[HostProcess]:
-    """Every process in a PID namespace, by its process ID there."""
+    """Return every process in a PID namespace, by its process ID in the namespace."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # Processes start and end meanwhile, and some may not be read.
+            # Processes start and end meanwhile, and some processes may not be read.
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if (entry / "ns" / "pid").readlink() == namespace:
                     found.append(_describe(entry))
@@ -40,13 +40,13 @@ def processes_in(namespace: Path) -> list[HostProcess]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a process in the network namespace of `pid` listens on this TCP port, without connecting."""
+    """Return whether a process in the network namespace of `pid` listens on this TCP port, without connecting."""
     rows = (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def children_of_this_process() -> dict[int, str]:
-    """Process ID and command line of every child of this process, zombies included."""
+    """Return process ID and command line of every child of this process, including zombies."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -56,7 +56,7 @@ def children_of_this_process() -> dict[int, str]:
 
 
 def only_child(pid: int) -> int:
-    """The one child of a process."""
+    """Return the only child of a process."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     if len(children) != 1:
         raise LabBroken(f"Process {pid} should have the first process of a host as its child; it has {children}.")

@@ -15,14 +15,16 @@ Python = Literal["usual", "none", "3.6"]
 class HostSpec:
     """Specification of one host.
 
-    `login_shell` is what sshd hands commands to; `noisy` makes start-up files and the server talk, on stdout and
-    stderr, before every command. `ssh_environment` is set in every SSH session, and nowhere else. `last_octet`
-    fixes the end of the address, for tests that depend on the order of addresses. `users` are further accounts
-    beside root, with the same key; `user` is the one that the fleet file names.
-
-    Logins: `sshd` are the first lines of its configuration. `passwords` (by account) are requested by PAM, with
-    "Password: ", if `sshd` allows such logins. With `login_takes_s` the server takes this many seconds to look up a
-    key.
+    Attributes:
+        login_shell: Shell that sshd runs for commands.
+        noisy: Whether start-up files and the server print text on stdout and stderr before every command.
+        ssh_environment: Variables of every SSH session, and of no other process.
+        last_octet: End of the address, for tests that depend on the order of addresses.
+        users: Further accounts beside root, with the same key.
+        user: The account that the fleet file names.
+        sshd: First lines of the configuration of sshd.
+        passwords: Passwords by account, which PAM requests with "Password: " if `sshd` allows such logins.
+        login_takes_s: Seconds that the server takes to look up a key.
     """
 
     name: str
@@ -38,13 +40,13 @@ class HostSpec:
     login_takes_s: float = 0.0
 
     def accounts(self) -> tuple[str, ...]:
-        """Every account with a HOME of its own besides root."""
+        """Return every account besides root that has its own HOME."""
         wanted = dict.fromkeys((*self.users, self.user))
         return tuple(name for name in wanted if name != "root")
 
 
 def host_names(count: int) -> list[str]:
-    """gpu-a, gpu-b, … for `count` hosts (26 at most)."""
+    """Return the names gpu-a, gpu-b, … of `count` hosts, at most 26."""
     if count > len(ascii_lowercase):
         raise ValueError(f"A lab has names for {len(ascii_lowercase)} hosts, not for {count}.")
     return [f"gpu-{letter}" for letter in ascii_lowercase[:count]]

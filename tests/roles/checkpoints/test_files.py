@@ -1,4 +1,4 @@
-"""Checkpoint files: atomic writes, pruning to the newest three, and deletion of old unfinished saves only."""
+"""Tests of checkpoint files: atomic writes, pruning to the newest three, and deletion of old unfinished saves only."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_server_s_newest_part_is_a_checkpoint_s_too(
         {"step": 20},
         {"step": 25},
     ]
-    left = files.part_path(tmp_path, "ps-0", 30).with_name(".saving-step-30.pt-1")  # left by a killed server
+    left = files.part_path(tmp_path, "ps-0", 30).with_name(".saving-step-30.pt-1")  # A killed server left this file.
     left.write_bytes(b"half")
     os.utime(left, (0, 0))
     files.prune_parts(tmp_path, "ps-0", {20})

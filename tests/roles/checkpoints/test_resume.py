@@ -1,4 +1,7 @@
-"""A killed training resumes from its newest complete checkpoint with the same results as without the interruption."""
+"""Tests that a killed training resumes from its newest complete checkpoint.
+
+The results are the same as without the interruption.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,13 @@ def uninterrupted(gang: Gang, program: Path = PROGRAM, how: Sequence[str] = ()) 
 def killed_somewhere_and_resumed(
     gang: Gang, kills: int, seed: int, program: Path = PROGRAM, how: Sequence[str] = ()
 ) -> list[str]:
-    """Kill the run repeatedly, after some more checkpoints and at a random time in a step; then let it finish."""
+    """Kills the run repeatedly, after further checkpoints and at a random time in a step; then lets it finish."""
     dice = random.Random(seed)
     for _ in range(kills):
         enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
         gang.launch(EPOCHS, 0.02, *how, every_s=0.1, program=program)
         gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023
-        time.sleep(dice.uniform(0, 0.1))  # at any time in a step or save
+        time.sleep(dice.uniform(0, 0.1))  # Kill the run at a random time in a step or save.
         gang.kill()
     gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
     outputs = []
@@ -109,7 +112,8 @@ def test_what_is_cut_short_or_spoilt_is_passed_over_and_never_loaded(start: Star
     assert f"torchyard: the checkpoint {newest.folder} is ignored: optimizer.pt has" in output
     assert f"torchyard: the checkpoint {second.folder} is ignored: model.pt cannot be read" in output
     assert f"resumed from {third.folder}" in output
-    assert files.complete(gang.checkpoints)[0].step == newest.step  # saved again and complete
+    # The ignored checkpoint was saved again and is complete.
+    assert files.complete(gang.checkpoints)[0].step == newest.step
 
 
 def test_another_models_checkpoint_is_refused_with_its_first_difference_on_all_ranks(
@@ -169,7 +173,8 @@ def test_by_hand_it_checkpoints_only_if_the_script_asks_and_a_folder_is_named(st
     assert run(asks=False, dies=False, **named) == "steps 8\n"
     assert files.steps(tmp_path / "kept") == []
     run(asks=True, dies=True, **named)
-    assert [one.step for one in files.complete(tmp_path / "kept")] == [3]  # at the next boundary
+    # The checkpoint is written at the next step boundary.
+    assert [one.step for one in files.complete(tmp_path / "kept")] == [3]
     output = run(asks=True, dies=False, **named)
     assert "3 steps, 0 epochs done" in output
     assert [one.step for one in files.complete(tmp_path / "kept")] == [8, 6, 3]
@@ -227,7 +232,7 @@ def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Sta
         assert code == 0, output
         assert re.search(r"torchyard: .* could not (be saved|save its own part).*the disk is full\.", output), output
         assert "trained to the end" in output
-        assert files.complete(gang.checkpoints)[0].step == 45  # the disk has space again
+        assert files.complete(gang.checkpoints)[0].step == 45  # Saving succeeds as soon as the disk has space again.
         assert not list(gang.checkpoints.glob(".saving-*"))
     finally:
         subprocess.run(["umount", "-l", str(gang.checkpoints)], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Resuming on hosts without a shared folder and without a torch world: each trainer restores its own part."""
+"""Tests of resuming on hosts without a shared folder and without a torch world: each trainer restores its own part."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store() -> Iterator[join_stores.Served]:
 
 
 class Hosts:
-    """A server and two workers, each with a folder of its own."""
+    """A server and two workers, each with its own folder."""
 
     def __init__(self, start: Start, folder: Path, store: join_stores.Served, strategy: str, groups: int) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Hosts:
         return self._start(RESUMABLE, self.folder / replica, str(EPOCHS), str(step_s), environment=environment)
 
     def steps(self, replica: str) -> list[int]:
-        """The steps in order, each with its learning rate."""
+        """Returns the steps in order, each with its learning rate."""
         (log,) = (self.folder / replica).glob("losses.*")
         lines = [line.split() for line in log.read_text().splitlines() if line.count(" ") == 3]
         for step, epoch, _, rate in lines:
@@ -104,7 +104,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     other.kill()
     other.wait(DEADLINE_S)
     saved, older, *_ = files.part_steps(own, "worker-1.0")
-    if spoilt:  # then the run resumes from the checkpoint before
+    if spoilt:  # With a damaged part, the run resumes from the previous checkpoint.
         files.part_path(own, "worker-1.0", saved).write_bytes(b"half a part")
         saved = older
     before = len(hosts.steps("worker-1"))
@@ -112,7 +112,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     output = output_of(other)
     for process in reversed(going_on):
         output_of(process)
-    if strategy == "hogwild":  # otherwise the servers have it
+    if strategy == "hogwild":  # With the other strategies, the servers hold the optimizer's state.
         assert f"the optimizer counts {EPOCHS * 8}" in output
     assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
 

@@ -1,4 +1,4 @@
-"""The collective calls mean, gather, any, barrier and broadcast over all trainers, under every strategy."""
+"""Tests of the collective calls mean, gather, any, barrier and broadcast over all trainers, under every strategy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check(outputs: list[str]) -> None:
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     for each in found:
         assert each == expected(len(found))
-    assert all(each == found[0] for each in found)  # bitwise
+    assert all(each == found[0] for each in found)  # The results are equal bit for bit.
 
 
 @pytest.mark.parametrize("arguments", [(), ("defaults",), ("own",)])
@@ -59,7 +59,7 @@ def test_in_a_torch_world_of_all_trainers_or_at_its_master(train: Train, argumen
 
 def test_with_strategy_none(train: Train) -> None:
     outputs = [json.loads(output) for output in train(PROGRAM, 2, TORCHYARD_STRATEGY="none")]
-    for each in outputs:  # each evaluates the whole data
+    for each in outputs:  # Without a strategy, each process evaluates all data.
         assert each == {**expected(2), "metric": [91 / 7, 14], "metric of few": [0.5, 4]}
 
 
@@ -79,13 +79,13 @@ def test_in_one_process_and_in_an_evaluator(start: Start) -> None:
     processes = [start(PROGRAM), start(PROGRAM, environment={**evaluator, "TORCHYARD_REPLICA": "evaluator-0"})]
     alone, evaluated = (json.loads(output_of(process)) for process in processes)
     assert alone == expected(1)
-    assert evaluated == {**expected(1), "sent": None}  # an evaluator is no chief
+    assert evaluated == {**expected(1), "sent": None}  # An evaluator is not the chief, so it sends nothing.
 
 
 def through_the_store(
     store: Served, strategy: str, *, groups: int, ps: list[list[Any]] | None = None
 ) -> dict[str, str]:
-    """The common environment of three trainers, which are three worker groups or one."""
+    """Returns the common environment of three trainers, which form three worker groups or one."""
     trainers = [[f"worker-{rank}", "127.0.0.1", free_port(), 1, rank if groups > 1 else 0] for rank in range(3)]
     return {
         "TORCHYARD_STRATEGY": strategy,

@@ -1,4 +1,4 @@
-"""Waiting for gloo's threads before the interpreter exits."""
+"""Tests of waiting for gloo's threads before the interpreter exits."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ def thread(tasks: Path, number: int, name: str, state: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer than any thread waits for a core."""
+    """Sets a timeout that is longer than any thread waits for a CPU core."""
     monkeypatch.setattr(gloo_shutdown, "SETTLE_S", 60.0)
 
 

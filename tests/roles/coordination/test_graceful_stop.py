@@ -1,4 +1,4 @@
-"""Graceful stop: after SIGTERM all ranks end after the same step, with its checkpoint and exit code 0."""
+"""Tests of the graceful stop: after SIGTERM, all ranks end after the same step, with its checkpoint and exit code 0."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_three_ranks_some_blocked_in_a_collective_leave_after_the_same_step_with
     gang = Gang(start, tmp_path, 3, store)
     gang.launch(1000, 0, every_s=600)
     gang.wait_for(lambda: len(gang.losses(2)) > 5, "the first steps")
-    (tmp_path / "slow.1").touch()  # ranks 0 and 2 now wait for it in the all-reduce of each step
+    (tmp_path / "slow.1").touch()  # Ranks 0 and 2 now wait for rank 1 in the all-reduce of each step.
     done = len(gang.losses(1))
     gang.wait_for(lambda: len(gang.losses(1)) > done + 1, "a slow step")
     if signalled == "all of them":
@@ -76,7 +76,8 @@ def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(star
     environment = gang.environment(0, free_port(), 600)
     process = start(
         "-c",
-        # A separate session, as for ranks of a keeper, whose SIGTERM goes to the whole process group.
+        # The process has a separate session, like the ranks of a keeper, which sends SIGTERM to the whole process
+        # group.
         f"import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, {str(program)!r}, {str(tmp_path)!r}])",
         environment=environment,
     )
@@ -109,7 +110,8 @@ def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, 
     time.sleep(ECHO_S + 0.1)
     assert process.poll() is None
 
-    def stop_again(_: float) -> None:  # on a loaded machine the next one may count as an echo of the first
+    # On a loaded machine, the second signal may count as an echo of the first one, so it is repeated.
+    def stop_again(_: float) -> None:
         gang.stop()
         time.sleep(ECHO_S + 0.1)
 
@@ -166,7 +168,7 @@ def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: jo
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
-    """While the chief evaluates after its last step, or writes its last checkpoint."""
+    """The chief still evaluates after its last step, or writes its last checkpoint."""
     process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output

@@ -1,4 +1,4 @@
-"""The comparison of all trainers' models before training."""
+"""Tests of comparing all trainers' models before training."""
 
 from __future__ import annotations
 
@@ -48,8 +48,13 @@ def linear(outputs: int = 10, inputs: int = 64, **options: float) -> str:
 def met(
     served: Served, generation: int, texts: list[str | None], within_s: float = 60.0, **others: float
 ) -> list[Exception | None]:
-    """What agree() raised on each rank, within `within_s` or what `others` say by name; a rank without a text does not
-    come."""
+    """Returns the exception that agree() raised on each rank, or None.
+
+    Args:
+        texts: Description of the model by rank; a rank with None does not take part.
+        within_s: Timeout of each rank.
+        others: Different timeouts by name of the trainer.
+    """
 
     def take_part(rank: int, text: str | None) -> Exception | None:
         if text is None:
@@ -83,7 +88,8 @@ def test_a_worker_whose_model_differs_raises_and_no_trainer_begins(served: Serve
 
 def test_a_worker_that_never_comes_is_named_after_the_deadline(served: Served) -> None:
     with closing(JoinStore.connect(served.address, KEY, TRAINERS[2], 2)) as store:
-        store.set("agree/trainers/3/met/2", b"")  # in place of the other rank, whose thread might be too late
+        # The key stands for the entry of the other rank, whose thread might write it too late.
+        store.set("agree/trainers/3/met/2", b"")
     chief, _, worker = met(served, 3, [linear(), None, linear()], within_s=1.0)
     assert str(chief) == "worker-0 did not call distribute() within 1 s."
     assert isinstance(worker, StoreTimeout)

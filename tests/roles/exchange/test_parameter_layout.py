@@ -1,4 +1,4 @@
-"""Shards and chunks against brute force: every element is in exactly one chunk, and sizes are balanced."""
+"""Tests that compare shards and chunks with brute force: each element is in one chunk, and sizes are balanced."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_shards_are_within_an_element_of_their_due(weights: tuple[float, ...] | 
         shares = weights or (1.0, 1.0, 1.0)
         assert sum(sizes) == layout.bytes
         for size, share in zip(sizes, shares, strict=True):
-            assert abs(size - layout.bytes * share / sum(shares)) <= 8  # at most one element of float64
+            # The sizes differ from the exact shares by at most one element of float64.
+            assert abs(size - layout.bytes * share / sum(shares)) <= 8
 
 
 def test_whole_parameters_are_within_one_of_them_of_balance() -> None:
@@ -82,7 +83,7 @@ def test_a_large_model_is_cut_in_chunks_of_the_size_that_pipelines_well() -> Non
     chunks = layout.chunks(4)
     assert all(chunk.bytes <= 4 * 1024 * 1024 for chunk in chunks)
     assert all(chunk.bytes >= 56 * 1024 for chunk in chunks[:-1] if chunk.shard == chunks[chunk.number + 1].shard)
-    assert 4 * 200 <= len(chunks) <= 4 * 256  # 64 KiB each: 3% faster than 128 KiB at 200 Mbit/s
+    assert 4 * 200 <= len(chunks) <= 4 * 256  # Chunks have 64 KiB each, which is 3% faster than 128 KiB at 200 Mbit/s.
     assert len(Layout((Entry("bias", (10,), "float32", 0),)).chunks(1)) == 1
 
 
@@ -91,9 +92,9 @@ def test_an_exchange_behind_computing_has_few_chunks() -> None:
         layout = Layout((Entry("weight", (elements,), "float32", 0),))
         return len(layout.chunks(servers, layout.chunk_bytes_behind_computing(servers)))
 
-    assert count(2_500_000, 2) == 2 * 8  # 10 MB
-    assert count(100_000, 1) == 2  # at least 256 KiB each
-    assert count(100_000_000, 1) == 96  # at most 4 MiB each
+    assert count(2_500_000, 2) == 2 * 8  # The parameters have 10 MB.
+    assert count(100_000, 1) == 2  # Chunks have at least 256 KiB each.
+    assert count(100_000_000, 1) == 96  # Chunks have at most 4 MiB each.
 
 
 def test_shared_parameters_count_once_and_frozen_ones_not_at_all() -> None:

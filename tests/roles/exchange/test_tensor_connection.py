@@ -1,4 +1,4 @@
-"""Connections for tensors: transfer, refusals, lost peers and closing."""
+"""Tests of connections for tensors: transfer, refusals, lost peers and closing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def peer_of(listener: socket.socket) -> Peer:
 
 @pytest.fixture
 def ends(listener: socket.socket) -> Iterator[Ends]:
-    """(the caller's connection, the listener's)"""
+    """The two ends of a connection: the caller's and the listener's."""
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, 5)
         accepted, introduction = Connection.accept(listener.accept()[0], KEY)
@@ -106,7 +106,8 @@ def test_no_tensor_differs_from_an_empty_one_and_a_payload_can_be_discarded(ends
 
 def test_what_is_posted_does_not_wait_for_the_receiver_and_arrives_in_order(ends: Ends) -> None:
     caller, accepted = ends
-    large = torch.arange(16_000_000, dtype=torch.float32)  # 64 MB: more than the kernel takes without a receiver
+    # 64 MB exceed the kernel's buffers while the peer does not receive.
+    large = torch.arange(16_000_000, dtype=torch.float32)
     accepted.post({"number": 1}, large)
     accepted.post({"number": 2})
     blocking = threading.Thread(target=accepted.send, args=({"number": 3},))
@@ -309,7 +310,7 @@ def test_a_server_link_closes_its_descriptor_after_the_thread_that_receives(
 
 
 def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
-    """The thread that admits the worker again must not close what the session's own thread is about to receive from."""
+    """The thread that admits the worker again must not close a socket from which the session's thread reads."""
     _, accepted = ends
     Session(None, accepted, 0, 0, 1, 0).cut()
     assert accepted.closed
@@ -317,7 +318,7 @@ def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
 
 
 def test_nothing_that_comes_from_elsewhere_is_unpickled() -> None:
-    """Headers are JSON, payloads raw bytes; files are read with `weights_only`."""
+    """Headers are JSON, payloads are raw bytes, and files are read with `weights_only`."""
     folder = Path(torchyard_roles.__file__).parent
     sources = {
         path: path.read_text()

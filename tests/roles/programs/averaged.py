@@ -1,9 +1,9 @@
-"""Train one small model in various ways under distribute(), each compared with one process that computes the batches of
-all ranks in sequence and averages their gradients.
+"""Train one small model in various ways under distribute(), and compare each with a single process.
 
     averaged.py [SCENARIO …]
 
-Prints as JSON, for each scenario, the largest difference of a parameter or buffer.
+The single process computes the batches of all ranks in sequence and averages their gradients. For each scenario, the
+script prints the largest difference of a parameter or buffer as JSON.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 @dataclass
 class Output:
-    """A container that torch does not traverse."""
+    """An output container that torch does not traverse."""
 
     logits: torch.Tensor
 
@@ -86,7 +86,12 @@ def sgd(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 @dataclass
 class Scenario:
-    """`gradients(model, rank, step)` makes those of one step. `between` is called on every rank after each step."""
+    """One way of training.
+
+    Attributes:
+        gradients: `gradients(model, rank, step)` computes the gradients of one step.
+        between: Called on every rank after each step.
+    """
 
     gradients: Callable[[Any, int, int], None]
     build: Callable[[], nn.Module] = Net
@@ -114,20 +119,20 @@ def by_hand(model: Net, rank: int, step: int) -> None:
 
 
 def some_ranks(model: Net, rank: int, step: int) -> None:
-    """Each rank uses other parameters."""
+    """Compute gradients of different parameters on each rank."""
     hidden = model.encoder(batch(rank, step))
     head = model.spare if (rank + step) % 3 == 0 else model.head
     head(hidden).square().mean().backward()
 
 
 def more_passes(model: Net, rank: int, step: int) -> None:
-    """Two calls with one backward, then another pass, accumulated."""
+    """Accumulate two forward passes with one backward pass, then another pass."""
     (model.loss(batch(rank, step)) + model.loss(batch(rank, step, 1))).backward()
     model(batch(rank, step, 2)).square().mean().backward()
 
 
 def accumulated(model: Net, rank: int, step: int) -> None:
-    """In odd steps all passes are inside no_sync()."""
+    """Accumulate gradients; in odd steps, all passes are inside no_sync()."""
     for part in range(3):
         with model.no_sync() if part < 2 or step % 2 else contextlib.nullcontext():
             (model.loss(batch(rank, step, part)) / 3).backward()
@@ -141,7 +146,7 @@ def checkpointed(model: Net, rank: int, step: int) -> None:
 
 
 class Checkpointed(Net):
-    """Uses a layer in two reentrant checkpoints: its gradient is accumulated twice in a pass."""
+    """Uses a layer in two reentrant checkpoints, so that its gradient is accumulated twice in a pass."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = checkpoint(self.encoder, inputs.clone().requires_grad_(), use_reentrant=True)
@@ -247,7 +252,7 @@ def average(models: list[nn.Module]) -> None:
 
 
 def trained(cluster: ty.Cluster, scenario: Scenario) -> float:
-    torch.manual_seed(5 + cluster.rank)  # all ranks start from the chief's parameters
+    torch.manual_seed(5 + cluster.rank)  # All ranks start from the chief's parameters.
     model = scenario.build()
     optimizers = scenario.optimizers(model)
     torch.manual_seed(5)
@@ -270,7 +275,7 @@ def difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def gan(cluster: ty.Cluster) -> float:
-    """Two optimizers that take turns, the critic's more often; only the critic is trained by passes of its own."""
+    """Train with two optimizers in turns, the critic's more often; only the critic is trained by separate passes."""
 
     def critic_loss(model: nn.ModuleDict, rank: int, step: int) -> torch.Tensor:
         real, fake = batch(rank, step), model["g"](batch(rank, step, 1)).detach()
@@ -306,7 +311,7 @@ def gan(cluster: ty.Cluster) -> float:
 
 
 def line_search(cluster: ty.Cluster) -> float:
-    """LBFGS makes as many closure calls as the loss demands: the mean loss, the same on all ranks."""
+    """Train with LBFGS, which calls the closure as often as the mean loss demands, equally often on all ranks."""
 
     def descend(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn="strong_wolfe")
@@ -338,7 +343,7 @@ def line_search(cluster: ty.Cluster) -> float:
 
 
 def copies(cluster: ty.Cluster) -> float:
-    """The model is copied, averaged, saved, compiled, and evaluated by the chief alone; the copies train separately."""
+    """Copy, average, save, compile and evaluate the model on the chief only; the copies train separately."""
     torch.manual_seed(11)
     model = Net()
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -357,7 +362,7 @@ def copies(cluster: ty.Cluster) -> float:
     assert type(model) is Net
     apart = difference(model, loaded["model"])
     for each in (copy.deepcopy(model), loaded["model"], loaded["averaged"].module):
-        each.loss(batch(cluster.rank, 9)).backward()  # exchanges nothing: the gradients stay local
+        each.loss(batch(cluster.rank, 9)).backward()  # The exchange is disabled, so the gradients stay local.
     if cluster.is_chief:
         model.eval()
         with torch.no_grad():
@@ -372,7 +377,7 @@ if __name__ == "__main__":
     cluster = ty.join()
     special = {"two optimizers that take turns": gan, "a line search": line_search, "copies": copies}
     for name in sys.argv[1:] or [*SCENARIOS, *special]:
-        if found:  # each is a separate run in the same torch world
+        if found:  # Each scenario is a separate run in the same torch world.
             cluster = type(cluster)(cluster._environment, choose(read(os.environ)), torch.device("cpu"))
         found[name] = special[name](cluster) if name in special else trained(cluster, SCENARIOS[name])
         cluster._strategy.finish()

@@ -11,7 +11,7 @@ import torchyard_roles as ty
 
 if "defaults" in sys.argv:
     torch.set_default_dtype(torch.float64)
-    torch.set_default_device("meta")  # a tensor without an explicit device would have no values
+    torch.set_default_device("meta")  # A tensor that is created without an explicit device has no values on `meta`.
 strategy = None
 if "own" in sys.argv:
     from torchyard_roles.data_loader import DataShare
@@ -28,8 +28,8 @@ if "own" in sys.argv:
 
 
 def metric(samples: int) -> list[float]:
-    """[mean over all samples, number of samples] of an evaluation that is divided among the trainers."""
-    torch.set_default_device(None)  # DataLoader draws a random number on the default device
+    """Return the mean over all samples and their number, of an evaluation that is divided among the trainers."""
+    torch.set_default_device(None)  # DataLoader draws a random number on the default device, which must have values.
     test = torch.utils.data.TensorDataset(torch.arange(samples, dtype=torch.float64, device="cpu") ** 2)
     total, count = 0.0, 0
     for (batch,) in cluster.loader(test, batch_size=2, evaluation=True):

@@ -1,10 +1,10 @@
-"""Two optimizers, of which the second steps twice for each step of the first; each step takes 1 from each parameter.
+"""Train with two optimizers, of which the second steps twice for each step of the first.
 
     counts_pairs.py HOW UPDATES
 
-HOW: `calls` and `lists` are two models, given to distribute() in two calls or in one; `halves` are two parts of one
-model. Prints, when it has left, the values that each half's parameters have, and the sum of a frozen parameter and a
-buffer that start from the rank.
+Each step subtracts 1 from each parameter. HOW: `calls` and `lists` are two models, given to distribute() in two calls
+or in one; `halves` are two parts of one model. After leave(), the script prints the values of each half's parameters,
+and the sum of a frozen parameter and a buffer that initially hold the rank.
 """
 
 import json
@@ -22,7 +22,7 @@ def main() -> None:
     halves = [nn.Linear(50, 1, dtype=torch.float64), nn.Linear(50, 1, dtype=torch.float64)]
     for half in halves:
         for parameter in half.parameters():
-            nn.init.constant_(parameter, float(cluster.rank))  # all start from the chief's value, 0
+            nn.init.constant_(parameter, float(cluster.rank))  # All ranks start from the chief's value, which is 0.
     halves[1].frozen = nn.Parameter(torch.full((3,), float(cluster.rank)), requires_grad=False)
     halves[1].register_buffer("seen", torch.full((2,), float(cluster.rank)))
     optimizers = [torch.optim.SGD(half.parameters(), lr=1.0) for half in halves]

@@ -1,12 +1,12 @@
-"""Each update subtracts 1 from each of its parameters, so that their values count the updates of each group.
+"""Count the updates of each group: each update subtracts 1 from each parameter.
 
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 
-FOLDER/<rank> holds the number of updates that have begun, so that a process that is killed has made no more than that.
-FOLDER/values.<rank> holds the number of updates done and the most that a parameter has then. Both are replaced as a
-whole: a reader never meets an empty file, which would read as no updates at all.
-Prints the smallest and largest parameter after leave(), and the sum of a frozen parameter and a buffer that start from
-the rank: of the chief's, 0. Trains until FOLDER/enough is there, if that is sooner.
+FOLDER/<rank> holds the number of updates that have begun, which a killed process cannot exceed. FOLDER/values.<rank>
+holds the number of finished updates, and the largest value of a parameter at that time. Both files are replaced
+atomically, because a reader would take an empty file for zero updates.
+After leave(), the script prints the smallest and largest parameter, and the sum of a frozen parameter and a buffer that
+initially hold the rank; the chief's sum is 0. Training ends early if FOLDER/enough exists.
 """
 
 import json
@@ -24,7 +24,7 @@ def main() -> None:
     spoilt = set(map(int, sys.argv[4:]))
     cluster = ty.join()
     model = torch.nn.Linear(1000, 1, dtype=torch.float64)
-    torch.nn.init.constant_(model.weight, float(cluster.rank))  # all start from the chief's value, 0
+    torch.nn.init.constant_(model.weight, float(cluster.rank))  # All ranks start from the chief's value, which is 0.
     torch.nn.init.constant_(model.bias, float(cluster.rank))
     model.frozen = torch.nn.Parameter(torch.full((3,), float(cluster.rank)), requires_grad=False)
     model.register_buffer("seen", torch.full((2,), float(cluster.rank)))

@@ -1,4 +1,4 @@
-"""Train with ranks that diverge, in the way that the argument names."""
+"""Train with ranks that diverge in the way that the argument names."""
 
 import sys
 
@@ -14,7 +14,7 @@ def main(how: str) -> None:
     cluster = ty.join()
     last = cluster.rank == cluster.world_size - 1
     torch.manual_seed(3)
-    wide = 1200 if how == "a pass broken off late" else 8  # so that a bucket is full before the pass ends
+    wide = 1200 if how == "a pass broken off late" else 8  # With this width, a bucket is full before the pass ends.
     model = nn.Sequential(nn.Linear(4, wide), nn.Tanh(), nn.Linear(wide, wide // 4), nn.Linear(wide // 4, 1))
     if how == "updates by hand":
         by_hand(cluster.distribute(model), cluster, STEPS, 1 + cluster.rank)
@@ -49,7 +49,7 @@ def main(how: str) -> None:
             model[2].weight.data.add_(0.1 * cluster.rank)
         if how == "local at a checkpoint" and step == 4:
             model[2].weight.data.add_(0.1 * cluster.rank)
-            if cluster.is_chief:  # as when a checkpoint is saved
+            if cluster.is_chief:  # The chief calls this to save a checkpoint.
                 cluster._strategy.save(None, step + 1)
         if how == "a plateau of the local loss":
             plateau.step(loss.item() if cluster.rank else -float(step))

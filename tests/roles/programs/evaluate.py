@@ -1,4 +1,4 @@
-"""An evaluator's script without torch: prints every variable that describes a world, as JSON."""
+"""Print every variable that describes a world as JSON; an evaluator's script without torch."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A worker that sums on demand (`steps N` on its stdin), or a reducer; on lab hosts. Its argument is a plan as JSON."""
+"""Run a worker or a reducer on lab hosts, with a JSON plan as the argument; the worker sums on demand (`steps N`)."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ def print_line(line: str) -> None:
 
 
 def report_loss(client: ReduceClient) -> None:
-    """Print the name of the lost peer as soon as the exchange fails, also between two steps."""
+    """Print the name of the lost peer as soon as the exchange fails, even between two steps."""
     client.failed.wait()
     error = client.failure
     assert isinstance(error, PeerLost)
@@ -57,4 +57,4 @@ if __name__ == "__main__":
     else:
         number = plan["number"]
         Reducer(listen(plan["reducers"][number], PORT), KEY, f"reducer-{number}").start()
-        sys.stdin.read()  # until the test ends
+        sys.stdin.read()  # The reducer runs until the test closes its stdin.

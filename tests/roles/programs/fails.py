@@ -1,4 +1,4 @@
-"""Worker 1 fails with an exception in its third step, while the chief waits for its gradients."""
+"""Fail worker 1 with an exception in its third step, while the chief waits for its gradients."""
 
 import torch
 

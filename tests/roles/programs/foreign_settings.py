@@ -2,9 +2,10 @@
 
     foreign_settings.py DTYPE [spawn]
 
-DTYPE is torch's default. Besides: a default device, deterministic algorithms, anomaly mode, inference mode in
-evaluations, another number of threads, another working folder, a replaced sys.stdout, handlers of signals, loaders with
-forked and spawned workers, several parameter groups, tied and frozen parameters, outputs in a dict, and a scheduler.
+DTYPE is torch's default dtype. The other settings are a default device, deterministic algorithms, anomaly mode,
+inference mode in evaluations, another number of threads, another working folder, a replaced sys.stdout, signal
+handlers, loaders with forked and spawned workers, several parameter groups, tied and frozen parameters, outputs in a
+dict, and a scheduler.
 """
 
 from __future__ import annotations

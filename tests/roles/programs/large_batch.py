@@ -1,9 +1,9 @@
-"""Train a model by all workers and by rank 0 alone on the whole batches, and compare.
+"""Train a model by all workers, and by rank 0 alone on the whole batches, and compare the results.
 
     large_batch.py DTYPE [clip]
 
-Prints JSON on rank 0: the largest difference between any two parameters. With `clip` gradients are clipped and the
-learning rate falls; then how many steps were clipped, and the largest difference between two norms, are printed too.
+Rank 0 prints the largest difference between any two parameters as JSON. With `clip`, gradients are clipped and the
+learning rate decreases; the number of clipped steps and the largest difference between two norms are printed, too.
 """
 
 import json
@@ -37,7 +37,7 @@ def descend(
     batches: torch.utils.data.DataLoader,
     clip: Callable[[float], torch.Tensor] | None,
 ) -> list[float]:
-    """Train; returns the norms before clipping."""
+    """Train the model; return the norms before clipping."""
     norms: list[float] = []
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.5)
     steps = 0
@@ -56,7 +56,7 @@ def descend(
 
 def compare(cluster: Cluster, dtype: torch.dtype, *, clips: bool) -> dict[str, float]:
     generator = torch.Generator().manual_seed(2)
-    count = BATCH * cluster.world_size * 10  # ten steps an epoch, all batches equal
+    count = BATCH * cluster.world_size * 10  # An epoch has ten steps with batches of equal size.
     inputs = torch.randn(count, 12, generator=generator, dtype=dtype)
     dataset = torch.utils.data.TensorDataset(inputs, torch.sin(inputs[:, :3]))
 

@@ -1,6 +1,7 @@
-"""A typical DDP script for torchrun, without Torchyard.
+"""Train with a typical DDP script for torchrun, without Torchyard.
 
-With a rank it trains a few steps and prints its world. Without one it only evaluates the model. Its last line is JSON.
+With a rank, the script trains a few steps and prints its world. Without a rank, it only evaluates the model. The last
+line of the output is JSON.
 """
 
 import json
@@ -24,7 +25,7 @@ def train() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
-    torch.manual_seed(rank)  # DDP starts all ranks from the parameters of rank 0
+    torch.manual_seed(rank)  # DDP starts all ranks from the parameters of rank 0.
     model = DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     inputs, targets = batch(rank)
@@ -49,8 +50,8 @@ def train() -> None:
     }
     dist.destroy_process_group()
     print(json.dumps(seen), flush=True)
-    # Gloo's threads outlive the group (torch 2.13). One that still frees tensors of the last gather during the
-    # interpreter's shutdown aborts the process, under torchrun as well as here.
+    # In torch 2.13, gloo's threads outlive the process group. A thread that frees tensors of the last gather during the
+    # interpreter's shutdown aborts the process, even under torchrun.
     time.sleep(0.5)
 
 

@@ -1,8 +1,9 @@
 """Train a model that is difficult to exchange, and print a digest of its parameters after every step as JSON.
 
-Two dtypes, parameters that are shared, frozen, never used, and used by rank 1 alone in odd steps, a buffer,
-accumulation with no_sync, clipping, a schedule. With `nan=STEP` rank 1's gradients of that step are NaN; with `amp=1`
-what can be is computed in bfloat16; with `after=FILE` the second half of the steps begins once that is there.
+The model has two dtypes; parameters that are shared, frozen, never used, or used only by rank 1 in odd steps; and a
+buffer. Training uses accumulation with no_sync, clipping and a schedule. With `nan=STEP`, rank 1's gradients of that
+step are NaN. With `amp=1`, training uses autocast in bfloat16. With `after=FILE`, the second half of the steps begins
+once that file exists.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ if __name__ == "__main__":
     arguments = dict(each.split("=") for each in sys.argv[1:])
     steps, nan_step = int(arguments.get("steps", 6)), int(arguments.get("nan", -1))
     cluster = ty.join()
-    torch.manual_seed(cluster.rank)  # all ranks start from the chief's parameters
+    torch.manual_seed(cluster.rank)  # All ranks start from the chief's parameters.
     plain = Net()
     model, optimizer = cluster.distribute(plain, torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)

@@ -2,7 +2,8 @@
 
     resumable.py FOLDER EPOCHS SECONDS_A_STEP [workers of the loader]
 
-A rank that finds the file FOLDER/slow.<rank> sleeps in each step before it computes: its peers wait in a collective.
+If the file FOLDER/slow.<rank> exists, the rank sleeps in each step before it computes, while its peers wait in a
+collective.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Trains a critic and a generator with an optimizer each, the generator after every second batch; writes the losses of
-each batch, bit for bit, to a file of its rank's.
+"""Train a critic and a generator with an optimizer each; write the exact losses of each batch to a file of the rank.
 
     resumable_pairs.py FOLDER EPOCHS SECONDS_A_STEP HOW
 
-HOW: `calls` gives each pair to distribute() in a call of its own, `lists` both in one.
+The generator is trained after every second batch. HOW: `calls` passes each pair to distribute() in a separate call,
+`lists` passes both in one call.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Train in float16 with a GradScaler, as in torch's documentation, and then alone on the whole batches.
+"""Train in float16 with a GradScaler as in torch's documentation, and then alone on the whole batches.
 
     scaled.py RANK...
 
-Prints JSON: the scale at the end, a digest and the largest difference from the model that was trained alone, relative
-to its largest parameter. Of these ranks the gradients of the step OVERFLOWS do not fit into sixteen bits.
+The gradients of the given ranks overflow in the step OVERFLOWS. Prints JSON: the scale at the end, a digest, and the
+largest difference from the model that was trained alone, relative to the largest parameter of that model.
 """
 
 import json
@@ -39,7 +39,7 @@ def inputs_of(step: int, rank: int, device: torch.device) -> torch.Tensor:
 
 
 def descend(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: list[int], device: torch.device) -> float:
-    """Train on the batches of all these ranks; returns the final scale."""
+    """Train on the batches of the given ranks; return the final scale."""
     scaler = torch.amp.GradScaler(device.type, init_scale=SCALE, growth_interval=GROWS_EVERY)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -1,8 +1,9 @@
-"""A script for every role: train the given number of steps, and print the result as JSON.
+"""Train the given number of steps in any role, and print the result as JSON.
 
     served.py STEPS [PAUSE_S [STEP FILE]]
 
-After STEP it waits until FILE exists. A server or reducer takes no arguments: it does not return from join().
+After STEP, the script waits until FILE exists. A server or reducer needs no arguments, because it does not return from
+join().
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Fork one replica after the other on a lab host, since importing torch takes seconds.
+"""Fork one replica after the other on a lab host, because importing torch takes seconds.
 
-Each line of its stdin is a JSON object: {"environment": {...}} for a replica. A trainer makes WARM_UP steps, prints
-`ready`, makes the number of further steps in the next line, prints `done`, and leaves after one more line.
+Each line of stdin is a JSON object for a replica: {"environment": {...}}. A trainer makes WARM_UP steps, prints
+`ready`, makes the number of steps in the next line, prints `done`, and leaves after one more line.
 """
 
 import json
@@ -20,13 +20,13 @@ from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
 WARM_UP = 9
-"""A multiple of 4, plus 1: an exchange that is due every 4 steps has begun."""
+"""A multiple of 4, plus 1, so that an exchange that is due every 4 steps has begun."""
 ELEMENTS = 1_000_000
 STEP_S = 0.08
 
 
 def line() -> str:
-    """The next line of stdin, and nothing beyond: parent and child read in turns."""
+    """Return the next line of stdin without buffering, because parent and child read in turns."""
     found = b""
     while not found.endswith(b"\n"):
         piece = os.read(0, 1)

@@ -1,4 +1,4 @@
-"""Steps whose gradients are NaN or infinite, in one process."""
+"""Tests of steps whose gradients are NaN or infinite, in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.comp
 
 
 class Net(torch.nn.Module):
-    """A parameter of each dtype, an empty and an unused one."""
+    """A model with a parameter of each dtype, an empty and an unused parameter."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_sparse_gradients_are_looked_at_too() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool) -> None:
-    """A fused optimizer is called with such gradients and a flag for them; any other is not called."""
+    """A fused optimizer is called with such gradients and a flag for them; any other optimizer is not called."""
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     watching = FiniteGradients(model, optimizer, "fail")
@@ -111,7 +111,7 @@ def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool)
     optimizer.zero_grad()
     (model(torch.ones(1, 3)).sum() * float("nan")).backward()
     with pytest.raises(NotFinite):
-        optimizer.step()  # without the scaler
+        optimizer.step()  # This call of step() bypasses the scaler.
 
 
 @pytest.mark.gpu

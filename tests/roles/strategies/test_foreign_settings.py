@@ -1,4 +1,4 @@
-"""Every strategy in scripts that change torch's defaults and other process-wide settings."""
+"""Tests of every strategy in scripts that change torch's defaults and other process-wide settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def check_learns(outputs: list[str]) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reducers", [0, 3])
 def test_averaging(runs: Runs, reducers: int, dtype: str) -> None:
-    spawn = ["spawn"] * (dtype == "float64" and not reducers)  # each of its workers imports torch
+    # Each of the loader's spawned workers imports torch, so only some cases use them.
+    spawn = ["spawn"] * (dtype == "float64" and not reducers)
     check_learns(runs.topology(3 if reducers else 2, reducers).outputs("foreign_settings.py", dtype, *spawn))
 
 

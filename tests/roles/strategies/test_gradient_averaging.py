@@ -1,4 +1,4 @@
-"""Averaging of gradients that are computed in various ways, with real processes over gloo on loopback."""
+"""Tests of averaging gradients that are computed in various ways, with real processes over gloo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.train
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_every_gradient_is_averaged_however_it_was_computed(runs: Runs, workers: int) -> None:
-    """Compared with one process that computes the batches of all ranks, in double precision."""
+    """The reference is one process that computes the batches of all ranks, in double precision."""
     outputs = runs.topology(workers, 0).outputs("averaged.py")
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert len(found[0]) == 17
@@ -81,7 +81,7 @@ def test_a_rank_that_runs_out_of_batches_ends_all(runs: Runs) -> None:
 
 
 def test_without_an_optimizer_backward_passes_are_counted(runs: Runs) -> None:
-    """A script that updates its parameters by hand, and stops by a rank's own loss, as pytorch/examples' regression."""
+    """The script updates its parameters by hand, and stops by a rank's own loss, like pytorch/examples' regression."""
     _, last = runs.topology(2, 0).train("diverges.py", "an end of its own")
     output, _ = last.communicate(timeout=DEADLINE_S)
     assert last.returncode == 1

@@ -1,4 +1,4 @@
-"""A custom strategy: the one of docs/how-to-add-a-strategy.md, with real processes."""
+"""Tests of the custom strategy of docs/how-to-add-a-strategy.md, with real processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ EVERY = 8
 
 
 def alone(workers: list[dict[str, Any]]) -> tuple[list[list[list[float]]], list[float]]:
-    """By the definition, in one process: (parameters before each step, by worker; those at the end)."""
+    """Compute the strategy's definition in one process.
+
+    Returns:
+        The parameters before each step by worker, and the parameters at the end.
+    """
     dataset = averages.data()
     models = [averages.model_of() for _ in workers]
     for model in models:

@@ -1,4 +1,4 @@
-"""The parts of a step under every strategy: computing, exchange, and waiting."""
+"""Tests of the parts of a step under every strategy: computing, exchange, and waiting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOW = 1
 LONGER_S = 0.5
 """Far longer than a busy machine may keep a rank waiting for its turn."""
 STEPS = 10
-"""Of which the last two take longer."""
+"""The number of steps, of which the last two take longer."""
 
 
 @pytest.fixture
@@ -48,19 +48,22 @@ def arguments() -> tuple[str, str, str]:
 
 def check_sums(ranks: list[list[dict[str, Any]]]) -> None:
     for steps in ranks:
-        assert "compute_s" not in steps[0] or steps[0]["compute_s"] > 0  # the first warms up
+        assert "compute_s" not in steps[0] or steps[0]["compute_s"] > 0  # The first step includes the warm-up.
         parts = [[metrics[name] for name in ("compute_s", "exchange_s", "wait_s")] for metrics in steps[1:]]
         assert min(map(min, parts)) >= 0
         assert sum(map(sum, parts)) == pytest.approx(took(steps), rel=0.1)
 
 
 def took(steps: list[dict[str, Any]]) -> float:
-    """By the script's own clock. All together: what it reads late of one step on a busy machine, the next has less."""
+    """Return the time of all steps by the script's own clock.
+
+    Only the sum is exact: on a busy machine, a late reading makes one step longer and the next one shorter.
+    """
     return sum(metrics["took_s"] for metrics in steps[1:])
 
 
 def check_in_step(ranks: list[list[dict[str, Any]]]) -> None:
-    """The others wait for the slow one, which does not wait."""
+    """Assert that the other ranks wait for the slow rank, which does not wait."""
     check_sums(ranks)
     last = [steps[-1] for steps in ranks]
     for rank, metrics in enumerate(last):
@@ -87,7 +90,7 @@ def test_servers_say_how_long_they_waited_for_the_last_of_a_group(start: Start, 
     output_of(server)
     if groups == 1:
         check_in_step(ranks)
-    else:  # no group waits for another
+    else:  # Groups of Downpour do not wait for each other.
         check_sums(ranks)
         assert all(steps[-1]["wait_s"] < LONGER_S / 2 for steps in ranks)
 

@@ -1,4 +1,4 @@
-"""A worker's traffic in a step, measured at its host's interface, against the table of the strategies' costs."""
+"""Tests that compare a worker's traffic per step, measured at its host's interface, with the documented costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SILENCE = 20_000
 
 
 class Site:
-    """Three hosts that train and one for servers and reducers, with a process on each that forks replicas."""
+    """Three hosts that train and one for servers and reducers, with a process on each host that forks replicas."""
 
     def __init__(self, hosts: list[LabHost], torch_imported: ForkServer) -> None:
         self.hosts = hosts
@@ -40,7 +40,7 @@ class Site:
         ]
 
     def measured(self, kind: str, servers: int, **options: object) -> tuple[float, float]:
-        """(sent, received) by a worker in a step, in units of the model's bytes."""
+        """Return the data that a worker sends and receives in a step, in units of the model's size."""
         self._used += 20
         port = PORT + self._used
         groups = WORKERS if kind in ("downpour", "hogwild") else 1
@@ -101,7 +101,7 @@ class Site:
                 raise AssertionError("".join(seen))
 
     def _counters(self) -> tuple[list[int], list[int]]:
-        """(sent, received) of each worker's host, once what is still under way has arrived."""
+        """Return the sent and received bytes of each worker's host, once all data under way have arrived."""
         now: list[list[int]] = []
         while True:
             before, now = (
@@ -117,7 +117,7 @@ class Site:
 
     def close(self) -> None:
         for process in self.processes:
-            process.communicate(timeout=60)  # closes its stdin, at which it ends
+            process.communicate(timeout=60)  # Closing stdin ends the program.
 
 
 def _write(process: subprocess.Popen[str], line: str) -> None:

@@ -1,6 +1,6 @@
-"""DistributedDataParallel with the names of torchyard_roles, to verify the reference.
+"""DistributedDataParallel with the interface of torchyard_roles, to verify the reference.
 
-For loops that plain DDP trains correctly: one optimizer, and all forward passes through the model.
+It supports loops that plain DDP trains correctly: one optimizer, and all forward passes through the model.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Checkpoints on hosts: their folders, their copies on other hosts, and their restoration before a restart."""
+"""Checkpoint folders on hosts, their copies on other hosts, and their restoration before a restart."""

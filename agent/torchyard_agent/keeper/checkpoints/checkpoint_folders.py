@@ -29,17 +29,23 @@ MAX_ABOUT = 8 * 1024 * 1024
 
 
 def checkpoints_dir(run_dir: str) -> str:
-    """TORCHYARD_CHECKPOINTS if the hosts share no folder: in the run's outputs, which desktops can fetch."""
+    """Returns TORCHYARD_CHECKPOINTS for a run whose hosts share no folder: a folder in the run's outputs.
+
+    Desktops can fetch checkpoints from there.
+    """
     return os.path.join(run_dir, "outputs", "checkpoints")
 
 
 def is_file_name(name: object) -> bool:
-    """Whether this is a valid name of a checkpoint's file, which cannot lead out of the folder."""
+    """Returns whether `name` is a valid name of a checkpoint file, which excludes paths that lead out of the folder."""
     return isinstance(name, str) and _FILE.fullmatch(name) is not None
 
 
 def files_of(folder: str) -> dict[str, int] | None:
-    """Sizes by name of a complete checkpoint's files, `checkpoint.json` last; None if it is incomplete."""
+    """Returns the file sizes of a complete checkpoint by file name, or None if the checkpoint is incomplete.
+
+    The last item is `checkpoint.json`.
+    """
     read = _about(folder)
     if read is None:
         return None
@@ -58,7 +64,7 @@ def files_of(folder: str) -> dict[str, int] | None:
 
 
 def _about(folder: str) -> tuple[Any, int] | None:
-    """(the contents of `checkpoint.json`, its size); None if it cannot be read."""
+    """Returns the contents and the size of `checkpoint.json`, or None if the file cannot be read."""
     try:
         with open(os.path.join(folder, ABOUT), "rb") as file:
             data = file.read(MAX_ABOUT)
@@ -68,14 +74,14 @@ def _about(folder: str) -> tuple[Any, int] | None:
 
 
 def _size(about: Any) -> int:
-    """A file's size from its entry, which is a number or an object with `bytes` and a hash."""
+    """Returns a file's size from its entry in `checkpoint.json`: a number, or an object with `bytes` and a hash."""
     return int(about["bytes"]) if isinstance(about, dict) else int(about)
 
 
 def newest(folder: str, run_id: str = "") -> str:
-    """The name of the newest complete checkpoint in `folder`; empty if there is none. Names sort by step.
+    """Returns the name of the newest complete checkpoint in `folder`, or "" if there is none. Names sort by step.
 
-    FINAL is appended if it is marked as the last of the run `run_id`.
+    FINAL is appended to the name of a checkpoint that is marked as the last one of the run `run_id`.
     """
     for name in reversed(_names(folder)):
         if files_of(os.path.join(folder, name)) is not None:
@@ -86,7 +92,7 @@ def newest(folder: str, run_id: str = "") -> str:
 
 
 def name_in(label: str) -> str | None:
-    """The folder name in a result of `newest`; None if the text is not such a result."""
+    """Returns the folder name in a result of `newest`, or None if the text is not a result of `newest`."""
     name = label[: -len(FINAL)] if label.endswith(FINAL) else label
     return name if NAME.fullmatch(name) else None
 
@@ -99,14 +105,14 @@ def _names(folder: str) -> list[str]:
 
 
 def keep_newest(folder: str, count: int = KEPT) -> None:
-    """Removes complete checkpoints except the newest `count`; failures are ignored."""
+    """Removes all complete checkpoints except the newest `count` ones, and ignores failures."""
     complete = [name for name in _names(folder) if files_of(os.path.join(folder, name)) is not None]
     for name in complete[: max(0, len(complete) - count)]:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def scratch(folder: str, name: str) -> str:
-    """Creates the folder for a transfer of `name`, and removes those of other transfers."""
+    """Creates the folder for a transfer of `name`, and removes the folders of other transfers."""
     os.makedirs(folder, 0o700, exist_ok=True)
     mine = os.path.join(folder, SCRATCH + name)
     for other in os.listdir(folder):
@@ -117,7 +123,7 @@ def scratch(folder: str, name: str) -> str:
 
 
 def clear_scratch(folder: str) -> None:
-    """Removes the folders of incomplete transfers."""
+    """Removes the folders of all incomplete transfers."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(SCRATCH):
@@ -125,10 +131,16 @@ def clear_scratch(folder: str) -> None:
 
 
 def seed(old_run_dir: str, run_dir: str) -> str:
-    """Links an older run's newest complete checkpoint on this host, and its ranks' parts, into a new run.
+    """Links the newest complete checkpoint of an older run on this host, with its ranks' parts, into a new run.
 
-    The files are never written again, so hard links suffice where the file system has them. Returns the checkpoint's
-    name; empty if there is none here (parts are linked all the same, such as a server's shard). Raises OSError.
+    Checkpoint files are never modified, so hard links suffice where the file system supports them. Parts, such as a
+    server's shard, are linked even if this host has no complete checkpoint.
+
+    Returns:
+        The checkpoint's name, or "" if this host has none.
+
+    Raises:
+        OSError: A file cannot be linked or copied.
     """
     there, here = checkpoints_dir(old_run_dir), checkpoints_dir(run_dir)
     name = newest(there)
@@ -152,5 +164,5 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except FileExistsError:
         return
-    except OSError:  # another file system, or one without links
+    except OSError:  # The target is on another file system, or the file system has no hard links.
         shutil.copyfile(source, target)

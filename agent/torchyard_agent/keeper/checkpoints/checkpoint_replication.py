@@ -1,7 +1,7 @@
-"""Copies checkpoints between the hosts of a run, as `decisions.replication_policy` decides.
+"""Checkpoint copies between the hosts of a run, as decided by `decisions.replication_policy`.
 
 The primary scans the chief's folder and orders members over the gang link to copy a checkpoint; the member opens
-another connection to the gang port for the transfer. A failed transfer never ends a run: it is journaled and logged.
+another connection to the gang port for the transfer. A failed transfer never ends a run; it is journaled and logged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ Dial = Callable[[Message], Awaitable[tuple[Stream, Message]]]
 
 
 class CheckpointSender:
-    """The primary's side. `order` sends a message to the keeper of a host."""
+    """The primary's side of checkpoint copies.
+
+    Args:
+        order: Sends a message to the keeper of a host.
+        on_result: Called with the result of each copy.
+    """
 
     def __init__(
         self,
@@ -63,7 +68,7 @@ class CheckpointSender:
         self.scan()
 
     def scan(self) -> None:
-        """Looks for a new checkpoint in the chief's folder."""
+        """Scans the chief's folder for a new checkpoint, and orders the copies of a new one."""
         name = checkpoint_folders.newest(self._folder, self._run_id)
         if name != self._replication.newest:
             self._take(replication_policy.on_saved(self._replication, name))
@@ -73,7 +78,7 @@ class CheckpointSender:
             self._on_saved(saved)
 
     async def watch(self) -> None:
-        """Scans the chief's folder at intervals."""
+        """Scans the chief's folder periodically."""
         while True:
             await asyncio.sleep(SCAN_EVERY_S)
             self.scan()
@@ -92,7 +97,7 @@ class CheckpointSender:
             self._arrived.set()
 
     def on_fetched(self, host: str, name: str, problem: str) -> None:
-        """A member has copied a checkpoint, or failed to."""
+        """Handles a member's report that it has copied a checkpoint or failed to copy it."""
         self._on_result(host, name, problem)
         log.log(logging.WARNING if problem else logging.INFO, "%s to %s: %s", name, host, problem or "copied")
         decide = replication_policy.on_refused if problem else replication_policy.on_copied
@@ -105,12 +110,12 @@ class CheckpointSender:
 
     @property
     def is_behind(self) -> bool:
-        """Whether another host has a newer checkpoint than the chief's host."""
+        """Whether any other host has a newer checkpoint than the chief's host."""
         self.scan()
         return replication_policy.newest_elsewhere(self._replication) is not None
 
     async def restore(self, host: str) -> None:
-        """Copies the newest complete checkpoint of all hosts to the chief's host, `host`; within BRING_WITHIN_S."""
+        """Copies the newest complete checkpoint of all hosts to the chief's host, `host`, within BRING_WITHIN_S."""
         deadline = asyncio.get_running_loop().time() + BRING_WITHIN_S
         failed: list[str] = []
         while (one := replication_policy.newest_elsewhere(self._replication, failed)) is not None:
@@ -135,7 +140,7 @@ class CheckpointSender:
                 failed.append(one.host)
 
     async def serve(self, stream: Stream, introduction: Message) -> None:
-        """Serves a connection on which a member copies a checkpoint from this host or to it."""
+        """Serves a member's connection for one transfer of a checkpoint from or to this host."""
         host, name = str(introduction.get("carry")), str(introduction.get("name"))
         try:
             folder = checkpoint_folders.name_in(name)
@@ -157,7 +162,12 @@ class CheckpointSender:
 
 
 class CheckpointReceiver:
-    """A member's side. `send` sends a message to the primary."""
+    """A member's side of checkpoint copies.
+
+    Args:
+        dial: Opens a connection to the primary for a transfer.
+        send: Sends a message to the primary.
+    """
 
     def __init__(self, folder: str, run_id: str, host: str, dial: Dial, send: Callable[[messages.FromMember], None]):
         self._folder = folder
@@ -169,17 +179,17 @@ class CheckpointReceiver:
         self._bringing: asyncio.Task[None] | None = None
 
     def newest(self) -> messages.CheckpointHeld:
-        """The newest complete checkpoint of this host."""
+        """Returns a report of this host's newest complete checkpoint."""
         return messages.CheckpointHeld(checkpoint_folders.newest(self._folder, self._run_id))
 
     def fetch(self, name: str) -> None:
-        """Copies a checkpoint from the primary, in place of a transfer that is under way."""
+        """Copies a checkpoint from the primary, after cancelling an earlier copy."""
         if checkpoint_folders.name_in(name) is not None:
             before = self._cancel(self._fetching)
             self._fetching = asyncio.get_running_loop().create_task(self._fetch(name, before))
 
     def bring(self, name: str) -> None:
-        """Copies a checkpoint to the primary."""
+        """Copies a checkpoint to the primary, after cancelling an earlier copy."""
         if checkpoint_folders.name_in(name) is not None:
             self._cancel(self._bringing)
             self._bringing = asyncio.get_running_loop().create_task(self._bring(name))
@@ -192,7 +202,7 @@ class CheckpointReceiver:
 
     async def _fetch(self, name: str, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await asyncio.wait({before})  # until it has closed its files
+            await asyncio.wait({before})  # The cancelled transfer must close its files first.
         try:
             problem = await self._retry(name, brings=False)
             if not problem:
@@ -207,7 +217,11 @@ class CheckpointReceiver:
             self._send(messages.CheckpointNotBrought(name, problem))
 
     async def _retry(self, name: str, *, brings: bool) -> str:
-        """Transfers a checkpoint, and resumes after broken connections. Returns the problem; empty if it succeeded."""
+        """Transfers a checkpoint, and resumes the transfer after broken connections.
+
+        Returns:
+            The reason of a failure, or "" after success.
+        """
         direction, problem = "to the primary" if brings else "from the primary", ""
         for pause_s in (*RETRY_S, None):
             try:

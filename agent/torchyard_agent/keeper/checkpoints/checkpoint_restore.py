@@ -1,4 +1,4 @@
-"""Delays starts until the chief's host has the newest checkpoint of all hosts."""
+"""Delay of a gang's start until the chief's host has the newest checkpoint of all hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointRestore:
-    """`host` is the chief's. `order` sends a message to a host; `on_problem` is called if the restoration fails."""
+    """Holds back the orders to start ranks until the newest checkpoint is on the chief's host.
+
+    Args:
+        sender: Copies checkpoints between hosts; None if the run needs no copies.
+        host: The chief's host.
+        order: Sends a message to a host.
+        on_problem: Called with the reason if the restoration fails.
+    """
 
     def __init__(
         self,
@@ -32,7 +39,7 @@ class CheckpointRestore:
         self._task: asyncio.Task[None] | None = None
 
     def start_when_restored(self, orders: Mapping[str, FromPrimary]) -> None:
-        """Sends the orders, by host, once the chief's host has the newest checkpoint."""
+        """Sends each host its order once the chief's host has the newest checkpoint."""
         if self._delayed:
             self._delayed.append(dict(orders))
         elif self._sender is None or not self._sender.is_behind:
@@ -44,18 +51,19 @@ class CheckpointRestore:
     async def _restore(self, sender: CheckpointSender) -> None:
         try:
             await sender.restore(self._host)
-        except Exception as error:  # the outermost handler of this task: the run starts with an older checkpoint
+        except Exception as error:
+            # This is the outermost handler of this task: after any error, the run starts with an older checkpoint.
             log.exception("no checkpoint could be copied")
             self._on_problem(f"internal error: {error!r}")
         self._release()
 
     def give_up(self) -> None:
-        """Sends the delayed orders now: the end of the run or gang was decided."""
+        """Sends the delayed orders immediately, because the end of the run or gang has been decided."""
         self.cancel()
         self._release()
 
     def remove_host(self, host: str) -> None:
-        """Discards the delayed orders to a host that was lost, even if it returns."""
+        """Discards the delayed orders to a lost host, which stay discarded if the host returns."""
         for orders in self._delayed:
             orders.pop(host, None)
 

@@ -1,8 +1,8 @@
-"""Transfers checkpoints over authenticated connections of their own, so that heartbeats are not delayed.
+"""Transfer of checkpoints over separate authenticated connections, so that heartbeats are not delayed.
 
-The sender lists its files with their sizes; the receiver requests one after the other, from the offset that it has
-already, and gets frames of `PIECE` bytes, then the SHA-256 of the whole file. Only requested data is sent, and never
-more than the sockets' buffers hold: a slow receiver slows the sender down.
+The sender lists its files with their sizes. For each file, the receiver sends the offset up to which it has the data,
+and receives the rest as frames of `PIECE` bytes, followed by the SHA-256 of the whole file. Only requested data is
+sent, and never more than the sockets' buffers hold, so a slow receiver slows the sender down.
 
     sender                                  receiver
       | -- {"files": {name: bytes}} --------> |
@@ -11,8 +11,8 @@ more than the sockets' buffers hold: a slow receiver slows the sender down.
       | -- {"sha256"} ----------------------> |
       | <- {"done": true} | {"problem"} ----- |
 
-Pieces are read, hashed and written on the event loop: each takes about a millisecond, and a keeper that forks should
-keep no thread pool. fsync runs in a thread of its own.
+Pieces are read, hashed and written on the event loop: each takes about a millisecond, and a keeper, which forks, should
+not keep a thread pool. fsync runs in a temporary thread.
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ RESERVED = 64 * 1024 * 1024
 
 
 class TransferError(Exception):
-    """A failure that an immediate retry would not cure: a full disk, a checkpoint that was removed."""
+    """A failure that an immediate retry cannot resolve, such as a full disk or a checkpoint that was removed."""
 
 
 async def send(stream: Stream, folder: str) -> int:
-    """Sends the complete checkpoint in `folder`; returns its size in bytes.
+    """Sends the complete checkpoint in `folder` and returns its size in bytes.
 
-    All files are opened first, since the chief may remove them. Raises TransferError or one of NETWORK_ERRORS.
+    All files are opened first, since the chief may remove them during the transfer.
+
+    Raises:
+        TransferError: The checkpoint cannot be sent, or the receiver reported a problem.
+        NETWORK_ERRORS: The connection broke.
     """
     files = checkpoint_folders.files_of(folder)
     with contextlib.ExitStack() as opened:
@@ -63,7 +67,7 @@ async def send(stream: Stream, folder: str) -> int:
             try:
                 request = await _within(stream, stream.receive())
             except NETWORK_ERRORS:
-                if sent == set(files):  # the receiver has all files, and syncs its disk or has disconnected
+                if sent == set(files):  # The receiver has all files: it is syncing its disk, or it has disconnected.
                     return sum(files.values())
                 raise
             if "problem" in request:
@@ -86,7 +90,7 @@ def _opened(opened: contextlib.ExitStack, path: str) -> int:
 async def _send_file(stream: Stream, handle: int, start: int, size: int) -> None:
     digest, done = hashlib.sha256(), 0
     while done < size:
-        # Data that the receiver has already is only hashed.
+        # Data that the receiver already has is hashed but not sent.
         data = os.pread(handle, min(PIECE, size - done if done >= start else start - done), done)
         if not data:
             raise AuthenticationError("a file of a checkpoint was truncated during its transfer")
@@ -100,9 +104,13 @@ async def _send_file(stream: Stream, handle: int, start: int, size: int) -> None
 
 
 async def receive(stream: Stream, folder: str, name: str) -> int:
-    """Receives the checkpoint `name` into `folder`, resuming an earlier attempt; returns its size in bytes.
+    """Receives the checkpoint `name` into `folder`, resuming an earlier attempt, and returns its size in bytes.
 
-    It is renamed into place once it is complete and synced. Raises TransferError or one of NETWORK_ERRORS.
+    The checkpoint's folder gets its final name once it is complete and synced to disk.
+
+    Raises:
+        TransferError: The checkpoint cannot be stored.
+        NETWORK_ERRORS: The connection broke, or received data is invalid.
     """
     try:
         size = await _receive(stream, folder, name)
@@ -176,8 +184,9 @@ async def _receive_file(stream: Stream, path: str, name: str, size: int) -> None
         os.close(handle)
     if digest_sent != digest.hexdigest():
         with contextlib.suppress(OSError):
-            # A disk error, or another save of the same step: the next attempt starts over. The file may be a hard link
-            # to an older copy, which stays unchanged; the empty file prevents _reuse from linking it again.
+            # The cause is a disk error, or another save of the same step, and the next attempt starts from the first
+            # byte. The file may be a hard link to an older copy, which stays unchanged; the empty file prevents
+            # `_reuse` from linking the older copy again.
             os.unlink(path)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         raise AuthenticationError(f"{name} does not match the SHA-256 that was sent with it")
@@ -191,7 +200,7 @@ def _write(handle: int, data: bytes, at: int) -> None:
 
 
 def _publish(scratch: str, target: str) -> None:
-    """Syncs the files and renames their folder into place."""
+    """Syncs the files to disk and renames their folder to its final name."""
     for path in (*(os.path.join(scratch, name) for name in os.listdir(scratch)), scratch):
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -203,14 +212,14 @@ def _publish(scratch: str, target: str) -> None:
     except OSError:
         if not os.path.isdir(target):
             raise
-        # An older copy is in place: the files are replaced one by one, `checkpoint.json` last.
+        # The folder exists already as an older copy, so its files are replaced one by one, `checkpoint.json` last.
         for name in sorted(os.listdir(scratch), key=lambda name: name == checkpoint_folders.ABOUT):
             os.replace(os.path.join(scratch, name), os.path.join(target, name))
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
-    """Links files of an older copy with the same size, so that unchanged ones are only hashed and not sent."""
+    """Links the files of an older copy that have the same size; unchanged ones are then hashed instead of sent."""
     for name, size in files.items():
         old, new = os.path.join(target, name), os.path.join(scratch, name)
         with contextlib.suppress(OSError):
@@ -229,7 +238,7 @@ def _disk(path: str) -> Iterator[None]:
 
 
 async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:
-    """Awaits `doing`; aborts the connection after STALLED_S, which ends the wait.
+    """Awaits `doing`, and aborts the connection after STALLED_S, which ends `doing` with an error.
 
     wait_for() is not used: before Python 3.12 it loses a cancellation that arrives together with the result.
     """

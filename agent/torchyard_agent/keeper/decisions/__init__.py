@@ -1,1 +1,1 @@
-"""The primary's decisions, from events to instructions: states, restarts, replication, bookings, schedule. Pure."""
+"""The primary's decisions as pure functions from events to instructions: states, restarts, replication and schedule."""

@@ -1,7 +1,8 @@
-"""Decides when a run may begin and must end, by its own booking and those of others. Pure.
+"""Decisions about when a run may begin and must end, from the bookings of its owner and of other users. No I/O.
 
-A run continues after its booking's end, unless another owner's booking follows on one of its GPUs, or the run is set to
-stop at the end. Others' bookings count only while the calendar is fresh. Times are seconds since 1970.
+A run continues after its booking's end, unless another owner's booking follows on one of its GPUs, or the booking says
+that the run stops at its end. Bookings of other owners count only while the calendar is fresh. Times are seconds since
+1970.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NEWER_BY_S = 60.0
 
 
 class OwnBooking(NamedTuple):
-    """The booking that a run was started with."""
+    """The booking for which a run was launched."""
 
     id: str
     owner: str
@@ -26,7 +27,11 @@ class OwnBooking(NamedTuple):
 
     @classmethod
     def read(cls, data: Any) -> OwnBooking | None:
-        """From the parameters of `run.start`. Raises ValueError, KeyError or TypeError."""
+        """Reads the booking from the parameters of `run.start`; None if the run has no booking.
+
+        Raises:
+            ValueError, KeyError, TypeError: The parameters are malformed.
+        """
         if data is None:
             return None
         return cls(str(data["id"]), str(data["owner"]), parse_timestamp(data["end"]), bool(data.get("stop_at_end")))
@@ -40,14 +45,14 @@ class Deadline(NamedTuple):
 
 
 class Warned(NamedTuple):
-    """The deadline that the user was warned of, and when."""
+    """A deadline of which the user was warned, and the time of the warning."""
 
     deadline: float
     warned_at: float
 
 
 def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now: float) -> Deadline | None:
-    """The run's deadline as far as it is known; None if the run may continue."""
+    """Returns the run's deadline according to the known bookings, or None if the run may continue."""
     fresh = known if known is not None and known.is_fresh(now) else None
     mine = fresh.booking(own.id) if fresh is not None else None
     end, stops = (mine.end, mine.stop_at_end) if mine is not None else (own.end, own.stop_at_end)
@@ -63,7 +68,7 @@ def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now
 def next_step(
     warned: Warned | None, must: Deadline | None, now: float, *, warn_s: float, notice_s: float, grace_s: float
 ) -> tuple[Warned | None, str, float | None]:
-    """(the last warning, `warn`, `stop` or "", when to call this again).
+    """Returns the last warning, the action (`warn`, `stop` or ""), and the time of the next call.
 
     The warning is due `warn_s` before the deadline. The stop is due early enough for the grace to end by the deadline,
     but never less than `notice_s` after the warning.
@@ -71,7 +76,7 @@ def next_step(
     if must is None:
         return None, "", None
     if warned is not None and must.at > warned.deadline:
-        warned = None  # the deadline was moved back
+        warned = None  # The deadline was postponed, so the user is warned again.
     if warned is None:
         warn_at = must.at - max(warn_s, grace_s + notice_s)
         if now < warn_at:
@@ -82,7 +87,7 @@ def next_step(
 
 
 class StartVerdict(NamedTuple):
-    """Whether a run may begin now."""
+    """The verdict on whether a run may begin now."""
 
     only_if_idle: bool = False
     """It is unknown whether the GPUs are booked: the run may begin only if no process uses them."""
@@ -94,7 +99,7 @@ class StartVerdict(NamedTuple):
 def may_begin(
     own: OwnBooking | None, gpus: Collection[str], known: Calendar | None, submitted: float, now: float
 ) -> StartVerdict:
-    """Decides about a run's start. `submitted`: when the keepers received the run."""
+    """Decides whether a run may begin at `now`. `submitted` is the time at which the keepers received the run."""
     if known is None or not known.is_fresh(now):
         return StartVerdict(only_if_idle=True)
     if own is not None:
@@ -111,7 +116,7 @@ def may_begin(
 
 
 def start_of(own: OwnBooking | None, planned: float, known: Calendar | None, now: float) -> float:
-    """The run's start time: a booking that was moved moves its run."""
+    """Returns the run's start time, which follows the start of its booking if the booking was moved."""
     mine = known.booking(own.id) if own is not None and known is not None and known.is_fresh(now) else None
     return planned if mine is None else max(planned, mine.start) if mine.start <= planned else mine.start
 

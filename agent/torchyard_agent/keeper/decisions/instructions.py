@@ -1,4 +1,4 @@
-"""Instructions of a run: the results of its decisions, which the primary carries out."""
+"""Instructions for the primary: the results of a run's decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOST_WAIT = "host_wait"
 
 
 class HostWait(NamedTuple):
-    """The lost hosts that a restart waits for, the longest wait, and the cause of the restart."""
+    """A restart's wait for lost hosts: the hosts, the longest wait in seconds, and the cause of the restart."""
 
     hosts: tuple[str, ...]
     seconds: float
@@ -31,7 +31,7 @@ class HostWait(NamedTuple):
 
 
 class RecordRunState(NamedTuple):
-    """Journal a state of the run other than its end, on all hosts."""
+    """Journal a state of the run on all hosts, except its terminal state."""
 
     state: RunState
     reason: str
@@ -58,24 +58,24 @@ class RecordGangRestart(NamedTuple):
 
 
 class NotifyUser(NamedTuple):
-    """Run the user's notification command: the run cannot continue without help."""
+    """Run the user's notification command, because the run needs the user's help to continue."""
 
     reason: str
 
 
 class AcquireGpus(NamedTuple):
-    """A host locks the run's GPUs and reports when it has them, or which process uses them."""
+    """Have a host lock the run's GPUs, and report that it has them or which process uses them."""
 
     host: str
     only_if_idle: bool
 
 
 class StartRanks(NamedTuple):
-    """All hosts spawn their ranks."""
+    """Have all hosts spawn their ranks."""
 
 
 class StartGang(NamedTuple):
-    """The hosts of these replicas spawn their ranks as a new generation of the gang."""
+    """Have the hosts of these replicas spawn their ranks as a new generation of the gang."""
 
     gang: str
     generation: int
@@ -83,7 +83,7 @@ class StartGang(NamedTuple):
 
 
 class ClearGang(NamedTuple):
-    """End the processes that the replicas' ranks left behind on a host, and report when none is left."""
+    """Have a host end the processes that the replicas' ranks left behind, and report when none is left."""
 
     host: str
     gang: str
@@ -93,7 +93,7 @@ class ClearGang(NamedTuple):
 
 
 class EndRanks(NamedTuple):
-    """Send SIGTERM to the replicas' ranks on a host, and SIGKILL to the remaining ones `grace_s` later."""
+    """Have a host send SIGTERM to the replicas' ranks, and SIGKILL `grace_s` later to those still running."""
 
     host: str
     replicas: tuple[str, ...]
@@ -101,14 +101,14 @@ class EndRanks(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """End all processes of the run on a host, and report when none is left."""
+    """Have a host end all processes of the run, and report when none is left."""
 
     host: str
     grace_s: float
 
 
 class SetTimer(NamedTuple):
-    """Feed TimerFired(timer, gang, generation) after this many seconds."""
+    """Emit the event TimerFired(timer, gang, generation) after this number of seconds."""
 
     timer: str
     seconds: float
@@ -117,7 +117,7 @@ class SetTimer(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """Journal the run's terminal state: none of its processes is left on any host."""
+    """Journal the run's terminal state, since no host runs a process of the run any more."""
 
     state: RunState
     reason: str

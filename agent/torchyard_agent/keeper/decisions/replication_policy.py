@@ -1,8 +1,8 @@
-"""Decides which host gets which checkpoint, for `checkpoints.checkpoint_replication`. Pure.
+"""Decisions about which host receives a copy of which checkpoint. No I/O.
 
-The chief saves to the disk of its own host, which is the primary's. If the hosts share no folder for checkpoints, the
-newest complete one is copied to the hosts of the evaluators, which score it, and to one peer, so that the training
-survives the loss of the chief's host.
+The chief saves to the disk of its own host, which is the primary's host. If the hosts share no folder for checkpoints,
+the newest complete checkpoint is copied to the hosts of the evaluators and to one peer, so that the training survives
+the loss of the chief's host.
 
 A newer checkpoint replaces an older one whose transfer is under way, but not twice in a row to the same host: otherwise
 no copy would complete if the chief saves faster than the network transfers.
@@ -17,7 +17,7 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 
 
 class Route(NamedTuple):
-    """The copies on one host. Checkpoints are named by their folder, `step-000000001200`; names sort by step."""
+    """The copies on one host. A checkpoint is identified by the name of its folder, such as `step-000000001200`."""
 
     host: str
     holds: str = ""
@@ -31,7 +31,7 @@ class Route(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """The state that the decisions depend on."""
+    """The state on which the decisions depend."""
 
     source: str
     """The chief's host."""
@@ -48,7 +48,7 @@ class Replication(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """The host copies this checkpoint now, instead of any other."""
+    """An order to a host: to copy this checkpoint now, and to cancel any other copy."""
 
     host: str
     name: str
@@ -58,7 +58,10 @@ Decided = tuple[Replication, list[Transfer]]
 
 
 def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
-    """The primary is the first of `hosts`. The peer is the next host with a trainer, or else the next host."""
+    """Returns the initial state of a run whose primary is the first of `hosts`.
+
+    The peer is the next host with a trainer, or else the next host.
+    """
     source, *others = hosts
     planned = list(replicas)
     training = {replica["host"] for replica in planned if replica["trainer"]}
@@ -71,7 +74,7 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
 
 
 def receivers(replication: Replication) -> list[str]:
-    """The connected hosts that get the newest checkpoint, evaluators first."""
+    """Returns the connected hosts that receive the newest checkpoint, with hosts of evaluators first."""
     there = [route.host for route in replication.routes]
     scoring = [host for host in replication.evaluators if host in there]
     peer = next((host for host in replication.peers if host in there), None)
@@ -79,7 +82,7 @@ def receivers(replication: Replication) -> list[str]:
 
 
 def on_host(replication: Replication, host: str, holds: str) -> Decided:
-    """A host has joined or returned; `holds` is its newest complete checkpoint, or empty."""
+    """Handles a host that has joined or returned. `holds` is its newest complete checkpoint, or ""."""
     return _settle(_with(replication, Route(host, holds)))
 
 
@@ -88,7 +91,7 @@ def on_host_lost(replication: Replication, host: str) -> Decided:
 
 
 def on_saved(replication: Replication, name: str) -> Decided:
-    """The chief has saved the checkpoint `name`."""
+    """Handles a checkpoint that the chief has saved."""
     return _settle(replication._replace(newest=name))
 
 
@@ -100,7 +103,7 @@ def on_copied(replication: Replication, host: str, name: str) -> Decided:
 
 
 def on_refused(replication: Replication, host: str, name: str) -> Decided:
-    """A checkpoint could not be copied to a host: only the next one is tried there."""
+    """Handles a failed copy to a host: only the next checkpoint is copied there."""
     route = replication.route(host)
     if route is None:
         return replication, []
@@ -108,7 +111,11 @@ def on_refused(replication: Replication, host: str, name: str) -> Decided:
 
 
 def newest_elsewhere(replication: Replication, excluded: Iterable[str] = ()) -> Transfer | None:
-    """The newest checkpoint of all hosts, if the chief's host lacks it. `excluded`: hosts that failed to send it."""
+    """Returns the newest checkpoint of all hosts if the chief's host lacks it, else None.
+
+    Args:
+        excluded: Hosts that have failed to send it.
+    """
     newer = [one for one in replication.routes if one.holds > replication.newest and one.host not in set(excluded)]
     if not newer:
         return None

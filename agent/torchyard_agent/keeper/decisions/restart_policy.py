@@ -1,10 +1,10 @@
-"""Decides how a gang ends after a failure and is restarted. Pure.
+"""Decisions about how a gang ends after a failure and is restarted. No I/O.
 
     up ──failure, loss──> failing (grace, SIGTERM, SIGKILL) ──all ended──> clearing ──nothing left──> waiting ──> up
                                                                                         for lost hosts ┘
 
-Two generations of a gang never run at once: it is restarted only when all connected hosts have reported that no process
-of it is left, and all others have been silent for longer than their lease and the end of their ranks take.
+Two generations of a gang never run at once: a gang is restarted only when every connected host has reported that it
+runs no process of the gang, and every other host has been silent for longer than its lease plus the end of its ranks.
 
 Trainers are restarted only once all servers and reducers are up, including those that had ended after the trainers:
 otherwise the trainers would use up their restarts while a server is missing.
@@ -36,7 +36,11 @@ SAFETY_S = 1.0
 
 
 def handle_failure(step: Step, gang: Gang, failure: Failure) -> bool:
-    """Begins the gang's restart if it can handle the failure; returns whether. If not, the run ends."""
+    """Begins a restart of the gang, or adds the failure to a restart under way.
+
+    Returns:
+        Whether the gang handles the failure. If not, the caller ends the run.
+    """
     if step.run.outcome is not None:
         return False
     _remember_root(step, gang, failure)
@@ -56,7 +60,7 @@ def handle_failure(step: Step, gang: Gang, failure: Failure) -> bool:
 
 
 def _remember_root(step: Step, gang: Gang, failure: Failure) -> None:
-    """Keeps a server's failure as the possible cause of its trainers' failures."""
+    """Records a server's failure as a possible cause of its trainers' failures."""
     if not failure.consequence and any(one.gang == gang.name for one in step.run.servers()):
         step.set(roots=(*step.recent_roots(), Root(step.now, failure)))
 
@@ -66,9 +70,9 @@ def _trains(run: Run, gang: Gang) -> bool:
 
 
 def _is_unexplained(step: Step, gang: Gang) -> bool:
-    """Whether trainers failed because of a lost connection to a server whose own failure may still become known.
+    """Returns whether trainers lost their connection to a server whose own failure may still become known.
 
-    If the server's host was cut off, its loss is known only after the lease; trainers restarted earlier fail again.
+    The loss of a server's host is known only after the lease, and trainers that are restarted earlier fail again.
     """
     if not step.run.servers() or not _trains(step.run, gang):
         return False
@@ -81,7 +85,7 @@ def _may_restart(run: Run, gang: Gang) -> bool:
 
 
 def on_grace(step: Step, gang: Gang, generation: int) -> None:
-    """Ends the replicas that did not fail, after their grace."""
+    """Ends the gang's remaining replicas once their grace is over."""
     if gang.phase == FAILING and gang.generation == generation:
         members = step.run.members(gang)
         step.end([one for one in members if one.state is not ReplicaState.STOPPING], KILL_AFTER_S)
@@ -94,7 +98,7 @@ def on_cleared(step: Step, event: GangCleared) -> None:
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Sets the time from which gangs do not wait for a lost host any more, and all its ranks have ended."""
+    """Sets the time until which gangs wait for a lost host; by then all ranks of the host have ended."""
     safe_s = step.run.lease_s + KILL_AFTER_S + SAFETY_S
     wait_s = max(step.run.policy["host_wait_s"], safe_s)
     step.set_host(host, wait_until=step.now + wait_s)
@@ -104,7 +108,7 @@ def on_host_lost(step: Step, host: str) -> None:
 
 
 def settle(step: Step) -> None:
-    """Advances every gang as far as possible now."""
+    """Advances every gang to its next phase where possible."""
     for name in [gang.name for gang in sorted(step.run.gangs, key=lambda gang: _trains(step.run, gang))]:
         if step.run.outcome is not None:
             return
@@ -124,7 +128,7 @@ def settle(step: Step) -> None:
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
-    """Chooses the cause once all replicas of the gang have ended, and ends the processes that they left behind."""
+    """Chooses the cause after all replicas of the gang have ended, and ends the processes that they left behind."""
     cause = step.first_cause(gang.failures)
     if not cause.curable:
         step.fail(cause)
@@ -148,12 +152,12 @@ def _begin_clearing(step: Step, gang: Gang, cause: str) -> Gang:
 
 
 def trainers_are_up(run: Run) -> bool:
-    """Whether no gang of trainers is being restarted."""
+    """Returns whether all gangs of trainers are up, which means that none is being restarted."""
     return all(run.gang(one.gang).phase == UP for one in run.replicas if one.trainer)
 
 
 def _others_train(run: Run, gang: Gang) -> bool:
-    """Whether another gang of trainers runs meanwhile, so that the run's state stays `running`."""
+    """Returns whether another gang of trainers is running, in which case the run's state stays `running`."""
     return any(one.trainer and one.gang != gang.name and one.state is ReplicaState.RUNNING for one in run.replicas)
 
 
@@ -177,7 +181,7 @@ def _announce_wait(step: Step, gang: Gang) -> None:
 
 
 def _restart(step: Step, gang: Gang) -> None:
-    """Starts the next generation, without the lost hosts once their wait is over."""
+    """Starts the next generation of a gang, without its lost hosts once the wait for them is over."""
     lost = _lost_hosts(step.run, gang)
     if any(step.run.host(name).wait_until > step.now for name in lost):
         return
@@ -214,9 +218,9 @@ def _restart(step: Step, gang: Gang) -> None:
 
 
 def _servers_are_up(step: Step) -> bool:
-    """Whether all servers are up. Restarts those that had ended because their trainers had disconnected.
+    """Returns whether all servers are up, and restarts those that had ended when their trainers disconnected.
 
-    Such an end is no failure, so that they are restarted even if they have no restart left.
+    A server's end after its trainers is no failure: such a server is restarted even if it has no restart left.
     """
     are_up = True
     for one in step.run.servers():
@@ -228,18 +232,18 @@ def _servers_are_up(step: Step) -> bool:
 
 
 def _is_dispensable(run: Run, members: list[Replica]) -> bool:
-    """Whether the run can continue without this worker group: with any but the chief's."""
+    """Returns whether the run can continue without this worker group, which holds for any group except the chief's."""
     chief = next((one.gang for one in run.replicas if one.trainer), None)
     return all(one.trainer and one.gang != chief for one in members)
 
 
 def _may_return(run: Run, gang: Gang) -> bool:
-    """Whether the run has dropped the whole gang and all its hosts have returned."""
+    """Returns whether a gang that the run has dropped can restart because all its hosts have returned."""
     return not run.members(gang) and _may_restart(run, gang) and not _lost_hosts(run, gang)
 
 
 def _too_few(run: Run, without: list[Replica]) -> str | None:
-    """Why the run cannot continue without these replicas; None if it can."""
+    """Returns why the run cannot continue without these replicas, or None if it can."""
     lost = {host.name for host in run.hosts if host.lost}
     for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
         left = sum(one.pool == pool and not one.dropped and one.host not in lost for one in run.replicas)
@@ -256,6 +260,6 @@ def _too_few(run: Run, without: list[Replica]) -> str | None:
 
 def _give_up(step: Step, gang: Gang, members: list[Replica], why: str) -> None:
     if all(one.role == "evaluator" for one in members):
-        step.set_gang(gang.name, phase=UP)  # an evaluator never ends a run
+        step.set_gang(gang.name, phase=UP)  # The failure of an evaluator never ends a run.
         return
     step.fail(Failure(f"{gang.cause}; {why}" if gang.cause else why))

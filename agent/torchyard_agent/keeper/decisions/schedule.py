@@ -1,4 +1,4 @@
-"""The schedule of a run: its start time, and the end of its booking. Pure: the caller passes the time and waits."""
+"""The schedule of a run: its start time and the end of its booking. No I/O and no clock: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from torchyard_agent.protocol.calendar import Calendar
 
 
 class Schedule:
-    """Times are seconds since 1970. `submitted`: when the keepers received the run; the others as in `next_step`."""
+    """The schedule of one run. Times are seconds since 1970.
+
+    Args:
+        own: The booking for which the run was launched, if any.
+        start_at: The planned start; None for a run that starts immediately.
+        submitted: When the keepers received the run.
+        warn_s, notice_s, grace_s: As for `booking_policy.next_step`.
+    """
 
     def __init__(
         self,
@@ -35,21 +42,27 @@ class Schedule:
         self._warned: Warned | None = None
 
     def update(self, calendar: Calendar) -> bool:
-        """Stores a calendar unless a newer one is known; returns whether it was stored."""
+        """Stores a calendar unless a newer one is stored. Returns whether it was stored."""
         if self._calendar is not None and calendar.taken < self._calendar.taken:
             return False
         self._calendar = calendar
         return True
 
     def next_start(self, now: float) -> tuple[float, StartVerdict | None]:
-        """(start time, verdict); the verdict is None until that time has come, or the booking is gone."""
+        """Returns the start time and the verdict at that time.
+
+        The verdict is None until the start time has come, unless the booking no longer exists.
+        """
         assert self.start_at is not None
         at = booking_policy.start_of(self.own, self.start_at, self._calendar, now)
         verdict = booking_policy.may_begin(self.own, self._gpus, self._calendar, self._submitted, now)
         return at, verdict if at <= now or verdict.booking_gone else None
 
     def next_end(self, now: float) -> tuple[str, Deadline | None, float | None]:
-        """(`warn`, `stop` or "", the deadline, when to call this again); None while no end is known."""
+        """Returns the action (`warn`, `stop` or ""), the deadline, and the time of the next call.
+
+        The deadline and the time are None while the run has no known end.
+        """
         if self.own is None:
             return "", None, None
         deadline = booking_policy.deadline(self.own, self._gpus, self._calendar, now)

@@ -74,14 +74,14 @@ class Failure(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A server's failure, which its trainers notice as a lost connection."""
+    """A server's failure, which its trainers observe as a lost connection."""
 
     at: float
     failure: Failure
 
 
 class Gang(NamedTuple):
-    """The unit of restart."""
+    """A gang: the replicas that are restarted together."""
 
     name: str
     phase: str = UP
@@ -98,7 +98,7 @@ class Gang(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The state of a run."""
+    """The complete state of a run, as seen by the primary."""
 
     policy: Policy
     replicas: tuple[Replica, ...]
@@ -137,16 +137,16 @@ class Run(NamedTuple):
         return next(gang for gang in self.gangs if gang.name == name)
 
     def members(self, gang: Gang) -> list[Replica]:
-        """The gang's replicas without the dropped ones."""
+        """Returns the gang's replicas, except the dropped ones."""
         return [replica for replica in self.replicas if replica.gang == gang.name and not replica.dropped]
 
     def servers(self) -> list[Replica]:
-        """Parameter servers and reducers without the dropped ones."""
+        """Returns the parameter servers and reducers, except the dropped ones."""
         return [replica for replica in self.replicas if replica.role in SERVERS and not replica.dropped]
 
 
 class Step:
-    """A transition under way: the changed run, and the instructions so far."""
+    """A transition under way: the changed run, and the instructions that were issued so far."""
 
     def __init__(self, run: Run, now: float):
         self.run = run
@@ -164,7 +164,7 @@ class Step:
         return self.run.gang(name)
 
     def set_replica(self, name: str, **changes: Any) -> None:
-        """Changes a replica, and records it if its state changed."""
+        """Changes a replica, and issues the instruction to journal it if its state changed."""
         before = self.run.replica(name)
         after = before._replace(**changes)
         self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))
@@ -183,7 +183,7 @@ class Step:
         self.out.append(instructions.RecordRunState(state, reason, waits))
 
     def end(self, replicas: Iterable[Replica], grace_s: float) -> None:
-        """Orders replicas to end. Those that have not started are stopped at once."""
+        """Issues the orders to end replicas. Replicas that have not started become `stopped` immediately."""
         by_host: dict[str, list[str]] = {}
         for replica in replicas:
             if replica.state is ReplicaState.PENDING:
@@ -199,7 +199,7 @@ class Step:
         return tuple(root for root in self.run.roots if self.now - root.at <= NOTICED_WITHIN_S)
 
     def fail(self, failure: Failure) -> None:
-        """Ends the run because of a failure, or adds it to the candidates while the cause is not chosen."""
+        """Ends the run because of a failure, or adds the failure to the candidates until the cause is chosen."""
         if self.run.outcome is None:
             self.set(outcome=RunState.FAILED, failures=(failure,))
             self.out.append(instructions.SetTimer(instructions.CHOOSE, self.run.collect_s))
@@ -208,12 +208,16 @@ class Step:
             self.set(failures=(*self.run.failures, failure))
 
     def choose_cause(self) -> None:
-        """Chooses the cause of the run's end."""
+        """Chooses the cause of the run's end from the collected failures."""
         self.set(chosen=True)
         self.record_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
 
     def first_cause(self, failures: Iterable[Failure]) -> Failure:
-        """The first that is no connection error, else a server's recent failure, a silent host, or the first."""
+        """Returns the most likely cause among `failures`.
+
+        The order of preference is: a failure that is not a connection error, a server's recent failure, the loss of a
+        silent host, and the first connection error.
+        """
         first = min(failures, key=lambda failure: failure.consequence)
         if first.consequence and self.recent_roots():
             return self.recent_roots()[0].failure._replace(curable=True)

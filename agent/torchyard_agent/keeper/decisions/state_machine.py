@@ -1,4 +1,4 @@
-"""The state machine of a run: an event leads to a new state and to instructions. No I/O and no clock.
+"""The state machine of a run: maps an event to a new state and to instructions. No I/O and no clock.
 
 Only the primary's keeper decides, so that a run has one cause of failure, one end and one order of events.
 
@@ -41,9 +41,11 @@ def begin(
     scheduled: str = "",
     gpus_within_s: float = 600.0,
 ) -> tuple[Run, list[Instruction]]:
-    """The initial state and instructions of a run whose keepers are prepared; the primary is the first of `hosts`.
+    """Returns the initial state and instructions of a run whose keepers are prepared.
 
-    `scheduled`: the start time as text, of a run whose hosts only join before `StartDue`.
+    Args:
+        hosts: The names of the hosts, that of the primary first.
+        scheduled: The start time of a scheduled run as text. Its hosts join, but start no ranks before `StartDue`.
     """
     known = tuple(
         Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
@@ -62,7 +64,7 @@ def begin(
 
 
 def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instruction]]:
-    """The new state and instructions after `event` at `now`, in seconds of a monotonic clock."""
+    """Returns the new state and the instructions after `event` at `now`, in seconds of a monotonic clock."""
     if run.state.is_terminal:
         return run, []
     step = Step(run, now)
@@ -91,7 +93,7 @@ def _start_when_ready(step: Step) -> None:
 
 
 def _on_start_due(step: Step, event: events.StartDue) -> None:
-    """Hosts lock their GPUs, now or when they join. A lost host may return until the GPUS timer fires."""
+    """Has every host lock its GPUs, now or when it joins. A lost host may return until the GPUS timer fires."""
     if step.run.started or step.run.outcome or not step.run.scheduled:
         return
     step.set(scheduled="", only_if_idle=event.only_if_idle)
@@ -123,7 +125,7 @@ def _on_gpus_timeout(step: Step) -> None:
 
 
 def _on_lost_before_start(step: Step, host: str, why: str) -> None:
-    """A host that was lost before a scheduled run's start may return until then."""
+    """Handles the loss of a host before a scheduled run's start; the host may return until the start."""
     step.set_host(host, ready=False)
     lost = f"{host} was lost: {why}"
     step.record_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
@@ -138,7 +140,7 @@ def _on_spawned(step: Step, event: events.ReplicaSpawned) -> None:
 def _on_rank_failed(step: Step, event: events.RankFailed) -> None:
     replica = step.run.replica(event.replica)
     if replica.state not in (ReplicaState.STARTING, ReplicaState.RUNNING):
-        return  # it was ordered to end, so its code does not matter
+        return  # The replica was ordered to end, so the exit code of its rank does not matter.
     step.set_replica(event.replica, failure=event.cause, exit_code=event.exit_code, reason=event.cause.text)
     failure = Failure(
         f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.cause.curable
@@ -174,7 +176,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
         return
     restart_policy.on_host_lost(step, host.name)
     why = f"{host.name} was lost: {event.why}"
-    if not step.run.started:  # no rank has started: as if the host had not joined
+    if not step.run.started:  # No rank has started yet, so the loss ends the run.
         step.fail(Failure(why))
     for replica in step.run.replicas:
         if replica.host == host.name and not replica.state.is_terminal:
@@ -185,7 +187,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
 
 
 def _on_host_returned(step: Step, event: events.HostReturned) -> None:
-    ending = step.run.outcome is not None  # a host that returns has no processes of the run left
+    ending = step.run.outcome is not None  # A host that returns runs no processes of the run.
     step.set_host(event.host, lost=False, connected=True, swept=ending)
     if step.run.state is RunState.WAITING:
         step.record_run(RunState.WAITING, step.run.scheduled or f"{event.host} is back")
@@ -198,7 +200,7 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
         step.set(outcome=RunState.STOPPED, chosen=True)
         step.record_run(RunState.STOPPING, event.reason)
         step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
-    elif event.force:  # the run is ending already: the grace is cut short
+    elif event.force:  # The run is ending already, and a forced stop ends the grace.
         step.end(step.run.replicas, 0.0)
         if step.run.sweeping:
             step.out += [instructions.Sweep(one.name, 0.0) for one in step.run.hosts if not one.swept and not one.lost]
@@ -252,7 +254,7 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
 
 
 def _settle(step: Step) -> None:
-    """Makes the changes that follow from the state alone, after any event."""
+    """Makes the changes that follow from the state alone, after every event."""
     run = step.run
     if run.state in (RunState.STARTING, RunState.RESTARTING) and run.started and run.outcome is None:
         waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
@@ -274,7 +276,7 @@ def _settle(step: Step) -> None:
 
 
 def _settle_success(step: Step) -> None:
-    """The run succeeds once the replicas named by `ends_with` have ended with 0; the others are stopped."""
+    """Ends the run as succeeded once the replicas named by `ends_with` have ended with 0, and stops the others."""
     if step.run.chosen or not step.run.started:
         return
     named = _named_by_ends_with(step.run)
@@ -282,7 +284,8 @@ def _settle_success(step: Step) -> None:
         is_ended_evaluator = replica.role == "evaluator" and replica.state.is_terminal
         if replica.state is not ReplicaState.SUCCEEDED and not is_ended_evaluator:
             return
-    if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):  # only evaluators, all of which failed
+    # All named replicas are evaluators, and all of them have failed.
+    if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):
         step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
         return
     step.set(outcome=RunState.SUCCEEDED, chosen=True)
@@ -303,7 +306,7 @@ def _named_by_ends_with(run: Run) -> list[Replica]:
 
 
 def _sweep(step: Step) -> None:
-    """All hosts end the remaining processes. Replicas that were ordered to end keep the rest of their grace."""
+    """Has all hosts end the remaining processes, after the rest of the grace of replicas that were ordered to end."""
     left_s = max(0.0, step.run.end_by - step.now)
     if step.run.outcome is RunState.SUCCEEDED:
         left_s = max(left_s, LEFTOVERS_GRACE_S)
@@ -312,6 +315,6 @@ def _sweep(step: Step) -> None:
     step.set(sweeping=True)
     for host in step.run.hosts:
         if not host.joined:
-            step.set_host(host.name, swept=True)  # it never received an assignment
+            step.set_host(host.name, swept=True)  # This host never received an assignment, so it has no processes.
         elif not host.lost:
             step.out.append(instructions.Sweep(host.name, left_s))

@@ -1,1 +1,1 @@
-"""The connections between the keepers of a run, and the join store."""
+"""Connections between the keepers of a run, and the join store."""

@@ -1,10 +1,10 @@
-"""The gang link: connections of members to the primary over the data network, with every frame authenticated.
+"""The gang link: authenticated connections of members to the primary over the data network.
 
-Ranks connect to the same port, with a key of their own, to use the join store (`join_store`).
+Ranks connect to the same port, with another key, to use the join store (`join_store`).
 
 A `MessageChannel` is one end of a conversation that survives reconnects: messages are numbered, acknowledged, and sent
-again after an interruption. Each handshake has five seconds and a task of its own, so that a silent client does not
-delay others.
+again after an interruption. Each handshake has five seconds and its own task, so that a silent client does not delay
+other clients.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Stream:
             self._writer.write(self._codec.seal(authenticated_transport.encode_message(frame)))
 
     def keep_alive(self) -> None:
-        """Has the kernel end the connection about 10 s after the other host has stopped to answer."""
+        """Enables TCP keepalive: the kernel ends the connection about 10 s after the other host went silent."""
         connection = self._writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # closed meanwhile: the next read fails
+        with contextlib.suppress(OSError):  # The socket may be closed already; the next read then fails.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
@@ -62,27 +62,27 @@ class Stream:
 
     @property
     def backlog(self) -> int:
-        """Bytes that have not been sent yet."""
+        """The number of bytes in the send buffer."""
         return self._writer.transport.get_write_buffer_size()
 
     async def receive(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> Message:
-        """The next message, of at most `longest` bytes. Raises one of NETWORK_ERRORS."""
+        """Returns the next message, of at most `longest` bytes. Raises one of NETWORK_ERRORS."""
         return authenticated_transport.decode_message(await self.receive_piece(longest))
 
     async def send_piece(self, data: bytes) -> None:
-        """Sends a frame of bytes; waits while the send buffer is full. Raises one of NETWORK_ERRORS."""
+        """Sends `data` as one frame, and waits while the send buffer is full. Raises one of NETWORK_ERRORS."""
         self._writer.write(self._codec.seal(data))
         await self._writer.drain()
 
     async def receive_piece(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> bytes:
-        """The payload of the next frame. Raises one of NETWORK_ERRORS."""
+        """Returns the payload of the next frame. Raises one of NETWORK_ERRORS."""
         codec = self._codec
         while (payload := codec.receive(await self._reader.readexactly(codec.expects), longest)) is None:
             pass
         return payload
 
     def mark_as_bulk(self) -> None:
-        """Marks outgoing packets as bulk (DSCP CS1), for switches that give other traffic priority."""
+        """Marks outgoing packets as bulk traffic (DSCP CS1), so that switches can give other traffic priority."""
         connection = self._writer.get_extra_info("socket")
         with contextlib.suppress(OSError):
             if connection.family == socket.AF_INET6:
@@ -97,10 +97,10 @@ class Stream:
 async def admit(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *keys: bytes
 ) -> tuple[Stream, Message, bytes]:
-    """The listener's half of the handshake, for callers that know one of `keys`.
+    """Performs the listener's half of the handshake with a client that knows one of `keys`.
 
     Returns:
-        The stream, the caller's first message, in which it introduces itself, and the key that it knows.
+        The stream, the client's first message, in which it introduces itself, and the key that it knows.
     """
     handshake = ListenerHandshake(*keys)
     stream = await _authenticate(reader, writer, handshake)
@@ -116,7 +116,7 @@ async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 async def call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
-    """Connects to the primary at an IP address; returns the stream and the primary's first frame.
+    """Connects to the primary at an IP address, and returns the stream and the primary's first message.
 
     Raises one of NETWORK_ERRORS.
     """
@@ -131,13 +131,14 @@ async def _call(address: str, port: int, secret: bytes, introduction: Message) -
         stream = await _authenticate(reader, writer, CallerHandshake(secret))
         stream.send(introduction)
         return stream, await stream.receive()
-    except BaseException:  # also a cancellation by the deadline: the connection must be closed
+    except BaseException:
+        # BaseException includes the cancellation at the deadline, after which the connection must be closed too.
         writer.transport.abort()
         raise
 
 
 class MessageChannel:
-    """One end of a conversation that survives reconnects."""
+    """One end of a message sequence that survives reconnects."""
 
     def __init__(self, on_message: Callable[[Message], None]):
         self._on_message = on_message
@@ -158,18 +159,21 @@ class MessageChannel:
         return not self._unacknowledged
 
     def send(self, message: Message) -> None:
-        """Sends a message now, or after the next reconnect."""
+        """Sends a message immediately, or after the next reconnect if there is no connection."""
         self._sent += 1
         self._unacknowledged.append((self._sent, message))
         self._transmit(self._sent, message)
 
     def discard(self, is_stale: Callable[[Message], bool]) -> None:
-        """Drops unacknowledged messages. If the other end has not received them, it sees a gap in the numbers."""
+        """Drops the unacknowledged messages for which `is_stale` returns true.
+
+        If the other end has not received a dropped message, it observes a gap in the message numbers.
+        """
         kept = [(number, message) for number, message in self._unacknowledged if not is_stale(message)]
         self._unacknowledged = deque(kept)
 
     def beat(self) -> None:
-        """Sends a heartbeat, which acknowledges the received messages."""
+        """Sends a heartbeat, which also acknowledges the received messages."""
         if self._stream is not None:
             self._stream.send({"got": self.received})
 
@@ -178,11 +182,11 @@ class MessageChannel:
             self._stream.send({"n": number, "got": self.received, "body": message})
 
     async def run_connection(self, stream: Stream, got: int) -> None:
-        """Uses a new connection, in place of an older one, until it ends.
+        """Sends and receives over a new connection, which replaces an older one, until the connection ends.
 
         Args:
             stream: The connection.
-            got: The number of the last message that the other end has received before.
+            got: The number of the last message that the other end has received.
         """
         if self._stream is not None:
             self._stream.abort()
@@ -226,10 +230,10 @@ CallerHandler = Callable[[Stream, Message], Awaitable[None]]
 
 
 class Listener:
-    """The primary's server: accepts clients that prove to know a key, and limits the load that others can cause.
+    """The primary's server, which accepts authenticated clients and limits the load that other clients can cause.
 
-    `callers`: the handler of a client, by its key: the run's secret for keepers, the exchange key derived from it for
-    ranks.
+    Args:
+        callers: The handler of a client by its key: the run's secret for keepers, the derived exchange key for ranks.
     """
 
     def __init__(self, callers: dict[bytes, CallerHandler]):
@@ -239,7 +243,7 @@ class Listener:
         self._server: asyncio.AbstractServer | None = None
 
     async def open(self, bound: socket.socket) -> None:
-        """Listens on a socket that has been bound since the run was prepared."""
+        """Starts listening on a socket that was bound when the run was prepared."""
         bound.setblocking(False)
         self._server = await asyncio.start_server(self._on_connection, sock=bound)
 
@@ -263,7 +267,8 @@ class Listener:
             self._unauthenticated.pop(writer, None)
         try:
             await self._callers[key](stream, introduction)
-        except Exception as error:  # the outer edge of this task: the loop's handler ends the run over it
+        except Exception as error:
+            # This is the outermost handler of the task; the loop's exception handler ends the run because of the error.
             context = {"message": "a client's message could not be handled", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 

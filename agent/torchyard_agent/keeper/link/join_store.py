@@ -1,14 +1,15 @@
 """The join store: a small key-value store for the ranks of a run, served by the primary.
 
-It keeps its values across generations, until the run ends. Ranks connect to the port of the gang link with the exchange
-key. Each request, each answer and each change of a watched key is one JSON frame; values are encoded as base64.
+The store keeps its values across generations, until the run ends. Ranks connect to the port of the gang link with the
+exchange key. Each request, each answer and each change of a watched key is one JSON frame; values are encoded as
+base64.
 
     {"id": 7, "done": 5, "op": "set", "key": "a", "value": "…"}  ->  {"id": 7}
     op: set, try, get (wait_s), wait (keys, wait_s), add (amount), compare_set (expected, value), delete, count, watch
 
-After a reconnect a rank repeats unanswered requests. Those that change the store must not be carried out twice, so
-their answers are kept by the client's session and the request's number; the client has received the answers to all
-numbers below `done`.
+After a reconnect a rank repeats unanswered requests. A request that changes the store must not be executed twice, so
+its answer is kept under the client's session and the request's number until the client reports a higher `done`: the
+client has received the answers to all requests with numbers below `done`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """The request cannot be carried out; the message is the reason."""
+    """The store rejects a request; the message gives the reason."""
 
 
 class JoinStore:
-    """The values, and the callbacks that wait for keys. No I/O."""
+    """The values of the store, and the callbacks of clients that wait for keys. No I/O."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -60,7 +61,7 @@ class JoinStore:
         return self._values.get(key)
 
     def set(self, key: str, value: bytes) -> None:
-        """Raises Refused if key or value is too long, or the store is full."""
+        """Sets the key to the value. Raises Refused if the key or value is too long, or the store is full."""
         length = len(key.encode("utf-8", "surrogatepass"))
         if not 0 < length <= MAX_KEY:
             raise Refused(f"a key has 1 to {MAX_KEY} bytes, not {length}")
@@ -77,7 +78,7 @@ class JoinStore:
             watch(key, value, self._changes)
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the number at the key, 0 if it is absent, and returns the sum."""
+        """Adds `amount` to the number stored at the key, or to 0 if the key is absent, and returns the sum."""
         try:
             number = int(self._values.get(key, b"0")) + amount
         except ValueError as error:
@@ -86,13 +87,13 @@ class JoinStore:
         return number
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes) -> bytes | None:
-        """Sets the key if its value is `expected` (None: absent). Returns its value afterwards."""
+        """Sets the key if its value is `expected` (None if the key is absent), and returns the value afterwards."""
         if self._values.get(key) == expected:
             self.set(key, value)
         return self._values.get(key)
 
     def delete(self, key: str) -> bool:
-        """Deletes the key; returns whether it was present. Watches of it are not called."""
+        """Deletes the key, without calling its watches, and returns whether it was present."""
         self._versions.pop(key, None)
         return self._values.pop(key, None) is not None
 
@@ -100,7 +101,7 @@ class JoinStore:
         return [key for key in keys if key not in self._values]
 
     def wait(self, keys: list[str], wake: Wake) -> None:
-        """Calls `wake` whenever one of the keys is set, until `stop_waiting`."""
+        """Calls `wake` each time one of the keys is set, until `stop_waiting` is called."""
         for key in keys:
             self._waiting.setdefault(key, {})[wake] = None
 
@@ -109,7 +110,7 @@ class JoinStore:
             _remove(self._waiting, key, wake)
 
     def watch(self, key: str, watch: Watch) -> None:
-        """Calls `watch` with the key's value and version at every change, and now if the key is present."""
+        """Calls `watch` with the key's value and version at every change, and immediately if the key is present."""
         self._watches.setdefault(key, {})[watch] = None
         if key in self._values:
             watch(key, self._values[key], self._versions[key])
@@ -125,14 +126,14 @@ def _remove(table: dict[str, dict[Any, None]], key: str, callback: object) -> No
 
 
 class StoreServer:
-    """Serves the store to ranks. A malformed request ends the rank's connection, never the keeper."""
+    """A server of the store for ranks. A malformed request ends the rank's connection, but never the keeper."""
 
     def __init__(self, store: JoinStore):
         self._store = store
         self._sessions: OrderedDict[str, dict[int, Message]] = OrderedDict()
 
     async def serve(self, stream: Stream, introduction: Message) -> None:
-        """Answers requests until the connection ends."""
+        """Answers the requests of one client until its connection ends."""
         name = str(introduction.get("store"))[:80]
         client = _Client(self._store, stream, self._answers_of(str(introduction.get("session"))))
         stream.keep_alive()
@@ -149,7 +150,7 @@ class StoreServer:
             stream.abort()
 
     def _answers_of(self, session: str) -> dict[int, Message]:
-        """The kept answers of a session, also from its earlier connections."""
+        """Returns the kept answers of a session, including those from its earlier connections."""
         answers = self._sessions.setdefault(session, {})
         self._sessions.move_to_end(session)
         while len(self._sessions) > MAX_SESSIONS:
@@ -158,7 +159,7 @@ class StoreServer:
 
 
 class _Client:
-    """One connection of a rank."""
+    """The connection of one rank to the store."""
 
     def __init__(self, store: JoinStore, stream: Stream, answers: dict[int, Message]):
         self._store = store
@@ -171,8 +172,8 @@ class _Client:
         """Answers a request.
 
         Raises:
-            KeyError, TypeError, ValueError, OverflowError: it is so malformed that it has no answer.
-            Refused: its number is in use, or too many requests wait.
+            KeyError, TypeError, ValueError, OverflowError: The request is too malformed for an answer.
+            Refused: The request's number is in use, or too many requests are pending.
         """
         number, op = int(request["id"]), str(request["op"])
         for received in [one for one in self._answers if one < int(request["done"])]:
@@ -199,12 +200,12 @@ class _Client:
 
     def _send(self, answer: Message) -> None:
         if self._stream.backlog > MAX_BACKLOG:
-            self._stream.abort()  # a client that does not read must not fill the memory
+            self._stream.abort()  # A client that does not read its answers must not fill the keeper's memory.
         else:
             self._stream.send(answer)
 
     def _answer_change(self, id: int, **answer: Any) -> None:
-        """Answers a request that has changed the store, and keeps the answer."""
+        """Answers a request that has changed the store, and keeps the answer for a repetition of the request."""
         self._answers[id] = {"id": id, **answer}
         self._send(self._answers[id])
 
@@ -240,7 +241,7 @@ class _Client:
         self._wait(number, keys, float(request["wait_s"]), None)
 
     def _wait(self, number: int, keys: list[str], wait_s: float, wanted: str | None) -> None:
-        """Answers once all keys are present, or with missing ones after `wait_s`."""
+        """Answers once all keys are present, or after `wait_s` with the names of the missing ones."""
 
         def check() -> None:
             if self._store.missing(keys):

@@ -12,7 +12,11 @@ from torchyard_agent.keeper.timeouts import Timeouts
 
 
 class MemberConnections:
-    """`on_message` is called with the host and the message of each member."""
+    """The channels of the primary to its members, by host.
+
+    Args:
+        on_message: Called with the host of a member and its message.
+    """
 
     def __init__(self, on_message: Callable[[str, FromMember], None]):
         self._on_message = on_message
@@ -20,22 +24,26 @@ class MemberConnections:
         self._epochs: dict[str, str] = {}
 
     def admits(self, host: str, epoch: str) -> bool:
-        """Whether a keeper may speak for a host: only the first one that connected in the host's name may."""
+        """Returns whether a keeper may act for a host: only the keeper that first connected in the host's name may.
+
+        Args:
+            epoch: A random value that identifies the keeper.
+        """
         return self._epochs.setdefault(host, epoch) == epoch
 
     def channel(self, host: str) -> MessageChannel | None:
-        """None before the member has connected for the first time."""
+        """Returns the channel of a member, or None before the member has connected for the first time."""
         return self._channels.get(host)
 
     def open_channel(self, host: str) -> MessageChannel:
-        """The channel of a member that connects for the first time."""
+        """Creates the channel of a member that connects for the first time."""
         channel = self._channels[host] = MessageChannel(
             lambda data: self._on_message(host, messages.decode_from_member(data, host))
         )
         return channel
 
     def send(self, host: str, message: FromPrimary) -> None:
-        """Sends to one member; a message to a host that has not joined yet is dropped."""
+        """Sends a message to one member, or drops it if the member's host has not joined yet."""
         if host in self._channels:
             self._channels[host].send(messages.encode(message))
 
@@ -44,7 +52,7 @@ class MemberConnections:
             channel.send(messages.encode(message))
 
     def withdraw_orders(self, host: str) -> None:
-        """Discards unacknowledged orders to a lost host: after its return they would start or end the wrong ranks."""
+        """Discards unacknowledged orders to a lost host, which would start or end the wrong ranks after its return."""
         if host in self._channels:
             self._channels[host].discard(messages.is_about_ranks)
 
@@ -56,7 +64,12 @@ class MemberConnections:
     async def watch_leases(
         self, timeouts: Timeouts, is_expected: Callable[[str], bool], on_lost: Callable[[str, float], None]
     ) -> None:
-        """Sends heartbeats, and calls `on_lost` with a host and its seconds of silence once its lease has expired."""
+        """Sends heartbeats, and calls `on_lost` when a member's lease has expired.
+
+        Args:
+            is_expected: Returns whether a host should still be connected.
+            on_lost: Called with the host and the seconds since its last message.
+        """
         loop = asyncio.get_running_loop()
         beat_at = 0.0
         while True:

@@ -1,7 +1,7 @@
 """Messages between the primary's keeper and its members, and their encoding as JSON objects.
 
-The primary sends instructions, members send events; both are used unencoded between the primary and the ranks of its
-own host. `say` names a message's type on the wire.
+The primary sends instructions, and members send events. Both are used unencoded between the primary and the ranks of
+its own host. The field `say` names a message's type on the wire.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class Assignment(NamedTuple):
-    """A host's part of a run: its replicas, and what their ranks are started with."""
+    """The assignment of a host: its replicas, and the parameters with which their ranks are started."""
 
     replicas: list[ReplicaAssignment]
     host_wait_s: float
@@ -31,7 +31,7 @@ class Assignment(NamedTuple):
 
 
 class StartGeneration(NamedTuple):
-    """The replicas' ranks are spawned as a new generation of their gang."""
+    """Order to spawn the replicas' ranks as a new generation of their gang."""
 
     replicas: list[ReplicaAssignment]
 
@@ -44,31 +44,31 @@ class RunStateChanged(NamedTuple):
 
 
 class RunEnded(NamedTuple):
-    """The run's end: the fields of the journal's `run_ended`."""
+    """Report of the run's end, with the fields of the journal entry `run_ended`."""
 
     ended: Json
 
 
 class FetchCheckpoint(NamedTuple):
-    """The member copies a checkpoint from the primary."""
+    """Order to copy a checkpoint from the primary to the member."""
 
     name: str
 
 
 class BringCheckpoint(NamedTuple):
-    """The member copies a checkpoint to the primary."""
+    """Order to copy a checkpoint from the member to the primary."""
 
     name: str
 
 
 class CheckpointHeld(NamedTuple):
-    """The newest complete checkpoint on a member; empty if it has none."""
+    """Report of the newest complete checkpoint on a member; the name is empty if it has none."""
 
     name: str
 
 
 class CheckpointFetched(NamedTuple):
-    """A member has a checkpoint now, or could not copy it because of `problem`."""
+    """Report that a member has copied a checkpoint, or could not copy it because of `problem`."""
 
     name: str
     problem: str
@@ -80,7 +80,7 @@ class CheckpointNotBrought(NamedTuple):
 
 
 class ReplicaMetrics(NamedTuple):
-    """A replica's latest metrics; `first` marks those of its first step."""
+    """Report of a replica's latest metrics. `first` marks the metrics of its first step."""
 
     replica: str
     metrics: Json
@@ -88,13 +88,13 @@ class ReplicaMetrics(NamedTuple):
 
 
 class ProcessesStuck(NamedTuple):
-    """Processes of the run that SIGKILL does not end."""
+    """Report of processes that are still running after SIGKILL."""
 
     what: str
 
 
 class ForwardedStop(NamedTuple):
-    """A stop request that a member received; `asked` is its journal entry."""
+    """A stop request that a member received. `asked` is its journal entry."""
 
     reason: str
     force: bool
@@ -180,15 +180,22 @@ def encode(message: FromPrimary | FromMember) -> Json:
 
 
 def decode_from_primary(data: Json) -> FromPrimary:
-    """Raises KeyError for an unknown message, TypeError for one with a missing field."""
+    """Decodes a message of the primary.
+
+    Raises:
+        KeyError: The message type is unknown.
+        TypeError: A field is missing.
+    """
     message: FromPrimary = _decode(_FROM_PRIMARY, data)
     return message
 
 
 def decode_from_member(data: Json, host: str) -> FromMember:
-    """`host`, the sender of the connection, replaces a host in the message.
+    """Decodes a message of the member on `host`, which replaces any host that the message names.
 
-    Raises KeyError for an unknown message, TypeError for one with a missing field.
+    Raises:
+        KeyError: The message type is unknown.
+        TypeError: A field is missing.
     """
     message: FromMember = _decode(_FROM_MEMBER, {**data, "host": host})
     return message
@@ -204,5 +211,5 @@ def _decode(kinds: Mapping[str, Any], data: Json) -> Any:
 
 
 def is_about_ranks(data: Json) -> bool:
-    """Whether an encoded message starts or ends ranks, and so is void once its host was lost."""
+    """Returns whether an encoded message starts or ends ranks, and must be dropped once its host is lost."""
     return data["say"] in _ABOUT_RANKS

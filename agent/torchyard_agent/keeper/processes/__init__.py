@@ -1,1 +1,1 @@
-"""The ranks of one host as processes: start, supervision, GPUs, cgroup, orphans."""
+"""The processes of a run on one host: start and supervision of ranks, GPU locks, cgroups and orphans."""

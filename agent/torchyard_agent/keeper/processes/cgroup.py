@@ -1,8 +1,8 @@
 """A control group for the ranks of a run, if this login may create one (cgroup v2, delegated).
 
-Descendants of a process stay in its group even if they change session, parent or environment: the group identifies
-orphans, and ends processes that fork faster than they can be found. Without one, the subreaper's tree is used (see
-`orphans`). https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
+Descendants of a process stay in its group even if they change session, parent or environment. The group therefore
+identifies orphans, and can kill processes that fork faster than they can be found. Without a group, orphans are found
+among the keeper's descendants (see `orphans`). https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class Cgroup:
-    """The run's group, with a subgroup for each replica."""
+    """The control group of a run, with a subgroup for each replica."""
 
     def __init__(self, path: str):
         self.path = path
 
     def join(self, replica: str, pid: int = 0) -> None:
-        """Moves `pid` (0: this process) to the replica's group."""
+        """Moves the process `pid` (0 for this process) to the replica's group."""
         with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "wb", 0) as file:
             file.write(str(pid).encode())
 
@@ -37,7 +37,7 @@ class Cgroup:
             os.makedirs(self._of(replica), exist_ok=True)
 
     def processes(self, replicas: Iterable[str]) -> list[int]:
-        """All processes of these replicas, ranks included."""
+        """Returns the PIDs of all processes of these replicas, ranks included."""
         found: list[int] = []
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "rb") as file:
@@ -45,13 +45,13 @@ class Cgroup:
         return found
 
     def kill(self, replicas: Iterable[str]) -> None:
-        """Sends SIGKILL to all processes of these replicas at once; no effect on kernels before 5.14."""
+        """Sends SIGKILL to all processes of these replicas at once. Kernels before 5.14 do not support this."""
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.kill"), "w") as file:
                 file.write("1")
 
     def remove(self) -> None:
-        """Removes the groups once their processes have ended."""
+        """Removes the groups once their processes have ended, within _REMOVE_WITHIN_S."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while not remove(self.path) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -61,7 +61,7 @@ class Cgroup:
 
 
 def create(run_id: str, node: str) -> Cgroup | None:
-    """A group for a run below this process's own; None if this login may not create one."""
+    """Creates a group for a run below this process's own group. Returns None if this login may not create one."""
     own = _own_group()
     if own is None or not os.access(os.path.join(own, "cgroup.procs"), os.W_OK):
         return None
@@ -69,7 +69,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        pass  # left by a keeper that was killed; its processes died with it
+        pass  # The group was left by a killed keeper, whose processes were killed with it.
     except OSError as error:
         log.info("no control group for the run: %s", error)
         return None
@@ -77,7 +77,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
 
 
 def remove(path: str) -> bool:
-    """Removes a run's groups if they are empty; returns whether they are removed."""
+    """Removes a run's groups if they are empty. Returns whether they are removed."""
     try:
         for replica in _replicas(path):
             os.rmdir(os.path.join(path, replica))
@@ -90,7 +90,10 @@ def remove(path: str) -> bool:
 
 
 def end_leftovers(run_id: str, node: str) -> None:
-    """Ends and removes the groups of a killed keeper of this run, if they are below this process's own group."""
+    """Kills the processes of a keeper of this run that was killed, and removes its groups.
+
+    Only groups below this process's own group are found.
+    """
     own = _own_group()
     path = os.path.join(own or "", f"{PREFIX}{run_id}-{node}")
     if own is None or not os.path.isdir(path):
@@ -105,7 +108,7 @@ def _replicas(path: str) -> list[str]:
 
 
 def _own_group() -> str | None:
-    """The folder of this process's cgroup v2; None if there is none."""
+    """Returns the folder of this process's group in cgroup v2, or None if it has no such group."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)

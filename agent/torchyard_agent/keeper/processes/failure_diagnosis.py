@@ -1,4 +1,4 @@
-"""Diagnoses why a rank ended, from torch's error file, the last traceback in its log, its signal or exit code."""
+"""Diagnosis of a rank's end from torch's error file, the last traceback in its log, its signal or its exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INCURABLE = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInTh
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
-    """The cause of a rank's end with `code` (negative: the signal that killed it)."""
+    """Returns the cause of a rank's end with exit code `code`; a negative code is the signal that killed the rank."""
     tail = read_tail(log_file)
     quoted = _from_error_file(error_file) or last_exception(tail)
     if code < 0:
@@ -61,7 +61,7 @@ def _of_signal(number: int, quoted: str, *, out_of_memory: bool) -> Cause:
 
 
 def read_tail(path: str) -> str:
-    """The end of a log; empty if there is none."""
+    """Returns the last TAIL bytes of a log as text, or "" if the log cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
@@ -71,12 +71,12 @@ def read_tail(path: str) -> str:
 
 
 def _plain_lines(text: str) -> list[str]:
-    """Lines without color codes and the `[rank0]:` that torch puts before each line of a traceback."""
+    """Returns lines without color codes and without the `[rank0]:` that torch puts before lines of a traceback."""
     return [_PREFIX.sub("", _COLOUR.sub("", line)).rstrip() for line in text.splitlines()]
 
 
 def last_exception(text: str) -> str:
-    """The line of the last uncaught exception; empty if there is none."""
+    """Returns the message line of the last uncaught exception, or "" if the text contains none."""
     lines = _plain_lines(text)
     for start in range(len(lines) - 1, -1, -1):
         if lines[start].strip() == _TRACEBACK:
@@ -84,7 +84,9 @@ def last_exception(text: str) -> str:
                 if line and not line[0].isspace() and re.match(r"[A-Za-z_]", line):
                     return _shortened(line)
             break
-    for line in reversed(lines):  # a syntax error of the script has no header; an abort of gloo has `what()`
+    for line in reversed(lines):
+        # A syntax error of the script is printed without the header of a traceback, and an abort of gloo prints
+        # `what():`.
         if _EXCEPTION.match(line):
             return _shortened(line)
         if line.lstrip().startswith("what():"):
@@ -102,7 +104,10 @@ def _shortened(line: str) -> str:
 
 
 def _from_error_file(path: str) -> str:
-    """The error file of torch's `@record`: {"message": {"message": "ValueError: bad", …}} or {"message": "…"}."""
+    """Returns the first line of the message in an error file of torch's `@record`, or "" if the file has none.
+
+    The file contains {"message": {"message": "ValueError: bad", …}} or {"message": "…"}.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             message: Any = json.loads(file.read(1 << 20))
@@ -116,7 +121,7 @@ def _from_error_file(path: str) -> str:
 
 
 def oom_kills() -> int:
-    """The number of processes that the kernel has killed out of memory on this host; 0 if unknown."""
+    """Returns how many processes the kernel has killed for lack of memory on this host since its boot; 0 if unknown."""
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):

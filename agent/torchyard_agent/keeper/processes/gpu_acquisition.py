@@ -1,4 +1,4 @@
-"""Locks the GPUs of a scheduled run at its start, while an earlier run may still hold them."""
+"""Acquisition of a scheduled run's GPUs at its start time, when an earlier run may still hold them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ RETRY_S = 1.0
 
 
 class GpuAcquisition:
-    """Retries until all GPUs are locked; sends GpusAcquired then, and GpusBusy for each new obstacle."""
+    """A task that tries to lock all GPUs until it succeeds.
+
+    It sends GpusBusy for each new obstacle, and GpusAcquired after success.
+    """
 
     def __init__(self, resources: RunResources, host: str, send: Callable[[FromMember], None]):
         self._resources = resources
@@ -27,7 +30,7 @@ class GpuAcquisition:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, only_if_idle: bool) -> None:
-        """Begins to try; with `only_if_idle`, the GPUs are locked only if no process uses them."""
+        """Starts the task. With `only_if_idle`, the GPUs are locked only if no process uses them."""
         self.end()
         self._task = asyncio.get_running_loop().create_task(self._acquire(only_if_idle))
 
@@ -49,7 +52,7 @@ class GpuAcquisition:
             await asyncio.sleep(RETRY_S)
 
     async def _try(self, only_if_idle: bool) -> str:
-        """The obstacle; empty if the GPUs are locked now."""
+        """Tries to lock the GPUs once. Returns the obstacle, or "" if the GPUs are locked now."""
         try:
             await self._resources.lock_gpus()
         except RpcError as held:
@@ -61,10 +64,14 @@ class GpuAcquisition:
 
 
 def users_of(uuids: Collection[str]) -> str:
-    """ "GPU 0 is used by python of ann (PID 12)"; empty if no process uses them, or NVML is missing."""
+    """Returns a description of the first GPU in use, such as "GPU 0 is used by python of ann (PID 12)".
+
+    The result is empty if no process uses the GPUs or NVML is missing.
+    """
     if not uuids:
         return ""
-    from torchyard_agent.telemetry.nvml import Nvml  # imports ctypes, only where there are GPUs
+    # This module imports ctypes, which is needed only on hosts with GPUs.
+    from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()
     if nvml is None:

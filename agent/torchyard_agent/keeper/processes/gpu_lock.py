@@ -1,7 +1,8 @@
 """GPU locks for all users of a host: the process that has bound `@torchyard/gpu/<uuid>` holds the GPU.
 
-The kernel releases the name when the process ends, so no lock is ever stale. The holder listens at the name and sends
-its run to each client; its user comes from the kernel (SO_PEERCRED) and cannot be forged.
+The kernel releases the name when the process ends, so that no lock outlives its holder. The holder listens on the
+socket and sends a description of its run to each client; the client learns the holder's user from the kernel
+(SO_PEERCRED), so the user cannot be forged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ log = logging.getLogger(__name__)
 class GpuHeld(RpcError):
     """Another process holds the GPU.
 
-    `holder`: "user" from the kernel, and "run_id", "name" and "host" as far as the holder has sent them.
+    Args:
+        holder: "user", as reported by the kernel, and those of "run_id", "name" and "host" that the holder has sent.
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
@@ -45,7 +47,7 @@ class GpuHeld(RpcError):
 
 
 def describe(holder: dict[str, str]) -> str:
-    """ "held by lee for run digits (20260101-ab12)", as far as it is known."""
+    """Returns a description of the holder, such as "held by lee for run digits (20260101-ab12)"."""
     user = holder.get("user", "")
     run_id, name = holder.get("run_id", ""), holder.get("name", "")
     if not user:
@@ -58,7 +60,7 @@ def describe(holder: dict[str, str]) -> str:
 
 
 class GpuLocks:
-    """The GPUs that this process holds until it releases them or ends."""
+    """The locks of GPUs that this process holds until it releases them or ends."""
 
     def __init__(self, listeners: dict[str, socket.socket], holder: dict[str, Any]):
         self._listeners = listeners
@@ -71,13 +73,13 @@ class GpuLocks:
         return list(self._listeners)
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer clients that request the holder of these GPUs."""
+        """Begins to answer clients that ask for the holder of these GPUs."""
         self._loop = loop
         for listener in self._listeners.values():
             loop.add_reader(listener, self._answer_clients, listener)
 
     def release(self) -> None:
-        """Frees the GPUs. May be called twice."""
+        """Releases the GPUs. May be called twice."""
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             if self._loop is not None and not self._loop.is_closed():
@@ -85,14 +87,15 @@ class GpuLocks:
             listener.close()
 
     def _answer_clients(self, listener: socket.socket) -> None:
-        """Answers waiting clients. Never blocks: an answer fits into the socket's buffer."""
+        """Answers the waiting clients without blocking, since an answer fits into the socket's buffer."""
         for _ in range(_MAX_ACCEPTS):
             try:
                 client, _ = listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                # Probably out of file descriptors. The loop would call this again at once, hence the pause.
+                # The process is probably out of file descriptors. The pause prevents the loop from calling this again
+                # at once.
                 log.warning("cannot answer a client that requests the holder of a GPU: %s", error)
                 if self._loop is not None:
                     self._loop.remove_reader(listener)
@@ -119,7 +122,7 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
 
 
 def holder_of(uuid: str) -> dict[str, str] | None:
-    """The holder of the GPU (see `GpuHeld`); None if it is free. Takes at most ANSWER_S seconds."""
+    """Returns the holder of the GPU (see `GpuHeld`), or None if it is free. Takes at most ANSWER_S seconds."""
     deadline = time.monotonic() + ANSWER_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
         while True:
@@ -130,7 +133,7 @@ def holder_of(uuid: str) -> dict[str, str] | None:
             except ConnectionRefusedError:
                 return None
             except OSError:
-                # The holder's queue is full; if it never accepts, its run stays unknown.
+                # The holder's queue of connections is full; its run stays unknown if it accepts none of them in time.
                 if time.monotonic() >= deadline:
                     return {}
                 time.sleep(0.02)
@@ -153,13 +156,13 @@ def _bind(uuid: str) -> socket.socket:
             holder = holder_of(uuid)
             if holder is not None:
                 raise GpuHeld(uuid, holder)
-            # Bound without listening: the holder is starting or ending.
+            # The holder has bound the name but does not listen, because it is starting or ending.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
 
 
 def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
-    """The holder's answer; empty if it is missing or invalid."""
+    """Returns the holder's answer, or an empty one if the answer is missing or invalid."""
     answer = b""
     try:
         while b"\n" not in answer and len(answer) < _MAX_ANSWER:
@@ -175,5 +178,5 @@ def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
 
 
 def _printable(value: object) -> str:
-    """Another process's text as one printable line."""
+    """Returns a text from another process as one printable line."""
     return "".join(character for character in str(value)[:_MAX_TEXT] if character.isprintable())

@@ -18,11 +18,16 @@ END_DEADLINE_S = 5.0
 def of_replicas(
     names: Collection[str], sessions: Collection[int], others: Collection[int], spares: Collection[int] = ()
 ) -> list[int]:
-    """Processes that these replicas have left below this keeper, which is their subreaper.
+    """Returns the PIDs of processes that these replicas have left behind, among the descendants of this keeper.
 
-    `sessions` are those of their ranks, `others` the live ranks of other replicas, `spares` waiting interpreters. While
-    other ranks live, an orphan is assigned by its session or its environment: a program may leave its session, and
-    setproctitle erases the environment, but hardly any program does both.
+    While other ranks run, a process is assigned to a replica by its session or its environment: a program may leave its
+    session, and setproctitle erases the environment, but hardly any program does both.
+
+    Args:
+        names: The replicas.
+        sessions: The sessions of their ranks.
+        others: The PIDs of running ranks of other replicas.
+        spares: The PIDs of waiting interpreters.
     """
     everything = process_control.descendants(os.getpid())
     spared = {pid for rank in (*others, *spares) for pid in (rank, *process_control.descendants(rank))}
@@ -40,7 +45,7 @@ def _session(pid: int) -> int:
 
 
 def _replica(pid: int) -> str:
-    """The replica in a process's initial environment; empty if there is none."""
+    """Returns the replica that a process's initial environment names, or "" if it names none."""
     try:
         variables = read_all(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
@@ -50,12 +55,12 @@ def _replica(pid: int) -> str:
 
 
 def find(run_dir: str) -> list[int]:
-    """PIDs of this user's processes whose environment names the run's folder or a path below it."""
+    """Returns the PIDs of this user's processes whose environment names the run's folder or a path below it."""
     return [pid for pid, path in run_dirs() if pid != os.getpid() and (path + "/").startswith(run_dir + "/")]
 
 
 def run_dirs() -> Iterator[tuple[int, str]]:
-    """(PID, TORCHYARD_RUN_DIR) of this user's processes that have the variable in their environment."""
+    """Yields the PID and the value of TORCHYARD_RUN_DIR of this user's processes that have the variable set."""
     mark = b"TORCHYARD_RUN_DIR="
     for pid, variables in each_process("environ"):
         for variable in variables.split(b"\0"):
@@ -78,13 +83,14 @@ def end(run_dir: str) -> list[int]:
 
 
 def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
-    """Descriptions such as "PID 4711 on GPU 0" of those `pids` that NVML still lists on the GPUs.
+    """Returns descriptions such as "PID 4711 on GPU 0" of those `pids` that NVML still lists on the GPUs.
 
-    Empty without NVML. Blocks for some tens of milliseconds.
+    The list is empty without NVML. The call blocks for some tens of milliseconds.
     """
     if not uuids or not pids:
         return []
-    from torchyard_agent.telemetry.nvml import Nvml  # imports ctypes, only where there are GPUs
+    # This module imports ctypes, which is needed only on hosts with GPUs.
+    from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()
     if nvml is None:

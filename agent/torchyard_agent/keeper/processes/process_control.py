@@ -25,12 +25,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Makes orphaned descendants children of this process."""
+    """Makes this process the subreaper of its descendants, so that orphaned ones become its children."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def raise_descriptor_limit() -> None:
-    """Raises the limit of this process and its children to MAX_DESCRIPTORS, or to the hard limit if that is lower."""
+    """Raises the descriptor limit of this process and its children to MAX_DESCRIPTORS, or to a lower hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -38,26 +38,26 @@ def raise_descriptor_limit() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Called in a forked child: the kernel sends it SIGKILL when `parent` ends."""
+    """Has the kernel send SIGKILL to this process when `parent` ends. Must be called in a forked child."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended between the fork and here
+    if os.getppid() != parent:  # The parent may have ended between the fork and the call of prctl.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def start_clean() -> None:
-    """Called in a forked child: restores default signal handlers and an empty signal mask."""
+    """Restores default signal handlers and an empty signal mask. Must be called in a forked child."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def descendants(pid: int) -> list[int]:
-    """All descendants of a process, parents before their children."""
+    """Returns the PIDs of all descendants of a process, parents before their children."""
     return process_tree.descendants([pid])[1:]
 
 
 def send(pid: int, number: int) -> bool:
-    """Sends a signal; returns False if the process has ended or belongs to another user (sudo)."""
+    """Sends a signal to a process. Returns False if the process has ended or belongs to another user (sudo)."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -66,13 +66,13 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> None:
-    """Signals a process group; no effect if none of it is left."""
+    """Sends a signal to a process group, without effect if the group has no process left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def command_of(pid: int) -> str:
-    """A process's short name, for messages."""
+    """Returns a process's short name, for messages."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -81,11 +81,11 @@ def command_of(pid: int) -> str:
 
 
 def may_signal(pid: int) -> bool:
-    """False for a process of another user (started by sudo), which cannot be signalled."""
+    """Returns whether this process may send a signal to `pid`, which is False for a process of another user (sudo)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # it has just ended
+        return True  # The process has just ended, which is no lack of permission.
     except PermissionError:
         return False
     return True

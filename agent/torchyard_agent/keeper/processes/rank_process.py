@@ -1,4 +1,4 @@
-"""Starts a rank: its environment, its command with the setup lines, its log and its process."""
+"""The process of a rank: its environment, its command with the setup lines, its log and its start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FULL = 64 * 1024
 
 
 class RunPlace(NamedTuple):
-    """The run's folder and addresses on this host."""
+    """The run's folder, and the addresses of the run on this host."""
 
     run_id: str
     host: str
@@ -48,12 +48,12 @@ class RunPlace(NamedTuple):
         return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.json")
 
     def setup_file(self, replica: str, local_rank: int) -> str:
-        """The file in which the shell notes the failed setup line."""
+        """Returns the path of the file in which the shell records the setup line that failed."""
         return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.setup")
 
 
 class CannotStart(Exception):
-    """A rank's program could not be started; `code` is the exit code of a shell in that case."""
+    """The program of a rank could not be started. `code` is the exit code that a shell would return."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)
@@ -61,7 +61,7 @@ class CannotStart(Exception):
 
 
 class Rank(NamedTuple):
-    """A started rank."""
+    """A running rank."""
 
     replica: str
     local_rank: int
@@ -80,14 +80,15 @@ def environment(
     secrets: Mapping[str, str],
     exchange_key: bytes = b"",
 ) -> dict[str, str]:
-    """The environment of a rank: the login's, then the host's, the plan's and the secrets; the later wins.
+    """Returns the environment of a rank.
 
-    Ranks of a run with a join store get the exchange key.
+    Later sources override earlier ones: the login, the host, the plan, and the secrets. The exchange key is included if
+    the run has a join store.
     """
     inherited = {
         name: value
         for name, value in login.items()
-        # Variables of another run, if the login is itself part of one.
+        # These variables belong to another run if the login itself is part of a run.
         if name not in VARIABLES_OF_A_RANK and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
     }
     result = {
@@ -110,7 +111,7 @@ def environment(
 
 
 def command(argv: list[str], setup: list[str], setup_file: str) -> list[str]:
-    """The command line of a rank, or of a shell that runs the setup lines and then executes it."""
+    """Returns the command line of a rank, or of a shell that executes the setup lines and then the rank's command."""
     if not setup:
         return argv
     note = shlex.quote(setup_file)
@@ -134,10 +135,11 @@ def spawn(
     exchange_key: bytes = b"",
     warm: WarmInterpreters | None = None,
 ) -> Rank:
-    """Starts a rank in a session of its own, its output going straight to its log file.
+    """Starts a rank in its own session, with its log file as standard output and error.
 
-    The output does not pass through the keeper: 50,000 lines a second cost it nothing, and none is lost with it. If an
-    interpreter of `warm` waits for the rank, it becomes the rank. Raises CannotStart.
+    The output does not pass through the keeper, so that even 50,000 lines per second cost the keeper nothing, and no
+    output is lost if the keeper ends. A waiting interpreter of `warm` for the rank is used if there is one. Raises
+    CannotStart.
     """
     local_rank = rank["local_rank"]
     variables = environment(os.environ, place, replica, rank, secrets, exchange_key)
@@ -169,7 +171,7 @@ def spawn(
 
 
 def _open_log(place: RunPlace, replica: str, local_rank: int) -> BinaryIO:
-    """Opens the rank's log, and removes error files of an earlier generation."""
+    """Opens the rank's log, and removes the error files of an earlier generation."""
     for stale in (place.error_file(replica, local_rank), place.setup_file(replica, local_rank)):
         if os.path.exists(stale):
             os.unlink(stale)
@@ -185,7 +187,7 @@ def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
 
 
 def _named(program: str) -> str:
-    """The program, with the setting that it comes from if that is known."""
+    """Returns the program's name, preceded by the setting that it comes from if that is known."""
     return f"python: {program}" if os.path.basename(program).startswith("python") else program
 
 
@@ -210,7 +212,7 @@ def _cannot_start(place: RunPlace, argv: list[str], error: Exception) -> CannotS
 def cause_of(
     place: RunPlace, replica: str, rank: RankAssignment, setup: list[str], code: int, *, out_of_memory: bool
 ) -> Cause:
-    """The cause of a rank's end with `code`."""
+    """Returns the cause of a rank's end with exit code `code`."""
     local_rank = rank["local_rank"]
     in_setup = _setup_cause(place, replica, rank, setup)
     if in_setup is not None:
@@ -218,7 +220,7 @@ def cause_of(
     cause = failure_diagnosis.of_exit(
         code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
-    if _is_full(place.folder):  # the traceback is missing in the log then, and the full disk is its likely cause
+    if _is_full(place.folder):  # On a full disk the log lacks the traceback, and the full disk is the likely cause.
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
     return cause
 

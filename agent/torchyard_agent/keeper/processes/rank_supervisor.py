@@ -1,6 +1,6 @@
-"""Starts, watches and ends the ranks of one host on the primary's orders, and reports their states.
+"""Start, supervision and end of the ranks of one host by orders of the primary, with reports of their states.
 
-Orders and reports are those of `link.messages`, whether the primary is this keeper or another one.
+Orders and reports are the messages of `link.messages`, whether this keeper or another one is the primary.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ REPORT_EVERY_S = 1.0
 """A replica's metrics are sent at most this often; those of its first step at once."""
 SWEEP_EVERY_S = 0.05
 """Interval of a sweep's scans: an orphan may leave orphans of its own."""
+SPARES_READY = "each rank has a spare interpreter"
+"""Logged once all spares have started."""
 SPARES_EVERY_S = 1.0
 """Interval at which the next spare is considered; it starts once the one before has finished its imports."""
 GPUS_EVERY_S = 0.25
@@ -42,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class RankSupervisor:
-    """The ranks of this host. All ranks, and all orphans below them, are children of this process."""
+    """The supervisor of this host's ranks. All ranks, and their orphans, are children of this process."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class RankSupervisor:
         self._changed = asyncio.Event()
 
     def obey(self, order: FromPrimary) -> None:
-        """Carries out an order of the primary. Raises KeyError for one that is not about ranks."""
+        """Executes an order of the primary. Raises KeyError for an order that does not concern ranks."""
         _EXECUTE[type(order)](self, order)
 
     @property
@@ -103,7 +105,7 @@ class RankSupervisor:
         return set(self._replicas)
 
     def pids(self) -> dict[str, list[int]]:
-        """PIDs of the live ranks, by replica."""
+        """Returns the PIDs of the running ranks by replica."""
         found: dict[str, list[int]] = {}
         for rank in self._live.values():
             found.setdefault(rank.replica, []).append(rank.pid)
@@ -114,7 +116,8 @@ class RankSupervisor:
         self._setup, self._secrets = assignment.setup, assignment.secrets
         self._spare_imports, self._max_restarts = assignment.spare_imports, assignment.max_restarts
         self.metrics = LatestMetrics(set(self._replicas))
-        self._oom_kills = failure_diagnosis.oom_kills()  # also here: a host may be lost before its ranks start
+        # The counter is read here too, because a host may be lost before its ranks start.
+        self._oom_kills = failure_diagnosis.oom_kills()
         self.send(events.HostJoined(self.place.host))
 
     def acquire_gpus(self, order: instructions.AcquireGpus) -> None:
@@ -162,21 +165,21 @@ class RankSupervisor:
         self._report_if_ended(name)
 
     async def _index_logs(self) -> None:
-        """Keeps the indexes of the logs, in threads: a network file system may hang, the keeper must not."""
+        """Updates the logs' indexes in threads, because network file systems may block and the keeper must not."""
         indexes = LogIndexWriter(os.path.join(self.place.folder, "logs"))
         while True:
             await in_a_thread(indexes.update)
             await asyncio.sleep(FINEST_S)
 
     def _await_stability(self) -> None:
-        """Starts the spares once no rank of this host has been started for a while."""
+        """Schedules the start of spares for the time when no rank of this host has been started for a while."""
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         if self._spare_imports:
             self._spares_timer = asyncio.get_running_loop().call_later(self._spares_after_s, self._start_spare)
 
     def _start_spare(self) -> None:
-        """Starts one spare at a time, for live ranks that may be restarted."""
+        """Starts one spare, for a running rank that may be restarted, and schedules the next."""
         loop = asyncio.get_running_loop()
         missing = [
             rank
@@ -189,15 +192,15 @@ class RankSupervisor:
             share = self._rank_share(missing[0])
             variables = rank_process.environment(os.environ, self.place, key[0], share, {})
             self._warm.start(key, share["argv"], variables, self.place.work, self._spare_imports, spare=True)
-            if key not in self._warm:  # no interpreter that can be started early
+            if key not in self._warm:  # The rank's program is no interpreter that can be started early.
                 return
         elif self._warm.are_ready:
-            log.info("each rank has a spare interpreter")
+            log.info(SPARES_READY)
             return
         self._spares_timer = loop.call_later(SPARES_EVERY_S, self._start_spare)
 
     def reap(self) -> bool:
-        """Reaps all ended children, adopted ones included; called on SIGCHLD. Returns whether children are left."""
+        """Reaps all ended children, including adopted orphans, on SIGCHLD. Returns whether any children remain."""
         self._changed.set()
         while True:
             try:
@@ -247,10 +250,13 @@ class RankSupervisor:
         process = notify_command.start(command, self.place, state, reason)
         if process is not None:
             self._notifications.add(process.pid)
-            process.returncode = 0  # it is reaped here like every other child
+            process.returncode = 0  # `reap` reaps this process like every other child, so Popen must not wait for it.
 
     def end(self, names: set[str], grace_s: float) -> None:
-        """Sends SIGTERM to the process groups of the replicas' ranks, and SIGKILL to their trees `grace_s` later."""
+        """Ends the replicas' ranks by SIGTERM, and those that still run `grace_s` later by SIGKILL.
+
+        SIGTERM is sent to the ranks' process groups, SIGKILL also to all their descendants.
+        """
         self._ending |= names
         asked = [rank for rank in self._live.values() if rank.replica in names]
         if grace_s > 0:
@@ -263,7 +269,7 @@ class RankSupervisor:
             self._kill(asked)
 
     def _kill(self, asked: list[Rank]) -> None:
-        """Kills those of these ranks that still run; their replicas may have been restarted meanwhile."""
+        """Kills those of these ranks that are still running. Their replicas may have been restarted in the meantime."""
         for rank in asked:
             if self._live.get(rank.pid) is not rank:
                 continue
@@ -275,14 +281,14 @@ class RankSupervisor:
         asyncio.get_running_loop().call_later(self._stuck_after_s, self._report_stuck, asked)
 
     def _report_stuck(self, asked: list[Rank]) -> None:
-        """Reports ranks that SIGKILL did not end: they hang in the kernel, on a dead disk or NFS server."""
+        """Reports ranks that still run after SIGKILL because a system call hangs, on a dead disk or NFS server."""
         left = [rank.pid for rank in asked if self._live.get(rank.pid) is rank and rank.pid not in self._stuck]
         self._stuck.update(left)
         if left:
             self.send(messages.ProcessesStuck(", ".join(map(_described, left[:5]))))
 
     def clear_gang(self, order: instructions.ClearGang) -> None:
-        """Ends the processes that a gang's ranks left behind, and reports GangCleared when none is left."""
+        """Ends the processes that a gang's ranks left behind, and reports GangCleared when all of them have ended."""
         task = asyncio.get_running_loop().create_task(self._clear_gang(order))
         self._clearing.add(task)
         task.add_done_callback(self._on_cleared)
@@ -290,7 +296,7 @@ class RankSupervisor:
     def _on_cleared(self, task: asyncio.Task[None]) -> None:
         self._clearing.discard(task)
         if not task.cancelled():
-            task.result()  # raises the task's error in the loop, which ends the keeper
+            task.result()  # This raises the task's error in the event loop, which ends the keeper.
 
     async def _clear_gang(self, order: instructions.ClearGang) -> None:
         names = set(order.replicas)
@@ -298,7 +304,7 @@ class RankSupervisor:
         kill_at = asyncio.get_running_loop().time() + order.grace_s
         empty_scans = 0
         reported = False
-        while empty_scans < 2:  # one scan may miss a process that is just changing its parent
+        while empty_scans < 2:  # One scan may miss a process that is changing its parent at that moment.
             self.reap()
             others = [rank.pid for rank in self._live.values() if rank.replica not in names]
             others += self._notifications
@@ -315,7 +321,7 @@ class RankSupervisor:
         self.send(events.GangCleared(self.place.host, order.gang, order.generation))
 
     def sweep(self, grace_s: float) -> None:
-        """Ends all processes below this one, and reports HostSwept when none is left."""
+        """Ends all descendants of this process, and reports HostSwept when none is left."""
         if self.gpu_acquisition is not None:
             self.gpu_acquisition.end()
         if self._spares_timer is not None:
@@ -325,20 +331,22 @@ class RankSupervisor:
         if self._sweeping is None:
             self._kill_at = kill_at
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
-            self._sweeping.add_done_callback(lambda task: task.result())  # raises the task's error in the loop
+            # This raises the task's error in the event loop.
+            self._sweeping.add_done_callback(lambda task: task.result())
         else:
             self._kill_at = min(self._kill_at, kill_at)
             self._changed.set()
 
     async def swept(self) -> None:
-        """Waits for the end of a sweep, after which another may begin. Raises the sweep's error."""
+        """Waits for the end of a sweep, after which another sweep may begin. Raises the sweep's error."""
         if self._sweeping is not None:
             await self._sweeping
             self._sweeping = None
 
     async def _sweep(self) -> None:
         reported = False
-        while self.reap():  # until waitpid finds no child: /proc may miss a process that changes its parent
+        while self.reap():
+            # /proc may miss a process that is changing its parent, but waitpid finds every remaining child.
             everything = process_control.descendants(os.getpid())
             left = [pid for pid in everything if process_control.may_signal(pid)]
             if everything and not left:
@@ -354,7 +362,7 @@ class RankSupervisor:
         self.send(events.HostSwept(self.place.host))
 
     async def _wait_for_gpus(self, reported: bool) -> None:
-        """Waits until the driver has released the GPUs: it does so shortly after a process ends, and rarely never."""
+        """Waits until the driver has released the GPUs, which it usually does shortly after a process ends."""
         loop = asyncio.get_running_loop()
         uuids = {uuid for replica in self._replicas.values() for uuid in replica["gpus"]}
         if not uuids:
@@ -367,7 +375,11 @@ class RankSupervisor:
             await asyncio.sleep(GPUS_EVERY_S)
 
     def _signal(self, left: list[int], kill_at: float, reported: bool) -> bool:
-        """Sends SIGTERM once to each process, SIGKILL from `kill_at` on. Returns whether stuck ones were reported."""
+        """Sends SIGTERM once to each process, and SIGKILL from the time `kill_at` on.
+
+        Returns:
+            Whether stuck processes have been reported.
+        """
         late = asyncio.get_running_loop().time() - kill_at
         for pid in left:
             if late >= 0:
@@ -387,7 +399,7 @@ class RankSupervisor:
             await asyncio.wait_for(self._changed.wait(), SWEEP_EVERY_S)
 
     def on_datagram(self, datagram: bytes) -> None:
-        """Stores a datagram's metrics; those of the first step are sent at once, later ones once a second."""
+        """Stores a datagram's metrics. Metrics of the first step are sent immediately, later ones once per second."""
         name = self.metrics.take(datagram)
         if name is None:
             return

@@ -1,10 +1,10 @@
-"""Interpreters that are started early and wait for their rank with torch imported.
+"""Interpreters that are started early, import torch and wait for the start of their rank.
 
-They start during the checks of a launch (`Keeper.warm`), and as one spare per rank for a restart while a run trains.
-The interpreter's side is `torchyard_agent.warm_start.sitecustomize`.
+They are started during the checks of a launch (`Keeper.warm`), and while a run trains as one spare per rank for a
+restart. The code that runs in the interpreter is `torchyard_agent.warm_start.sitecustomize`.
 
-The rank behaves as if it were started at the handover: if the environment differs in a variable that is read at the
-start of the interpreter or at the import of torch, the process executes its command line again.
+A rank behaves as if it were started at the handover: if its environment differs in a variable that is read at the start
+of the interpreter or at the import of torch, the process executes its command line again.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Key = tuple[str, int]
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
-    """Whether a variable may still change after the interpreter's start, since only the script reads it.
+    """Returns whether only the script reads a variable, so that it may still change after the interpreter's start.
 
-    Secrets may differ unless an interpreter or torch reads a variable of their name at its start.
+    Secrets may change unless the interpreter or torch reads a variable of their name at its start.
     """
     if name in _LATE or name.startswith(("TORCHYARD_", "TORCHELASTIC_")):
         return True
@@ -66,7 +66,7 @@ class _Interpreter(NamedTuple):
 
 
 class WarmInterpreters:
-    """The waiting interpreters of a run on this host."""
+    """The interpreters of a run that wait on this host."""
 
     def __init__(self) -> None:
         self._waiting: dict[Key, _Interpreter] = {}
@@ -82,7 +82,7 @@ class WarmInterpreters:
         return key in self._waiting
 
     def pids(self) -> list[int]:
-        """PIDs of the waiting interpreters."""
+        """Returns the PIDs of the waiting interpreters."""
         return [interpreter.process.pid for interpreter in self._waiting.values()]
 
     def start(
@@ -95,10 +95,13 @@ class WarmInterpreters:
         *,
         spare: bool,
     ) -> None:
-        """Starts an interpreter that will execute `argv` in `folder`; failures are logged.
+        """Starts an interpreter that will execute `argv` in `folder`. Failures are logged.
 
-        `environment`: the rank's as far as it is known, with a PYTHONPATH. `spare`: it imports slowly, beside a
-        training run, and is ended first if memory is short.
+        Args:
+            environment: The rank's environment as far as it is known, with a PYTHONPATH.
+            spare: Whether the interpreter is a spare, which imports slowly to spare the training, and which the kernel
+                kills
+                first if memory is short.
         """
         if key in self._waiting or key in self._failed:
             return
@@ -119,7 +122,7 @@ class WarmInterpreters:
     def _execute(
         argv: Sequence[str], environment: Mapping[str, str], folder: str, imports: Sequence[str]
     ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """The process and this keeper's end of its channel. Raises OSError, ValueError or SubprocessError."""
+        """Returns the process and this keeper's end of its channel. Raises OSError, ValueError or SubprocessError."""
         ours, theirs = socket.socketpair()
         try:
             order = {"channel": theirs.fileno(), "argv": list(argv), "imports": list(imports)}
@@ -137,7 +140,7 @@ class WarmInterpreters:
                     umask=umask.of_login(),
                     preexec_fn=partial(_prepare_child, os.getpid()),
                 )
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The channel is also closed if a BaseException ends the call.
             ours.close()
             raise
         finally:
@@ -147,7 +150,7 @@ class WarmInterpreters:
 
     @property
     def are_ready(self) -> bool:
-        """Whether all have finished their imports or ended."""
+        """Whether all interpreters have finished their imports or ended."""
         return not self._importing
 
     def hand_over(
@@ -159,7 +162,7 @@ class WarmInterpreters:
         output: BinaryIO,
         cgroup: Cgroup | None,
     ) -> subprocess.Popen[bytes] | None:
-        """Turns the waiting interpreter into the rank; returns its process, or None if a new one must be started."""
+        """Turns the waiting interpreter into the rank. Returns its process, or None if a new one must be started."""
         known = self._waiting.get(key)
         if known is None:
             return None
@@ -205,7 +208,7 @@ class WarmInterpreters:
                 self._on_ended(key)
 
     def reap(self) -> None:
-        """Removes all interpreters that have ended, while no other part of the keeper reaps children."""
+        """Removes all interpreters that have ended. For the time before another part of the keeper reaps children."""
         for key, known in list(self._waiting.items()):
             if known.process.poll() is not None:
                 self._on_ended(key)
@@ -215,7 +218,7 @@ class WarmInterpreters:
         self._forget(key)
 
     def close(self) -> list[int]:
-        """Kills all waiting interpreters; returns their PIDs, which are still to be reaped."""
+        """Kills all waiting interpreters. Returns their PIDs, which the caller must reap."""
         killed = self.pids()
         for key in list(self._waiting):
             self._discard(key)
@@ -224,11 +227,15 @@ class WarmInterpreters:
     def _discard(self, key: Key) -> None:
         process = self._waiting[key].process
         process_control.send_group(process.pid, signal.SIGKILL)
-        process.returncode = -signal.SIGKILL  # the keeper reaps it, not Popen
+        process.returncode = -signal.SIGKILL  # The keeper reaps this process, so Popen must not wait for it.
         self._forget(key)
 
     def _on_channel(self, key: Key) -> None:
-        """Reads an interpreter's state, if it has sent one: accepts orders, has finished its imports, or has ended."""
+        """Reads a message from an interpreter, if there is one.
+
+        The interpreter reports that it accepts orders and that it has finished its imports; a closed channel means its
+        end.
+        """
         known = self._waiting[key]
         word = b""
         try:
@@ -270,16 +277,16 @@ class WarmInterpreters:
         self._importing.discard(key)
         self._confirmed.discard(key)
         known = self._waiting.pop(key)
-        with contextlib.suppress(RuntimeError):  # no loop runs any more
+        with contextlib.suppress(RuntimeError):  # The event loop may have ended already.
             asyncio.get_running_loop().remove_reader(known.channel)
         known.channel.close()
 
 
 def _anonymous_file() -> IO[bytes]:
-    """A file without a name, in memory if this Python supports it."""
+    """Opens a file without a name, in memory if this Python supports it."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
-    import tempfile  # rarely needed
+    import tempfile  # This import is rarely needed.
 
     return tempfile.TemporaryFile()
 
@@ -290,7 +297,7 @@ def _prepare_child(keeper: int) -> None:
 
 
 def _set_oom_score(pid: int, score: str) -> str:
-    """Sets oom_score_adj; returns the value before, empty if it could not be set."""
+    """Sets oom_score_adj of a process. Returns the previous value, or "" if it could not be set."""
     try:
         with open(f"/proc/{pid}/oom_score_adj", "r+", encoding="ascii") as file:
             before = file.read().strip()

@@ -1,1 +1,1 @@
-"""Hogwild: worker groups that exchange deltas with each other."""
+"""The strategy Hogwild: worker groups that train independently and exchange deltas of their parameters."""

@@ -19,7 +19,10 @@ SHORT_S = 0.3
 
 
 class Calls:
-    """Connections from one group. A connection shows the callee this group's address, and marks it as reachable."""
+    """Connections from one worker group to others.
+
+    A connection informs the called group of this group's address, and marks the called group as reachable.
+    """
 
     def __init__(self, key: bytes, generation: int, fingerprint: str, holdings: Holdings) -> None:
         self._key = key
@@ -36,7 +39,7 @@ class Calls:
         }
 
     def connect(self, group: int, deadline_s: float) -> Connection:
-        """A new connection to a group. Raises PeerLost."""
+        """Open a new connection to a group. Raises PeerLost."""
         peer = self._holdings.peers[group]
         connection, _ = Connection.connect(peer, self._key, self._introduction, deadline_s)
         self._holdings.find(group, peer.name)
@@ -45,17 +48,17 @@ class Calls:
     def ask(
         self, group: int, header: dict[str, Any], deadline_s: float = ATTEMPT_S, tensors: Sequence[torch.Tensor] = ()
     ) -> dict[str, Any]:
-        """The answer to a request, which may have one tensor per chunk. Raises PeerLost."""
+        """Send a request with an optional tensor per chunk, and return the answer. Raises PeerLost."""
         with closing(self.connect(group, deadline_s)) as connection:
             connection.send(header)
             send_chunks(connection, tensors)
             answer = connection.receive()
-            with suppress(PeerLost):  # the answer counts
+            with suppress(PeerLost):  # The answer has arrived, so a loss of the connection after it does not matter.
                 connection.send({"op": "bye"})
             return answer
 
     def view(self, group: int, shard: int) -> View | None:
-        """A group's view of a shard, or None if it has none or is away."""
+        """Return a group's view of a shard, or None if the group has no view or is unreachable."""
         try:
             with closing(self.connect(group, ATTEMPT_S)) as connection:
                 connection.send({"op": "view", "shard": shard})
@@ -70,7 +73,7 @@ class Calls:
             return None
 
     def rest(self, group: int, size: int) -> torch.Tensor:
-        """A group's frozen parameters and buffers, `size` bytes. Raises PeerLost."""
+        """Return a group's frozen parameters and buffers as a tensor of `size` bytes. Raises PeerLost."""
         with closing(self.connect(group, ATTEMPT_S)) as connection:
             connection.send({"op": "rest"})
             connection.receive()

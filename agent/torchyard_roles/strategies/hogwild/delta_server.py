@@ -1,4 +1,4 @@
-"""Hogwild's masters: the sum of a shard's initial value and of all deltas, each applied exactly once.
+"""Masters of shards: each master is the sum of a shard's initial value and of all deltas, each applied exactly once.
 
 Each worker group hosts the master of its own shard for all groups. An *exchange* sends a delta, which is the change of
 a group's parameters since its last exchange of the shard, and returns the master's value:
@@ -9,9 +9,9 @@ a group's parameters since its last exchange of the shard, and returns the maste
        | <--- version and applied numbers            |
        | <--- value, one message per chunk           |
 
-The value always comes with the numbers of the exchanges that are applied in it. A caller that lost an answer repeats
-the exchange with the same number, with the same host or its successor, and its delta counts once. A lost master is
-restored from the view with the highest version: deltas that are missing in it were not confirmed to any running group,
+The value is always sent together with the numbers of the exchanges that it includes. A caller that has lost an answer
+repeats the exchange with the same number, with the same host or its successor, and its delta counts once. A lost master
+is restored from the view with the highest version: deltas that this view lacks were not confirmed to any running group,
 and will be sent again.
 """
 
@@ -41,7 +41,7 @@ IN_TRANSIT = -1
 
 
 class Master:
-    """The sum of one shard. Call its methods with `lock` held."""
+    """The sum of one shard's initial value and deltas. Callers of its methods must hold `lock`."""
 
     def __init__(self, view: View) -> None:
         self.lock = threading.Lock()
@@ -54,7 +54,8 @@ class Master:
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:
         """Apply a delta unless its number was applied before, and copy the sum into `tensors`.
 
-        Returns the staleness: the number of deltas of other groups since the caller's `base` version.
+        Returns:
+            The staleness: the number of deltas of other groups since the caller's `base` version.
         """
         staleness = max(0, self.version - base)
         if number > self.applied.get(group, -1):
@@ -71,9 +72,10 @@ class Master:
 
 
 class Holdings:
-    """A group's state, shared by its threads: addresses of groups, hosts of shards, and its own masters.
+    """The state of a group that its threads share: addresses of groups, hosts of shards, and its own masters.
 
-    `peers` are the first ranks of all groups, in the order of groups.
+    Args:
+        peers: The first ranks of all groups, in the order of groups.
     """
 
     def __init__(self, group: int, peers: Sequence[Peer], shards: list[list[Chunk]]) -> None:
@@ -103,8 +105,8 @@ class Holdings:
             self.changed.notify_all()
 
     def adopt(self, shard: int, view: View) -> None:
-        """Start to host a shard, unless this group hosts it at the same or a later version."""
-        with self.changed:  # a repeated request may come while the first one still runs
+        """Begin to host a shard, unless this group hosts the same or a later version already."""
+        with self.changed:  # A repeated request may arrive while the first one is still in progress.
             master = self.masters.get(shard)
             if master is None or master.moved_to is not None or master.version < view.version:
                 self.masters[shard] = Master(view)
@@ -116,7 +118,10 @@ class Holdings:
             self.changed.notify_all()
 
     def read(self, shard: int, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]] | None:
-        """Copy the newest value of a shard that this group has into `tensors`; None before the start."""
+        """Copy the newest value of a shard that this group has into `tensors`, and return its version and numbers.
+
+        Returns None before this group has started.
+        """
         if not self.lineage:
             return None
         master = self.masters.get(shard)
@@ -128,8 +133,8 @@ class Holdings:
         return self.copies[shard].read(tensors)
 
     def about(self) -> dict[str, Any]:
-        """The state that other groups start from: lineage, hosts, and the known version of each shard."""
-        lineage = self.lineage  # read first: with a lineage all copies exist
+        """Return the state from which other groups start: lineage, hosts, and the known version of each shard."""
+        lineage = self.lineage  # The lineage is read first, because all copies exist once it is set.
         versions = []
         for shard, copy in enumerate(self.copies):
             master = self.masters.get(shard)
@@ -139,7 +144,7 @@ class Holdings:
         return {"lineage": lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
 
     def lose(self, group: int, error: PeerLost) -> None:
-        """Mark a group as unreachable, and log it once, unless it has moved to another address."""
+        """Mark a group as unreachable, and log this once, unless the group has moved to another address."""
         with self.changed:
             if group in self.gone or group in self.ended or error.name != self.peers[group].name:
                 return
@@ -147,22 +152,25 @@ class Holdings:
         log(self.name, f"{error.message} Training continues; exchanges with worker group {group} wait for it.")
 
     def meet(self, group: int, peer: Peer, generation: int) -> None:
-        """Store the address of a group, which changes if its host is lost."""
+        """Store the address of a group, which changes if the group's host is lost."""
         with self.changed:
             if generation >= self._generations[group]:
                 self._generations[group] = generation
                 self.peers[group] = peer
 
     def generation(self, group: int) -> int:
-        """The latest known generation of a group."""
+        """Return the latest known generation of a group."""
         with self.changed:
             return self._generations[group]
 
     def take(self, host: int, generation: int, arrive: Callable[[], None]) -> bool:
-        """Call `arrive` for the answer of a host, unless the answer is from an earlier generation than the latest.
+        """Call `arrive` for the answer of a host, unless the host has a later generation than the answer.
 
-        A restarted host restores its masters from the views of other groups. A delta that an earlier generation has
-        confirmed afterwards is not in them, and must be sent again.
+        A restarted host restores its masters from the views of other groups. They lack any delta that an earlier
+        generation of the host confirmed later, so that delta must be sent again.
+
+        Returns:
+            Whether `arrive` was called.
         """
         with self.changed:
             if self._generations[host] != generation:
@@ -171,7 +179,7 @@ class Holdings:
             return True
 
     def find(self, group: int, peer: str, generation: int = -1) -> None:
-        """Mark a group as reachable. One that has ended takes part again only in a later generation."""
+        """Mark a group as reachable. A group that has ended takes part again only in a later generation."""
         with self.changed:
             if generation > self.ended.get(group, generation):
                 del self.ended[group]
@@ -182,7 +190,10 @@ class Holdings:
 
 
 class DeltaServer:
-    """Serves a group's holdings to the other groups, one thread per caller. The constructor starts it."""
+    """A server of a group's holdings for the other groups, with one thread per connection.
+
+    The constructor starts the server.
+    """
 
     def __init__(self, listener: socket.socket, key: bytes, name: str, fingerprint: str, holdings: Holdings) -> None:
         self._listener = listener
@@ -197,7 +208,7 @@ class DeltaServer:
         self._spawn(self._accept_all, "deltas")
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far, by all connections."""
+        """Return the numbers of bytes sent and received by all connections."""
         return self._connections.traffic()
 
     def close(self) -> None:
@@ -205,7 +216,7 @@ class DeltaServer:
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            self._listener.shutdown(socket.SHUT_RDWR)  # The shutdown of the listener wakes the thread in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:
@@ -297,10 +308,10 @@ class DeltaServer:
                     self._holdings.adopt(shard, View(int(header["version"]), numbers(header["applied"]), tensors))
                     connection.send({"adopted": shard})
                 else:
-                    connection.send({"empty": True})  # restarted: it must recover first
+                    connection.send({"empty": True})  # This group has restarted and must recover its own state first.
             elif operation == "ended":
-                # The answer comes first: once all have ended, the chief closes its connections, and a caller without an
-                # answer would repeat its request until its time limit.
+                # The answer is sent first: once all groups have ended, the chief closes its connections, and a caller
+                # without an answer would repeat its request until its time limit.
                 connection.send({})
                 self._holdings.end(group, generation)
             elif operation == "rest":
@@ -362,7 +373,7 @@ def receive_chunks(connection: Connection, tensors: list[torch.Tensor]) -> None:
 
 
 def numbers(pairs: Any) -> dict[int, int]:
-    """The `applied` numbers of a header, by group."""
+    """Convert the `applied` pairs of a header to the last number of each group."""
     return {int(group): int(number) for group, number in pairs}
 
 

@@ -6,7 +6,7 @@
     apply      parameters = M + (parameters − snapshot)   training thread, between two steps
 
 Updates between begin and apply stay in the parameters and are part of the next delta, so that each update counts
-exactly once. Without such updates the parameters are bitwise equal to M.
+exactly once. Without such updates the parameters are bitwise equal to M after apply.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GENERATION_BITS = 32
 
 
 class View(NamedTuple):
-    """The value of a master at a version, with the last applied exchange of each group."""
+    """The value of a master at one version, with the number of the last applied exchange of each group."""
 
     version: int
     applied: dict[int, int]
@@ -33,12 +33,12 @@ class View(NamedTuple):
 
 
 def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
-    """Flat tensors on the CPU, one per chunk."""
+    """Allocate one flat tensor on the CPU for each chunk."""
     return [torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype)) for chunk in chunks]
 
 
 class ShardCopy:
-    """The copy of one shard. Uses three times the shard's size of CPU memory."""
+    """The copy of one shard on a worker group. It uses three times the shard's size of CPU memory."""
 
     def __init__(self, number: int, chunks: list[Chunk], parameters: list[torch.nn.Parameter], generation: int) -> None:
         self.number = number
@@ -59,10 +59,10 @@ class ShardCopy:
         self._parameters = parameters
         self._seen, self._snapshot, self._wire = (empty_chunks(chunks) for _ in range(3))
 
-    # Training thread
+    # Methods called by the training thread
 
     def load(self, view: View) -> None:
-        """Start from a view of the master."""
+        """Set the copy and the parameters to a view of the master."""
         with self.changed:
             self.version, self.applied = view.version, dict(view.applied)
             for seen, value in zip(self._seen, view.values):
@@ -70,15 +70,15 @@ class ShardCopy:
         scatter(self._chunks, self._parameters, self._seen)
 
     def look(self) -> tuple[bool, bool]:
-        """(`has_arrived`, whether no exchange is under way), read atomically.
+        """Return `has_arrived` and whether no exchange is under way, which are read atomically.
 
-        With separate reads an answer in between could be overlooked, and the next delta would revert it.
+        Between two separate reads an answer could arrive unnoticed, and the next delta would revert it.
         """
         with self.changed:
             return self.has_arrived, not self.under_way
 
     def begin(self) -> None:
-        """Begin an exchange. The previous one must be applied."""
+        """Begin an exchange. The value of the previous exchange must have been applied."""
         gather(self._chunks, self._parameters, self._snapshot)
         with self.changed:
             self.exchanges += 1
@@ -101,27 +101,27 @@ class ShardCopy:
             self.has_arrived = False
 
     def value(self) -> View:
-        """The current parameters, as the initial value of a master."""
+        """Return the current parameters as the initial value of a master."""
         tensors = empty_chunks(self._chunks)
         gather(self._chunks, self._parameters, tensors)
         return View(0, {}, tensors)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the exchange is done or has failed, at most `timeout_s`; returns whether it is done."""
+        """Wait until the exchange is done or has failed, for at most `timeout_s`. Return whether it is done."""
         with self.changed:
             self.changed.wait_for(lambda: not self.under_way or self.has_failed, timeout_s)
             return not self.under_way
 
-    # Exchange thread
+    # Methods called by the exchange thread
 
     def delta(self) -> list[torch.Tensor]:
-        """The change of the parameters until the exchange began. May be computed again for another attempt."""
+        """Compute the change of the parameters until the exchange began. Another attempt may compute it again."""
         for wire, snapshot, seen in zip(self._wire, self._snapshot, self._seen):
             torch.sub(snapshot, seen, out=wire)
         return self._wire
 
     def arrive(self, version: int, applied: dict[int, int], staleness: int) -> None:
-        """The exchange is done: the tensors of delta() hold the master's value."""
+        """Complete the exchange, after the master's value was received into the tensors of delta()."""
         with self.changed:
             self._seen, self._wire = self._wire, self._seen
             self.version, self.applied, self.staleness = version, applied, staleness
@@ -133,10 +133,10 @@ class ShardCopy:
             self.has_failed = True
             self.changed.notify_all()
 
-    # Server threads
+    # Methods called by server threads
 
     def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]:
-        """Copy the newest value of the master, for a group that restores it."""
+        """Copy the newest known value of the master, for a group that restores the master."""
         with self.changed:
             for tensor, seen in zip(tensors, self._seen):
                 tensor.copy_(seen)
@@ -144,7 +144,7 @@ class ShardCopy:
 
 
 def gather(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensors: list[torch.Tensor]) -> None:
-    """Copy the parameters into flat tensors, one per chunk."""
+    """Copy the parameters into flat tensors, one for each chunk."""
     for chunk, tensor in zip(chunks, tensors):
         at = 0
         for parameter, start, stop in chunk.pieces:
@@ -154,7 +154,7 @@ def gather(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensor
 
 
 def scatter(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensors: list[torch.Tensor]) -> None:
-    """Copy flat tensors, one per chunk, into the parameters."""
+    """Copy flat tensors, one for each chunk, into the parameters."""
     for chunk, tensor in zip(chunks, tensors):
         at = 0
         for parameter, start, stop in chunk.pieces:
@@ -166,7 +166,11 @@ def scatter(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tenso
 
 
 def _flat(parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A parameter's elements in row-major order: a view, or a copy for _put_back() (channels_last)."""
+    """Return a parameter's elements in row-major order, and the copy that contains them or None.
+
+    The elements are a view of the parameter where possible. A parameter in another memory layout, such as
+    channels_last, is copied, and _put_back() writes the copy back.
+    """
     data = parameter.detach()
     if data.is_contiguous():
         return data.view(-1), None

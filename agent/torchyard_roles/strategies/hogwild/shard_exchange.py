@@ -1,4 +1,4 @@
-"""The exchanges of one shard in a background thread, so that training continues while its host is away."""
+"""The exchanges of one shard in a background thread, so that training continues while its host is unreachable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class ExchangingGroup(Protocol):
-    """The worker group that a ShardExchange belongs to."""
+    """The interface of a worker group for its ShardExchange threads."""
 
     group: int
     holdings: Holdings
@@ -34,7 +34,7 @@ class ExchangingGroup(Protocol):
 
 
 class ShardExchange(threading.Thread):
-    """Exchanges one shard with its host, which may be this group; one exchange at a time."""
+    """A thread that exchanges one shard with its host, which may be this group, one exchange at a time."""
 
     def __init__(self, group: ExchangingGroup, copy: ShardCopy) -> None:
         super().__init__(name=f"hogwild-shard-{copy.number}", daemon=True)
@@ -74,7 +74,7 @@ class ShardExchange(threading.Thread):
             return
         connection = self._connection
         if self._copy.under_way and connection is not None:
-            connection.cut()  # wakes the thread
+            connection.cut()  # This wakes the thread if it is blocked in the connection.
         self.join(5)
         if self._connection is not None:
             with suppress(PeerLost):
@@ -82,7 +82,7 @@ class ShardExchange(threading.Thread):
             self._drop()
 
     def _exchange(self) -> None:
-        """Repeat attempts until the exchange is done. The host may be away, come back or change meanwhile."""
+        """Repeat attempts until the exchange is done. The shard's host may be lost, return or change meanwhile."""
         pause, away_since = FIRST_PAUSE_S, 0.0
         while self._copy.under_way and not self._closing.is_set():
             try:
@@ -101,17 +101,22 @@ class ShardExchange(threading.Thread):
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _attempt(self) -> bool:
-        """Returns whether the exchange is done. Raises PeerLost, and ProtocolError if it can never be done."""
+        """Attempt the exchange once, and return whether it is done.
+
+        Raises:
+            PeerLost: The host is unreachable; the exchange may be attempted again.
+            ProtocolError: The exchange can never succeed.
+        """
         copy, holdings = self._copy, self._group.holdings
         host = holdings.hosts[copy.number]
         if host == holdings.group:
             return self._exchange_locally(holdings.masters[copy.number])
-        connection = self._connection  # close() may clear it from another thread
+        connection = self._connection  # close() may clear this attribute from another thread.
         if connection is None or self._host != host:
             self._drop()
             self._host, self._generation = host, holdings.generation(host)
             connection = self._connection = self._group.calls.connect(host, ATTEMPT_S)
-            if self._closing.is_set():  # close() came before the connection
+            if self._closing.is_set():  # close() was called while this thread was connecting.
                 self._drop()
                 return False
         header = {"op": "exchange", "shard": copy.number, "number": copy.exchanges, "base": copy.version}
@@ -157,7 +162,7 @@ class ShardExchange(threading.Thread):
         return tensors
 
     def _has_moved(self) -> bool:
-        """Whether another group hosts the shard now, according to the chief's group."""
+        """Return whether the chief's group reports that another group hosts the shard now."""
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:

@@ -1,7 +1,7 @@
 """Distributed Hogwild: worker groups train independently and exchange their updates asynchronously.
 
-Each group steps its own parameters with the script's optimizer. Every `sync_every` updates it sends the change of each
-shard to the group that hosts the shard's master, and receives the master's value, while training continues. Inside a
+Each group steps its own parameters with the script's optimizer. After every `sync_every` updates it sends the change of
+each shard to the group that hosts the shard's master, and receives the master's value while training continues. In a
 group of several workers gradients are averaged in each step, and the first rank exchanges for the group.
 
 After Recht et al., Hogwild! (NIPS 2011), distributed as in Apache SINGA, except that no delta is lost (`shard_copy`) or
@@ -46,7 +46,7 @@ TOGETHER_S = 10.0
 
 
 class Hogwild(Strategy):
-    """A rank of one of several worker groups. For a single group the registry chooses another strategy."""
+    """A rank of one of several worker groups. For a single group, the registry chooses another strategy."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None or environment.groups < 2:
@@ -101,7 +101,7 @@ class Hogwild(Strategy):
         self._models.append(model)
         inside = self._inside
         distributed = inside.distribute(model, optimizer, device)
-        # With several ranks the averages are checked, which are equal on all of them.
+        # In a group of several ranks the check applies to the averages, which are equal on all ranks.
         on_nan = self._environment.options.on_nan
         watching = inside.finite[-1] if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
         self._finite.append(watching)
@@ -113,7 +113,7 @@ class Hogwild(Strategy):
         layout = Layout(tuple(self._entries))
         self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
         trained = {id(parameter) for parameter in self._parameters}
-        models = torch.nn.ModuleList(self._models)  # yields each shared tensor once
+        models = torch.nn.ModuleList(self._models)  # ModuleList.parameters() yields each shared tensor only once.
         frozen = [parameter for parameter in models.parameters() if id(parameter) not in trained]
         self._rest = PackedTensors([*frozen, *models.buffers()])
         if self._is_first:
@@ -168,7 +168,7 @@ class Hogwild(Strategy):
         self._check()
 
     def save(self, folder: Path, step: int) -> None:
-        """Exchange once more, so that the checkpoint has recent updates of the other groups.
+        """Exchange once more, so that the checkpoint contains recent updates of the other groups.
 
         A group of several ranks saves the values of its last exchange, which all of its ranks have.
         """
@@ -181,14 +181,17 @@ class Hogwild(Strategy):
             each.step = step
 
     def _check(self) -> None:
-        """Raises NotFinite for the last step, whose flag on a GPU was not read yet, and errors of exchanges."""
+        """Check the last step, whose flag may still be on the GPU, and raise the error of a failed exchange.
+
+        Raises NotFinite or the error of the exchange.
+        """
         for each in self._finite:
             each.check()
         if self._group is not None:
             self._group.check()
 
     def statistics(self) -> dict[str, float]:
-        found = self._inside.statistics()  # of averaging gradients inside the group
+        found = self._inside.statistics()  # These metrics describe the averaging of gradients within the group.
         found["exchange_s"] = found.get("exchange_s", 0.0) + self._exchange_s
         found["wait_s"] = found.get("wait_s", 0.0) + self._wait_s
         skipped = sum(each.skipped for each in self._finite)
@@ -203,7 +206,7 @@ class Hogwild(Strategy):
         return self._number == CHIEF and not self._finished
 
     def finish(self) -> bool:
-        """The last exchanges. The chief waits until all other groups have ended, and then has the sum of all deltas."""
+        """Make the last exchanges. The chief waits for all other groups, and then has the sum of all deltas."""
         if self._finished or not self._models:
             return False
         self._finished = True
@@ -220,7 +223,7 @@ class Hogwild(Strategy):
 
     def leave(self) -> None:
         if self._group is not None and self._step is not None and not self._finished:
-            # A stop: exchange pending updates within a time limit, without collectives inside the group.
+            # In a stop, pending updates are exchanged within a time limit and without collectives inside the group.
             self._group.stop(self._environment.options.stop_grace_s / 3)
         self._abandon()
         self._inside.leave()
@@ -240,7 +243,7 @@ class Hogwild(Strategy):
             self._store = None
 
     def _begin(self) -> None:
-        """At the first boundary, when all models are known and a checkpoint is loaded: start the exchange."""
+        """Begin the exchange at the first boundary, when all models are known and a checkpoint has been loaded."""
         self._meet()
         if self._group is not None:
             self._group.start()
@@ -249,17 +252,17 @@ class Hogwild(Strategy):
             self._broadcast_rest()
 
     def _ended_before(self) -> dict[int, int]:
-        """The groups that had ended before this one was restarted, with their generations."""
+        """Return the groups that had ended before this group was restarted, with their generations."""
         if self._store is None or not self._environment.generation:
             return {}
         groups = set(range(len(self._peers))) - {self._number}
         ended = {group: self._store.try_get(f"{ENDED}/{group}") for group in groups}
         return {group: int(generation) for group, generation in ended.items() if generation is not None}
 
-    # Inside a group of several ranks
+    # Methods for a group of several ranks
 
     def _broadcast_shards(self, shards: list[int]) -> None:
-        """Broadcast these shards from the first rank; the other ranks may pass any list."""
+        """Broadcast these shards from the first rank. The other ranks may pass any list."""
         began = time.monotonic()
         chosen = self._broadcast_flags([shard in shards for shard in range(len(self._shards))])
         self._wait_s += time.monotonic() - began
@@ -286,7 +289,7 @@ class Hogwild(Strategy):
         return [bool(flag) for flag in tensor.tolist()]
 
     def _drain_inside(self) -> None:
-        """drain() on the first rank, with periodic broadcasts so that no collective of the other ranks times out."""
+        """Run drain() on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
         if self._group is None:
             while not self._broadcast_flags([False])[0]:
                 pass
@@ -304,9 +307,9 @@ class Hogwild(Strategy):
 
 
 def _wait_for_all_ranks() -> None:
-    """Wait until all ranks of the group have finished their last collective, at most TOGETHER_S.
+    """Wait until all ranks of the group have finished their last collective, for at most TOGETHER_S.
 
-    gloo fails on a rank in a collective when another rank closes its connections.
+    A rank in a collective of gloo fails when another rank closes its connections.
     """
     store = dist.distributed_c10d._get_default_store()
     with suppress(RuntimeError, RolesError):
@@ -317,12 +320,12 @@ def _wait_for_all_ranks() -> None:
 def _drain(group: WorkerGroup, problems: list[BaseException]) -> None:
     try:
         group.drain()
-    except BaseException as error:  # raised again by the waiting thread
+    except BaseException as error:  # The waiting thread raises this error again.
         problems.append(error)
 
 
 def _first_ranks(environment: Environment) -> list[tuple[int, tensor_connection.Peer]]:
-    """(group, address of its first rank) in the order of groups, the chief's first."""
+    """Return (group, address of the group's first rank) in the order of groups, the chief's group first."""
     first: dict[int, tensor_connection.Peer] = {}
     for trainer in environment.peers.trainers:
         first.setdefault(trainer.group, tensor_connection.Peer(trainer.name, trainer.address, trainer.port))

@@ -1,4 +1,4 @@
-"""One worker group's exchanges with the other groups, through its first rank.
+"""The exchanges of one worker group with the other groups, made by its first rank.
 
 This module does not use torch.distributed; `strategy` distributes received values to the other ranks of the group.
 
@@ -39,15 +39,15 @@ SAY_WAITING_S = 10.0
 
 
 class WorkerGroup:
-    """The first rank of a worker group.
+    """The exchanges of the first rank of a worker group.
 
     Args:
-        group: the number of this group.
-        peers: the first rank of each group, including this one.
-        listener: at the address of this group.
-        model: the fingerprint of the layout.
-        shards: the chunks of each group's shard.
-        rest: frozen parameters and buffers, which are not exchanged.
+        group: The number of this group.
+        peers: The first rank of each group, including this one.
+        listener: A socket that listens at the address of this group.
+        model: The fingerprint of the parameter layout.
+        shards: The chunks of each group's shard.
+        rest: Frozen parameters and buffers, which are not exchanged after the start.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class WorkerGroup:
         """The last known address of each group's first rank."""
         return self.holdings.peers
 
-    # Start
+    # Methods of the start
 
     def start(self) -> None:
-        """Start with the common parameters. Raises RolesError if they cannot be fetched.
+        """Begin with the parameters that all groups share. Raises RolesError if they cannot be fetched.
 
         The chief's group keeps its parameters, unless it was restarted and other groups have newer ones.
         """
@@ -107,7 +107,7 @@ class WorkerGroup:
             for about in others.values():
                 for shard, host in enumerate(about["hosts"]):
                     if host == CHIEF and shard != CHIEF:
-                        self.holdings.end(shard)  # its master was transferred
+                        self.holdings.end(shard)  # The ended group has transferred its master to the chief's group.
             hosts = [CHIEF if shard in self.holdings.ended else shard for shard in range(len(self.peers))]
             self._enter(next(str(about["lineage"]) for about in others.values()), hosts, others)
         else:
@@ -127,8 +127,10 @@ class WorkerGroup:
         self.holdings.lineage = lineage
 
     def _ask_chief(self) -> dict[str, Any]:
-        """The state of the chief's group, once it has started or recovered; also loads its frozen parameters and
-        buffers."""
+        """Return the state of the chief's group once it has started or recovered.
+
+        This method also loads the chief's frozen parameters and buffers.
+        """
         began, is_logged = time.monotonic(), False
         while True:
             why = "it has not yet called distribute() and begun to train"
@@ -149,7 +151,7 @@ class WorkerGroup:
             time.sleep(0.1)
 
     def _ask_other_groups(self) -> dict[int, dict[str, Any]]:
-        """The state of each other group that has started."""
+        """Return the state of each other group that has started, by group."""
         missing = set(range(len(self.peers))) - {self.group} - set(self.holdings.ended)
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + self._recover_s
@@ -182,17 +184,17 @@ class WorkerGroup:
         self._publish(lineage)
 
     def _newest_view(self, shard: int, others: dict[int, dict[str, Any]]) -> View:
-        """The newest view of a shard among the other groups."""
+        """Return the newest view of a shard among the other groups."""
         for group in sorted(others, key=lambda group: int(others[group]["versions"][shard]), reverse=True):
             view = self.calls.view(group, shard)
             if view is not None:
                 return view
         raise RolesError(f"No worker group has shard {shard}: the groups that had it are gone.", "Start the run again.")
 
-    # Training
+    # Methods called during training
 
     def boundary(self, updates: int = 1) -> list[int]:
-        """Begin and apply exchanges, `updates` steps after the last call; returns the updated shards."""
+        """Begin and apply exchanges, `updates` steps after the last call. Return the numbers of the updated shards."""
         self.check()
         arrived = []
         for copy in self.copies:
@@ -211,18 +213,18 @@ class WorkerGroup:
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far, without those of the start."""
+        """Return the numbers of bytes sent and received since the start."""
         sent, received = self._server.traffic()
         for exchange in self._exchanges:
             sent, received = sent + exchange.traffic()[0], received + exchange.traffic()[1]
         return sent, received
 
     def fail(self, error: RolesError) -> None:
-        """Called by an exchange that cannot continue; check() raises the error."""
+        """Record the error of an exchange that cannot continue, for check()."""
         self._error = self._error or error
 
     def check(self) -> None:
-        """Raises the error of fail()."""
+        """Raise the error that fail() has recorded, if any."""
         if self._error is not None:
             raise self._error
 
@@ -241,10 +243,13 @@ class WorkerGroup:
                 best = view
         self.holdings.adopt(shard, best)
 
-    # End
+    # Methods of the end
 
     def exchange_within(self, limit_s: float) -> None:
-        """exchange_all() with a time limit; unfinished exchanges continue in the background. Raises RolesError."""
+        """Exchange every shard once within a time limit. Raises RolesError.
+
+        Unfinished exchanges continue in the background.
+        """
         deadline = time.monotonic() + limit_s
         self.check()
         for copy in self.copies:
@@ -259,7 +264,7 @@ class WorkerGroup:
         self.check()
 
     def drain(self) -> None:
-        """The last exchanges. The chief's group also waits for all others, and then has the sum of all deltas."""
+        """Make the last exchanges. The chief's group also waits for all others, and then has the sum of all deltas."""
         self.exchange_all()
         if self.group != CHIEF:
             self._transfer_masters()
@@ -268,13 +273,13 @@ class WorkerGroup:
         self.exchange_all()
 
     def stop(self, limit_s: float) -> None:
-        """drain() with a time limit, for a run that is stopped."""
+        """Run drain() within a time limit, for a run that is stopped."""
         thread = threading.Thread(target=self._drain_quietly, name="hogwild-stop", daemon=True)
         thread.start()
         thread.join(limit_s)
 
     def _drain_quietly(self) -> None:
-        with suppress(RolesError):  # other groups may stop first
+        with suppress(RolesError):  # Other groups may stop first, so errors are ignored.
             self.drain()
 
     def close(self) -> None:
@@ -284,7 +289,7 @@ class WorkerGroup:
         self._server.close()
 
     def exchange_all(self) -> None:
-        """Exchange every shard with all local updates so far, and wait."""
+        """Exchange every shard with all local updates so far, and wait for the results."""
         for copy in self.copies:
             self._wait(copy)
             if copy.has_arrived:
@@ -309,7 +314,7 @@ class WorkerGroup:
             with master.lock:
                 if master.moved_to is not None:
                     continue
-                # The master accepts no more deltas; callers repeat their requests until they get its new host.
+                # The master accepts no more deltas; callers repeat their requests until they receive its new host.
                 master.moved_to = IN_TRANSIT
                 master.read(tensors)
             header = {"op": "adopt", "shard": shard, "version": master.version, "lineage": self.holdings.lineage}

@@ -1,1 +1,1 @@
-"""Sandblaster and downpour: parameter servers and the workers' side of them."""
+"""The strategies sandblaster and downpour: parameter servers, and the workers that use them."""

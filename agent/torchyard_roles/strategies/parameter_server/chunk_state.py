@@ -1,4 +1,4 @@
-"""The state of one chunk on a server: parameters, optimizer, and the gradients of open rounds."""
+"""The state of one chunk on a server: its parameters, their optimizer, and the gradients of open rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_roles.strategies.parameter_server.push_rounds import Push, Round
 
 
 class Delivery(NamedTuple):
-    """A message to one member of a group."""
+    """A message that the server sends to one member of a group."""
 
     group: int
     rank: int
@@ -28,7 +28,7 @@ class Contribution(NamedTuple):
 
 
 class Sum:
-    """The gradients of one chunk in one round."""
+    """The sum of the gradients of one chunk in one round."""
 
     def __init__(self, one: Round) -> None:
         self.round = one
@@ -48,7 +48,7 @@ class Sum:
 
 
 class ChunkState:
-    """One chunk's parameters, with a leaf tensor for each piece, and their optimizer."""
+    """The parameters of one chunk, with a leaf tensor for each piece, and their optimizer."""
 
     def __init__(self, chunk: Chunk, layout: Layout, optimizer: str, options: remote_optimizer.Arguments) -> None:
         self.chunk = chunk
@@ -67,11 +67,11 @@ class ChunkState:
 
     @property
     def names(self) -> list[str]:
-        """The names of its parameters."""
+        """The names of the chunk's parameters."""
         return [self._layout.entries[piece.parameter].name for piece in self.chunk.pieces]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Views of a flat tensor, one per piece; in the shapes of whole parameters."""
+        """Return one view of a flat tensor for each piece, in the parameter's shape if pieces are whole parameters."""
         views, start = [], 0
         for piece in self.chunk.pieces:
             view = flat[start : start + piece.elements]
@@ -90,7 +90,7 @@ class ChunkState:
             leaf.grad = None
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore the chunk from Shard.state()."""
+        """Restore the chunk from its part of Shard.state()."""
         with torch.no_grad():
             self.parameters.copy_(saved["parameters"])
         self.reset_optimizer()
@@ -98,6 +98,6 @@ class ChunkState:
         self.optimizer.load_state_dict({**whole, "state": saved["optimizer"]})
 
     def reset_optimizer(self) -> None:
-        """Replace the optimizer by a new one."""
+        """Replace the optimizer by a new one without state."""
         self.optimizer = remote_optimizer.build(self._name, self.options, self.leaves)
         self._step = remote_optimizer.bare_step(self.optimizer)

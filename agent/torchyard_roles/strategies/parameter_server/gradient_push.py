@@ -1,4 +1,4 @@
-"""The gradients that a worker pushes: of one step, or the sum since its last push. Only finite ones are pushed."""
+"""The finite gradients that a worker pushes: those of one step, or their sum since the worker's last push."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MARK = "_accumulated_at"
 class LocalGradientGuard:
     """Detects changes of gradients and parameters between backward() and step() in a group of several workers.
 
-    The servers average the gradients in the step, so until then `.grad` has local gradients, and a change such as
-    clipping has another result than with averages. Version counters of gradients show such changes; those of
-    parameters show parameters that were moved for a second backward pass and moved back.
+    The servers average the gradients in the step. Until then `.grad` contains local gradients, so that a change such as
+    clipping has a different result than with averages. Version counters of gradients reveal such changes; version
+    counters of parameters reveal parameters that were moved for a second backward pass and moved back.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -32,7 +32,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Start to watch parameters that are not watched yet."""
+        """Begin to watch the parameters that are not yet watched."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter
@@ -44,7 +44,10 @@ class LocalGradientGuard:
         setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def installed(self) -> None:
-        """Parameters were received from the servers, possibly between a backward pass of another pair and this step."""
+        """Accept the current parameters, which were received from the servers.
+
+        They may have been received after the gradients of this step, for a step of another pair.
+        """
         if self._versions:
             self._versions = {key: each._version for key, (_, each) in self._watched.items()}
 
@@ -55,12 +58,13 @@ class LocalGradientGuard:
                 setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def check(self, changed: Callable[[], Sequence[int]], *, may_be_unscaled: bool = False) -> None:
-        """Raises UsageProblem for a change that the servers cannot see.
+        """Raise UsageProblem if gradients or parameters have changed in a way that the servers cannot detect.
 
         Args:
-            changed: returns the numbers of parameters with other values than after the last step, which are sent to
-                the servers. Called only if a version counter has changed.
-            may_be_unscaled: outside step() it is unknown whether a GradScaler has unscaled the gradients.
+            changed: Returns the numbers of parameters whose values differ from those after the last step. Such values
+                are
+                sent to the servers. Called only if a version counter has changed.
+            may_be_unscaled: Whether a GradScaler may have unscaled the gradients, which is unknown outside step().
         """
         found = getattr(self._optimizer, "found_inf", None) is not None
         is_unscaled = found and getattr(self._optimizer, "grad_scale", None) is None
@@ -70,7 +74,7 @@ class LocalGradientGuard:
             gradient = parameter.grad
             mark = getattr(gradient, _MARK, None)
             is_touched = gradient is not None and mark is not None and gradient._version - mark not in more
-            if is_touched and bool(gradient.any()):  # zero_grad() may set zeros
+            if is_touched and bool(gradient.any()):  # zero_grad() may set gradients to zeros, which is allowed.
                 raise UsageProblem(
                     f"The gradient of {name} was changed between backward() and step(), but it is this worker's own "
                     "there: the parameter servers average in the step.",
@@ -87,9 +91,12 @@ class LocalGradientGuard:
 
 
 class Gradients:
-    """The gradients of one worker. `names` and `parameters` may grow.
+    """The gradients of one worker.
 
-    `skips`: skip steps with gradients that are not finite, instead of raising. `sums`: push sums over several steps.
+    Args:
+        names, parameters: The names and parameters of the worker's pair, which may grow.
+        skips: Whether steps with gradients that are not finite are skipped instead of raising NotFinite.
+        sums: Whether sums of gradients over several steps are pushed.
     """
 
     def __init__(
@@ -110,13 +117,16 @@ class Gradients:
         self._sums: dict[int, torch.Tensor] | None = {} if sums else None
 
     def prepare(self, step: int) -> bool:
-        """Whether the gradients of this step are skipped. Raises NotFinite unless `skips`."""
-        found = getattr(self._optimizer, "found_inf", None)  # set by a GradScaler during this step
+        """Unscale and check the gradients of this step, and return whether they are skipped.
+
+        Raises NotFinite for gradients that are not finite, unless `skips` is true.
+        """
+        found = getattr(self._optimizer, "found_inf", None)  # A GradScaler sets this attribute during the step.
         if found is not None:
             if bool(found):
                 return True
             scale = getattr(self._optimizer, "grad_scale", None)
-            if scale is not None:  # the script has not called unscale_()
+            if scale is not None:  # The script has not called unscale_() before the step.
                 for parameter in self._parameters:
                     if parameter.grad is not None:
                         parameter.grad.div_(scale.to(parameter.grad.device))
@@ -135,12 +145,12 @@ class Gradients:
         )
 
     def prepare_void(self, step: int) -> None:
-        """prepare() for gradients that are known not to be finite."""
+        """Run prepare() for gradients that are known not to be finite."""
         if not self._skips and not bool(getattr(self._optimizer, "found_inf", None) or False):
             self.prepare(step)
 
     def check_unscaled(self) -> None:
-        """Raises UsageProblem if the clipped gradients had the scale of a GradScaler."""
+        """Raise UsageProblem if the clipped gradients had the scale of a GradScaler."""
         if getattr(self._optimizer, "grad_scale", None) is not None:
             raise UsageProblem(
                 "clip_gradients() was called on gradients that a GradScaler has scaled.",
@@ -148,7 +158,7 @@ class Gradients:
             )
 
     def are_finite(self) -> bool:
-        """Whether the local gradients are finite. Raises UsageProblem for sparse ones."""
+        """Return whether the local gradients are finite. Raises UsageProblem for sparse gradients."""
         gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
         for name, gradient in gradients:
             if gradient.is_sparse:
@@ -159,22 +169,22 @@ class Gradients:
         return bool(all_finite([gradient for _, gradient in gradients]))
 
     def now(self, *, void: bool = False) -> list[torch.Tensor | None]:
-        """The gradients of this step, one per parameter."""
+        """Return the gradients of this step, one per parameter; None for each if `void` is true."""
         return [None if void else parameter.grad for parameter in self._parameters]
 
     def marks(self) -> Marks:
-        """Marks of the current gradients, for are_marked()."""
+        """Return marks of the current gradients for are_marked()."""
         return {n: (each, each._version) for n, each in enumerate(self.now()) if each is not None}
 
     def are_marked(self, marks: Marks) -> bool:
-        """Whether the gradients are unchanged since marks()."""
+        """Return whether the gradients have not changed since marks()."""
         now = self.marks()
         return now.keys() == marks.keys() and all(
             each is marks[number][0] and version == marks[number][1] for number, (each, version) in now.items()
         )
 
     def are_others(self, marks: Marks) -> bool:
-        """Whether no gradient of marks() is left."""
+        """Return whether every gradient of marks() has been replaced."""
         return not any(number in marks and each is marks[number][0] for number, (each, _) in self.marks().items())
 
     def add(self, *, void: bool) -> None:
@@ -198,7 +208,7 @@ class Gradients:
 
 
 class ClippedGradients:
-    """The gradients that clip_gradients() or clip_values() has clipped, which must not change before the step."""
+    """Gradients that clip_gradients() or clip_values() has clipped, which must not change before the step."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
@@ -206,18 +216,18 @@ class ClippedGradients:
         self._limit: float | None = None
 
     def mark(self) -> None:
-        """Remember the current gradients, to tell later which have changed."""
+        """Record the current gradients, so that later changes can be detected."""
         self._marks = self._gradients.marks()
 
     def limit(self, value: float) -> None:
-        """Clip the elements of the next step's mean gradient. Of several calls the smallest value counts."""
+        """Clip the elements of the next step's mean gradient. Of several calls, the smallest value counts."""
         if self._limit is not None and self._gradients.are_marked(self._marks):
             value = min(value, self._limit)
         self._limit = value
         self.mark()
 
     def take_limit(self) -> float | None:
-        """Remove and return the limit for this step. Raises UsageProblem if the gradients have changed since."""
+        """Remove and return the limit for this step. Raises UsageProblem if gradients have changed since limit()."""
         limit, self._limit = self._limit, None
         if limit is None:
             return None
@@ -228,7 +238,7 @@ class ClippedGradients:
         return limit
 
     def check(self) -> None:
-        """Raises UsageProblem for gradients that have changed since mark(), or that have the scale of a GradScaler."""
+        """Raise UsageProblem if the gradients have changed since mark(), or have the scale of a GradScaler."""
         marks, self._marks = self._marks, {}
         if not self._gradients.are_marked(marks):
             raise UsageProblem(

@@ -1,4 +1,4 @@
-"""The check whether a shard fits into the host's memory, before training."""
+"""The check of whether a shard fits into the host's memory, made before training."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ MIB = 1024 * 1024
 
 
 def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Free memory of the host in bytes, limited by the cgroups (v2) of this process; sys.maxsize if unknown."""
+    """Return the host's free memory in bytes, limited by this process's cgroups (v2); sys.maxsize if unknown."""
     left = sys.maxsize
     try:
         for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("MemAvailable:"):
                 left = int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
-        pass  # not Linux
+        pass  # Other systems than Linux have no /proc/meminfo.
     for folder in _own_cgroups(cgroups):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
         if limit is not None and used is not None:
@@ -25,7 +25,7 @@ def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/
 
 
 def _own_cgroups(root: Path) -> list[Path]:
-    """The cgroup of this process and its ancestors, each of which may have a limit."""
+    """Return the cgroup of this process and its ancestors, each of which may have a limit."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -38,12 +38,12 @@ def _own_cgroups(root: Path) -> list[Path]:
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # "max", or no such controller
+    except (OSError, ValueError):  # The file contains "max", or the cgroup has no memory controller.
         return None
 
 
 def shortage(name: str, parts: dict[str, int], left: int) -> str:
-    """A message if the sum of `parts` exceeds `left` (in bytes), else an empty string."""
+    """Return a message if the sum of `parts` exceeds `left` (both in bytes), else an empty string."""
     needed = sum(parts.values())
     if needed <= left:
         return ""

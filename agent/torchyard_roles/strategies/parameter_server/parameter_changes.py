@@ -1,8 +1,8 @@
 """Detection of parameters that the script changes outside optimizer.step(), for example by clamping or loading.
 
-Each parameter is compared bitwise with a copy from after the last step, which is on the same device. Version counters
-are not sufficient, since changes through `.data` do not count. Comparing and copying takes 0.14 core-seconds per GB of
-CPU parameters and step.
+Each parameter is compared bitwise with a copy that was made after the last step and is on the same device. Version
+counters are not sufficient, since they do not count changes through `.data`. Comparing and copying takes 0.14
+core-seconds per step and GB of CPU parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ LAST_CHECK_S = 30.0
 
 
 class InstalledParameters:
-    """Copies of the parameters after the last step. `names` and `parameters` may grow."""
+    """Copies of the parameters that were made after the last step.
+
+    Args:
+        names, parameters: The names and parameters of the worker's pair, which may grow.
+    """
 
     def __init__(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
         self._names = names
@@ -35,8 +39,8 @@ class InstalledParameters:
     def note(self) -> None:
         """Copy the parameters, after a step or another update that is not the script's.
 
-        Version counters of changed parameters are incremented, since receiving into a parameter's memory does not count
-        for autograd. Unchanged parameters may still be in a graph.
+        The version counters of changed parameters are incremented, since autograd does not count values received into a
+        parameter's memory. The counters of unchanged parameters stay, since those parameters may still be in a graph.
         """
         for number, parameter in enumerate(self._parameters):
             value = parameter.detach()
@@ -49,7 +53,7 @@ class InstalledParameters:
                 torch.autograd.graph.increment_version(parameter)
 
     def check(self) -> None:
-        """Raises UsageProblem for a parameter whose shape, dtype or device has changed since note()."""
+        """Raise UsageProblem if the shape, dtype or device of a parameter has changed since note()."""
         for name, parameter, noted in zip(self._names, self._parameters, self._values):
             if not are_alike(parameter, noted):
                 raise UsageProblem(
@@ -58,7 +62,7 @@ class InstalledParameters:
                 )
 
     def changed(self) -> list[int]:
-        """The numbers of parameters that have changed since note(), except those for which check() raises.
+        """Return the numbers of parameters that have changed since note(), except those for which check() raises.
 
         A script may move or convert its model after training.
         """
@@ -70,7 +74,7 @@ class InstalledParameters:
 
 
 def reason_against_changes(environment: Environment) -> str:
-    """Why the strategy does not support changes by the script, as a clause, or an empty string."""
+    """Return why the strategy does not support changes by the script, as a clause, or "" if it does."""
     options, is_asynchronous = environment.options, environment.strategy == "downpour"
     if is_asynchronous and environment.groups > 1:
         return "the servers have updates of other worker groups in it, which would be lost with that."
@@ -84,8 +88,8 @@ def reason_against_changes(environment: Environment) -> str:
 def compare_at_end(environment: Environment, pair: int, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Compare the parameters of a synchronous group's workers after the last step.
 
-    What a script changes then reaches no server, so all workers must change it alike. The first worker compares, and
-    waits at most LAST_CHECK_S. Raises UsageProblem there.
+    A change that a script makes after the last step reaches no server, so all workers must make the same change. The
+    first worker compares, waits at most LAST_CHECK_S for the others, and raises UsageProblem if parameters differ.
     """
     if environment.options.backup_workers > 0 or not environment.store or not environment.key:
         return
@@ -112,7 +116,7 @@ def compare_at_end(environment: Environment, pair: int, parameters: Sequence[tor
 
 
 def checksum(values: torch.Tensor) -> int:
-    """The CRC-32 of a contiguous CPU tensor."""
+    """Return the CRC-32 of a contiguous CPU tensor."""
     size = values.numel() * values.element_size()
     return zlib.crc32((ctypes.c_char * size).from_address(values.data_ptr())) if size else 0
 

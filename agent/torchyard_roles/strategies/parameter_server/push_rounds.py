@@ -1,8 +1,9 @@
-"""Bookkeeping of pushes without tensors: which belong to one round, which count, and which are late.
+"""The rounds of a server: which pushes belong to one round, which of them count, and which are late.
 
 A *round* is one push of every member of a worker group, that is one step of the group on one server. A server closes a
-round when enough members have sent their first chunk: all members that have not left, without the backup workers. A
-later push is answered with the newest parameters and counted as late; its gradients are dropped.
+round when enough members have sent their first chunk: all members that have not left, except the backup workers. A
+later push is answered with the newest parameters and counted as late; its gradients are dropped. This module handles no
+tensors.
 
     version      of a server: the number of accepted rounds of all groups
     base         the version from which the gradients of a push were computed
@@ -27,7 +28,7 @@ NEWEST = "newest"
 
 
 class Rules(NamedTuple):
-    """The strategy's options for pushes."""
+    """The options of the strategy that concern pushes."""
 
     groups: int = 1
     max_staleness: int = 16
@@ -38,7 +39,7 @@ class Rules(NamedTuple):
 
 
 class Push(NamedTuple):
-    """The header of one chunk of one member's push."""
+    """The header of a push of one chunk by one member."""
 
     group: int
     rank: int
@@ -65,7 +66,7 @@ class Push(NamedTuple):
 
 @dataclass
 class Round:
-    """One round on one server."""
+    """The state of one round on one server."""
 
     number: int
     members: set[int] = field(default_factory=set)
@@ -85,7 +86,7 @@ class Round:
 
 @dataclass
 class Group:
-    """One worker group on one server, in its current generation."""
+    """The state of one worker group on one server, in the group's current generation."""
 
     size: int
     generation: int = 0
@@ -103,7 +104,7 @@ class Group:
 
 @dataclass
 class Outcomes:
-    """Counts of outcomes: of a worker's pushes, or of a server's rounds."""
+    """Counts by outcome, either of a worker's pushes or of a server's rounds."""
 
     accepted: int = 0
     stale: int = 0
@@ -111,7 +112,7 @@ class Outcomes:
     void: int = 0
 
     def count(self, outcome: str) -> None:
-        """Count an outcome, except NEWEST."""
+        """Count one outcome, unless it is NEWEST."""
         self.accepted += outcome == ACCEPTED
         self.stale += outcome == STALE
         self.late += outcome == LATE
@@ -124,7 +125,7 @@ class Outcomes:
 
 @dataclass
 class Counts(Outcomes):
-    """Counts of a server since its start or restore, in rounds (late ones in pushes)."""
+    """Counts of a server since its start or restoration, in rounds, or in pushes for late ones."""
 
     by_group: dict[int, int] = field(default_factory=dict)
     """Accepted rounds by group."""
@@ -145,18 +146,21 @@ class Ledger:
         self._groups: dict[int, Group] = {}
 
     def enter(self, group: int, size: int, generation: int) -> bool:
-        """Add a member; returns whether it starts a new generation, which discards the rounds of the old one."""
+        """Add a member, and return whether the member starts a new generation of its group.
+
+        A new generation discards the rounds of the previous one.
+        """
         if self.group(group).generation >= generation:
             return False
         self._groups[group] = Group(size, generation)
         return True
 
     def group(self, number: int) -> Group:
-        """A group; before its first member, an empty one of generation -1."""
+        """Return the state of a group, or an empty group of generation -1 before its first member."""
         return self._groups.get(number) or Group(size=1, generation=-1)
 
     def begin(self, push: Push) -> Round | None:
-        """The round in which this chunk counts; None if it is late or from another generation."""
+        """Return the round in which this chunk counts, or None if the push is late or from another generation."""
         group = self.group(push.group)
         if group.generation != push.generation:
             return None
@@ -178,15 +182,15 @@ class Ledger:
         return one
 
     def add(self, group: int, chunks: Iterable[int]) -> None:
-        """The members of the group also push these chunks from their next round on."""
+        """Add chunks that the members of the group also push from their next round on."""
         self._groups[group].added.update(chunks)
 
     def pushing(self, group: int) -> set[int]:
-        """The members of rounds that are not complete."""
+        """Return the members of rounds that are not complete."""
         return {rank for one in list(self.group(group).rounds.values()) for rank in one.members}
 
     def added(self, group: int) -> set[int]:
-        """The added chunks of a group."""
+        """Return the added chunks of a group."""
         return self.group(group).added
 
     def _close_if_full(self, group: Group, one: Round) -> None:
@@ -195,11 +199,11 @@ class Ledger:
             group.closed = max(group.closed, one.number)
 
     def is_complete(self, one: Round, contributions: int) -> bool:
-        """Whether a chunk with this number of contributions is complete."""
+        """Return whether a chunk with this number of contributions is complete."""
         return one.closed and contributions >= len(one.members)
 
     def round_for(self, push: Push) -> int | None:
-        """The round in which a push would count now, or None; changes nothing."""
+        """Return the round in which a push would count at present, or None. This method changes no state."""
         group = self.group(push.group)
         if group.generation != push.generation:
             return None
@@ -209,11 +213,11 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """The number of members that close a round: without backup workers, and without members that have left."""
+        """Return how many members close a round, which excludes backup workers and members that have left."""
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 
     def decide(self, group: int, one: Round) -> str:
-        """Decide the outcome of a round when its first chunk is complete; later chunks have the same."""
+        """Decide the outcome of a round when its first chunk is complete. Later chunks have the same outcome."""
         if not one.outcome:
             self.staleness = one.staleness = max(0, self.version - one.base)
             if one.voids == len(one.members):
@@ -235,7 +239,7 @@ class Ledger:
             self._groups[group].rounds.pop(one.number, None)
 
     def leave(self, group: int, rank: int, generation: int) -> None:
-        """A member leaves; rounds that waited only for it are closed."""
+        """Record that a member leaves, and close the rounds that waited only for it."""
         state = self.group(group)
         if state.generation == generation:
             state.left.add(rank)
@@ -243,7 +247,7 @@ class Ledger:
                 self._close_if_full(state, one)
 
     def goodbyes(self) -> dict[int, tuple[int, int, list[int]]]:
-        """(size, generation, ranks that have left) by group, to restore after a restart of the server."""
+        """Return (size, generation, ranks that have left) by group, for restoration after a restart of the server."""
         return {number: (one.size, one.generation, sorted(one.left)) for number, one in self._groups.items()}
 
     def set_goodbyes(self, goodbyes: dict[int, tuple[int, int, list[int]]]) -> None:
@@ -261,9 +265,9 @@ class Ledger:
 
     @property
     def is_warm(self) -> bool:
-        """Whether other groups may begin: group 0 has finished its warm start or its training."""
+        """Whether other groups may begin, because group 0 has finished its warm start or its training."""
         return self.counts.by_group.get(0, 0) >= self.rules.warm_start_steps or self.is_over or self.has_left(0)
 
     def closed_round(self, group: int) -> int:
-        """The highest closed round of a group."""
+        """Return the number of a group's highest closed round."""
         return self.group(group).closed

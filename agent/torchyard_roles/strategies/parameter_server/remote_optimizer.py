@@ -1,7 +1,7 @@
 """The description of a worker's optimizer for servers: its class name in torch.optim and its arguments as JSON.
 
-Nothing is unpickled. Options of the implementation (`foreach`, `fused`, `capturable`, `differentiable`) are left out,
-since a server steps small tensors on the CPU.
+The description is never unpickled. It omits options of the implementation (`foreach`, `fused`, `capturable`,
+`differentiable`), since a server steps small tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Arguments = dict[str, Any]
 
 
 def class_name(optimizer: torch.optim.Optimizer) -> str:
-    """The optimizer's name in torch.optim. Raises UsageProblem if a server cannot run it."""
+    """Return the optimizer's class name in torch.optim. Raises UsageProblem if a server cannot run the optimizer."""
     kind = type(optimizer)
     name = kind.__name__
     if getattr(torch.optim, name, None) is not kind:
@@ -49,7 +49,7 @@ def class_name(optimizer: torch.optim.Optimizer) -> str:
 
 
 def arguments(optimizer: torch.optim.Optimizer) -> list[Arguments]:
-    """The current options of all parameter groups as JSON values.
+    """Return the current options of all parameter groups as JSON values.
 
     Raises UsageProblem for a value other than numbers, text and lists of them.
     """
@@ -81,7 +81,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def from_wire(groups: Any) -> list[Arguments]:
-    """The options from received JSON values, with tuples for lists. Raises ValueError."""
+    """Convert received JSON values to options, with tuples in place of lists. Raises ValueError."""
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ValueError("an optimizer's arguments are a list of objects, one a parameter group")
     return [{str(name): _tuples(value) for name, value in group.items()} for group in groups]
@@ -123,9 +123,9 @@ def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> 
 
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """A function that calls step() without torch's wrappers for profiling and compiling.
+    """Return a function that calls step() without torch's wrappers for profiling and compiling.
 
-    The wrappers cost more than the step of a small chunk. They disable gradients, which the function does too.
+    The wrappers cost more than the step of a small chunk. The returned function disables gradients, as the wrappers do.
     """
     step = inspect.unwrap(type(optimizer).step)
 
@@ -143,7 +143,7 @@ def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:
 
 
 def state_bytes(name: str, parameter_bytes: int) -> int:
-    """An upper bound for the size of the optimizer's state."""
+    """Return an upper bound for the size of the optimizer's state in bytes."""
     return math.ceil(STATES.get(name, 3) * parameter_bytes)
 
 
@@ -153,10 +153,14 @@ Step = Callable[[torch.optim.Optimizer], None]
 def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None]:
     """Replace `optimizer.step()` by `step(optimizer)`, which runs inside the optimizer's hooks.
 
-    Returns the original step without hooks, for unscaled gradients: the attributes of a GradScaler are hidden from it.
+    Returns:
+        A function that calls the original step without hooks. It must be called with unscaled gradients, since it hides
+            a
+        GradScaler's attributes from the optimizer.
     """
     own = type(optimizer).step
-    plain = own.__wrapped__ if getattr(own, "hooked", False) else own  # torch wraps step() of the class to call hooks
+    # torch wraps the step() of the class in order to call hooks.
+    plain = own.__wrapped__ if getattr(own, "hooked", False) else own
 
     def shared_step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -164,14 +168,14 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
             with torch.enable_grad():
                 loss = closure()
         step(self)
-        self._opt_called = True  # schedulers warn without it
+        self._opt_called = True  # Schedulers print a warning if this attribute is missing.
         return loss
 
     hooked = torch.optim.Optimizer.profile_hook_step(shared_step)
-    # The attribute with which schedulers mark a wrapped step().
+    # Schedulers mark a wrapped step() with this attribute.
     hooked._wrapped_by_lr_sched = True
     vars(optimizer)["step"] = MethodType(hooked, optimizer)
-    # A GradScaler then leaves non-finite gradients to step().
+    # This attribute makes a GradScaler call step() also with gradients that are not finite.
     vars(optimizer)["_step_supports_amp_scaling"] = True
 
     def own_step() -> None:
@@ -179,6 +183,6 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
         try:
             plain(optimizer)
         finally:
-            vars(optimizer).update(hidden)  # the scaler removes them
+            vars(optimizer).update(hidden)  # The GradScaler removes these attributes after the step.
 
     return own_step

@@ -1,8 +1,9 @@
-"""State that is replicated to all workers without optimizer steps: buffers of each group, and frozen parameters.
+"""State that is replicated to all workers without optimizer steps: the buffers of each group, and frozen parameters.
 
-A group's first worker sends its buffers before its push, and the other workers get them with the parameters of that
-round. They must not get the buffers of the next round, which the first worker may have sent already: they would modify
-them in that round and not receive them again. The chief sends the frozen parameters once, before other workers join.
+A group's first worker sends its buffers before its push, and the other workers receive them with the parameters of that
+round. They must not receive the buffers of the next round, which the first worker may have sent already: they would
+modify these buffers in that round and not receive them again. The chief sends the frozen parameters once, before other
+workers join.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torchyard_roles.exchange.chunk_staging import PackedTensors
 
 
 class Receiver(Protocol):
-    """A worker's session, as far as replicated state is sent through it."""
+    """The interface of a worker's session through which replicated state is sent."""
 
     group: int
     buffers_seen: int
@@ -27,21 +28,26 @@ class Receiver(Protocol):
 
 
 class ReplicatedState:
-    """The replicated state on one server. `sizes` in bytes of "buffers" and "constants", 0 on all servers but one."""
+    """The replicated state on one server.
+
+    Args:
+        sizes: The sizes in bytes of "buffers" and "constants", which are 0 on all servers except one.
+    """
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self._sizes = sizes
         self._lock = threading.Lock()
-        self._buffers: dict[int, tuple[int, torch.Tensor]] = {}  # by group: (serial, bytes)
+        # The key is the group; the value is (serial number, bytes).
+        self._buffers: dict[int, tuple[int, torch.Tensor]] = {}
         self._coming: dict[int, tuple[int, torch.Tensor]] = {}
         self.constants: torch.Tensor | None = None
 
     def empty(self, name: str) -> torch.Tensor:
-        """A tensor of torch.uint8 to receive the named state into."""
+        """Return a tensor of torch.uint8 into which the named state can be received."""
         return torch.empty(self._sizes[name], dtype=torch.uint8)
 
     def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
-        """Store the buffers from `session` for these groups, valid after their current round."""
+        """Store the buffers that `session` has sent, which become valid for these groups after their current round."""
         with self._lock:
             for group in groups:
                 serial = self._buffers.get(group, (0, values))[0] + 1
@@ -50,13 +56,13 @@ class ReplicatedState:
                     session.buffers_seen = serial
 
     def end_round(self, group: int) -> None:
-        """End a group's round: the buffers that it sent last become valid."""
+        """End a group's round, so that the buffers sent last become valid."""
         with self._lock:
             if group in self._coming:
                 self._buffers[group] = self._coming.pop(group)
 
     def bring_buffers(self, session: Receiver) -> None:
-        """Send the valid buffers of its group to a session that does not have them."""
+        """Send a session the valid buffers of its group, unless it has them already."""
         with self._lock:
             serial, values = self._buffers.get(session.group, (0, None))
             if values is None or serial == session.buffers_seen:
@@ -72,7 +78,7 @@ class ReplicatedState:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore a state(). Raises KeyError."""
+        """Restore the state that state() has returned. Raises KeyError."""
         with self._lock:
             self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
             self.constants = saved["constants"]
@@ -81,8 +87,9 @@ class ReplicatedState:
 class ReplicatedTensors:
     """The replicated state on one worker: its model's buffers, and its parameters that no optimizer trains.
 
-    `trained` are the IDs of all trained parameters. `sends_buffers`: this is the first worker of its group, from which
-    the others get their buffers.
+    Args:
+        trained: The IDs of all trained parameters.
+        sends_buffers: Whether this worker is the first of its group, from which the others receive their buffers.
     """
 
     def __init__(self, model: torch.nn.Module, trained: set[int], *, sends_buffers: bool) -> None:
@@ -99,15 +106,15 @@ class ReplicatedTensors:
 
     @property
     def receivers(self) -> dict[str, tuple[int, Callable[[torch.Tensor], None]]]:
-        """(size in bytes, receiver of the values) by name."""
+        """The size in bytes and the receiver of the values, by name."""
         return {name: (self.sizes[name], partial(self._arrived.__setitem__, name)) for name in self._tensors}
 
     def packed(self) -> list[tuple[str, torch.Tensor]]:
-        """The current values by name."""
+        """Return the current values, with their names."""
         return [(name, each.packed()) for name, each in self._tensors.items()]
 
     def changed_buffers(self) -> torch.Tensor | None:
-        """The buffers to send, if this worker sends them and they have changed since."""
+        """Return the buffers to send, or None if this worker sends none or they are unchanged since the last send."""
         if not self._sends_buffers or "buffers" not in self._tensors:
             return None
         buffers = self._tensors["buffers"].packed()
@@ -115,14 +122,15 @@ class ReplicatedTensors:
         return None if is_sent else buffers
 
     def keep_constants(self) -> None:
-        """Ignore frozen parameters from now on.
+        """Ignore frozen parameters that are received from now on.
 
-        A restarted server sends its old ones again, but other pairs may train some of them meanwhile.
+        A restarted server sends its old values again, but other pairs may train some of these parameters in the
+        meantime.
         """
         self._has_constants = True
 
     def install(self) -> None:
-        """Install what was received, between two steps like parameters.
+        """Install the received values. Like parameters, they may be installed only between two steps.
 
         Unchanged buffers are not sent again, so the last received ones are installed after each step, except on the
         worker that sends them.

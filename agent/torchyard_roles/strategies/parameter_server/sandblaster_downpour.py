@@ -35,7 +35,11 @@ REMEMBERED = 1000
 
 
 class ParameterServerStrategy(Strategy):
-    """The pairs of one worker. `chunk_bytes` and `overlaps` are passed to WorkerPair."""
+    """The parameter server strategy of one worker, which has a WorkerPair for each model and optimizer.
+
+    Args:
+        chunk_bytes, overlaps: Passed to WorkerPair.
+    """
 
     needs_optimizer = True
 
@@ -96,18 +100,18 @@ class ParameterServerStrategy(Strategy):
         self._boundaries.append((step, [pair.steps for pair in self.pairs]))
         self._spent = self._all_spent()
 
-    # Clipping
+    # Methods for clipping
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
         """Clip the mean gradients of the group by their norm, on the servers.
 
         The servers sum the gradients and report the norms of their shards. All workers compute the same factor from
-        them, in double precision and in the order of servers, and the servers step with the first factor that arrives.
-        All pushes end before the first pull, which takes M/B seconds longer than without clipping.
+        these norms, in double precision and in the order of servers, and the servers step with the first factor that
+        arrives. All pushes end before the first pull, which takes M/B seconds longer than without clipping.
 
-        Each pair that has some of `parameters` takes part with all of its own. If a step is not pushed or pulled, each
-        worker clips its own gradients. Raises UsageProblem with backup workers, since a round without some of its
-        members has no norm that all members know.
+        Each pair that has any of `parameters` takes part with all of its own parameters. If a step is not pushed or
+        pulled, each worker clips its own gradients. Raises UsageProblem with backup workers, since a round that lacks
+        some members has no norm that all members know.
         """
         options = self._environment.options
         if self._environment.strategy == "sandblaster" and options.backup_workers:
@@ -126,7 +130,7 @@ class ParameterServerStrategy(Strategy):
         for pair in pairs:
             pair.hold()
         norm = math.sqrt(sum(pair.square() for pair in pairs))
-        # as in torch.nn.utils.clip_grad_norm_
+        # The small constant is that of torch.nn.utils.clip_grad_norm_.
         factor = min(1.0, max_norm / (norm + 1e-6))
         took_s = time.monotonic() - began
         for pair in pairs:
@@ -135,7 +139,7 @@ class ParameterServerStrategy(Strategy):
         return torch.tensor(math.nan if is_void else norm, dtype=torch.float32, device="cpu")
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """Clip gradient elements: the mean on the servers, or the local gradients of a group of one worker."""
+        """Clip the elements of the mean gradient on the servers, or of the local gradients in a group of one worker."""
         pairs = self._pairs_with(parameters)
         if self._environment.group_size > 1 and self._exchanges_each_step:
             for pair in pairs:
@@ -154,7 +158,7 @@ class ParameterServerStrategy(Strategy):
         wanted = {id(parameter) for parameter in parameters}
         return [pair for pair in self.pairs if any(id(parameter) in wanted for parameter in pair.parameters)]
 
-    # Checkpoints and the end
+    # Methods for checkpoints and the end
 
     def flush(self, step: int) -> None:
         for number, pair in enumerate(self._distributed):
@@ -188,12 +192,12 @@ class ParameterServerStrategy(Strategy):
         return self.pairs[0].ends_last
 
     def finish(self) -> bool:
-        """Finish all pairs. In asynchronous training the chief waits until all other groups have ended."""
+        """Finish all pairs. In asynchronous training, the chief waits until all other groups have ended."""
         for pair in self._distributed:
             pair.finish()
         if not self.ends_last:
             return False
-        # All pairs at once: a group that waits for the warm start of one pair has not left any pair.
+        # All pairs wait at once, because a group that waits for the warm start of one pair has not left any pair.
         on_all(self._distributed, lambda pair: pair.wait_for_other_groups(logs=pair is self.pairs[0]))
         for pair in self._distributed:
             pair.pull()

@@ -1,4 +1,4 @@
-"""The files of one server: its newest state, and those of the chief's complete checkpoints."""
+"""The checkpoint files of one server: its newest state, and its parts of the chief's complete checkpoints."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ PAIR = ".pair-"
 
 
 def name_of(server: str, pair: int) -> str:
-    """The name of a server's part for a pair."""
+    """Return the name of a server's part for a pair."""
     return f"{server}{PAIR}{pair}" if pair else server
 
 
 def numbers(folder: Path, server: str) -> list[int]:
-    """The pairs for which a server has saved parts."""
+    """Return the numbers of the pairs for which a server has saved parts."""
     beside = [path.name.rpartition(PAIR)[2] for path in (folder / files.PARTS).glob(f"{server}{PAIR}*")]
     found = [0, *(int(number) for number in beside if number.isdecimal())]
     return sorted(each for each in found if (folder / files.PARTS / name_of(server, each)).is_dir())
 
 
 class ServerCheckpoint:
-    """The parts of one pair on server `index` of `count`. Thread-safe.
+    """The parts of one pair on server `index` of `count`. All methods are thread-safe.
 
-    `folder` is the checkpoint folder, `name` the name of the part, and `run` the ID of the run.
+    Args:
+        folder: The checkpoint folder.
+        name: The name of the part.
+        run: The ID of the run.
     """
 
     def __init__(self, folder: Path, name: str, index: int, count: int, run: str) -> None:
@@ -42,16 +45,17 @@ class ServerCheckpoint:
         """Save a part. Raises OSError.
 
         Args:
-            state: called with the lock held, so that an older state never replaces a newer one.
-            step: of the checkpoint, or None for the server alone.
-            kept: the steps of the chief's complete checkpoints, whose parts are kept. Keeping the newest parts instead
-                could delete those of the last complete checkpoint after repeated failures of the chief's saves.
+            state: Returns the state. Called with the lock held, so that an older state never replaces a newer one.
+            step: The step of the checkpoint, or None to save only the newest state for this server's restart.
+            kept: The steps of the chief's complete checkpoints, whose parts are kept. Keeping the newest parts instead
+                could
+                delete those of the last complete checkpoint after repeated failures of the chief's saves.
         """
         with self._writing:
             whole = {**state(), "place": self._place, "run": self._run}
             try:
                 files.write_part(self._folder, self._name, None, whole)
-            except RuntimeError as error:  # torch wraps the error of the operating system
+            except RuntimeError as error:  # torch wraps the error of the operating system.
                 raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
             if step is not None:
                 files.keep_newest_part(self._folder, self._name, step)
@@ -59,13 +63,16 @@ class ServerCheckpoint:
                 files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
 
     def read(self, step: int | None) -> dict[str, Any] | None:
-        """The part of a step, from any run, or with None the newest part of this run. None if there is none."""
+        """Return the part of a step from any run, or this run's newest part if `step` is None.
+
+        Returns None if there is no such part.
+        """
         saved = files.read_part(self._folder, self._name, step)
         if not isinstance(saved, dict) or saved.get("place") != self._place:
             return None
         if step is None and saved.get("run") != self._run:
-            # Its generations refer to trainers that have ended, and its parameters may differ from the checkpoint from
-            # which the run resumes.
+            # The generations in a part of another run refer to trainers that have ended, and its parameters may differ
+            # from the checkpoint from which this run resumes.
             print(
                 f"torchyard: {self._name} ignores its newest part, which belongs to another run: the chief sends the "
                 "parameters that it has.",

@@ -1,4 +1,4 @@
-"""A worker's links to all parameter servers: exchanges with all of them, and recovery of lost ones."""
+"""A worker's links to all parameter servers: exchanges with all of them, and recovery of lost servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ RETRY_S = 60.0
 
 
 class Servers:
-    """All servers of a worker called `name`. `reenter` joins a server that was restarted."""
+    """All parameter servers of one worker.
+
+    Args:
+        name: The name of the worker.
+        reenter: Joins a server that was restarted.
+    """
 
     def __init__(
         self, name: str, links: Sequence[ServerLink], staging: Staging, reenter: Callable[[ServerLink], None]
@@ -50,14 +55,17 @@ class Servers:
             self.recover(link)
 
     def pull(self) -> None:
-        """Pull and install the newest parameters."""
+        """Receive and install the newest parameters."""
         self.finish(self.begin(self._pulling()), pulls=True)
 
     def _pulling(self) -> Exchange:
         return Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
 
     def recover(self, link: ServerLink) -> None:
-        """Wait for a lost server and join it; pushes in flight are lost. Raises PeerLost after RETRY_S."""
+        """Wait for the restart of a lost server and join it. Raises PeerLost after RETRY_S.
+
+        Pushes that were under way are lost.
+        """
         name = link.peer.name
         print(f"torchyard: {self._name} has lost {name} and waits for its return.", flush=True)
         deadline = time.monotonic() + RETRY_S
@@ -79,12 +87,16 @@ class Servers:
             time.sleep(0.2)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Wait until the other groups have left, or were away for AWAY_S. `logs`: print which groups are missing."""
+        """Wait until each other group has left, or has been unreachable for AWAY_S.
+
+        Args:
+            logs: Whether to print which groups are missing.
+        """
         for link in self._links:
             self._wait_for_other_groups(link, is_logged=not logs)
 
     def _wait_for_other_groups(self, link: ServerLink, *, is_logged: bool) -> None:
-        """Wait on one server, and recover it if it is lost."""
+        """Wait for the other groups on one server, and recover the server if it is lost."""
         began = here_at = time.monotonic()
         while True:
             try:
@@ -105,7 +117,7 @@ class Servers:
 
 
 def on_all(each: Sequence[T], act: Callable[[T], Any]) -> None:
-    """Call `act` for all items in parallel. Raises the first error in their order."""
+    """Call `act` for all items in parallel. Raises the error of the first item that failed, in the order of items."""
     if len(each) == 1:
         act(each[0])
         return

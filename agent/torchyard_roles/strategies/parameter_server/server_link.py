@@ -1,8 +1,9 @@
-"""A worker's connection to one parameter server: commands one at a time, and exchanges chunk by chunk.
+"""A worker's connection to one parameter server: commands, which are sent one at a time, and exchanges of chunks.
 
 Each link has two threads, so that sending never waits for receiving. At most IN_FLIGHT chunks are in flight: without a
-window the gradients of all workers congest the server (incast), and a small window leaves the link idle. At 200 Mbit/s
-with 4 workers and 4 servers, 4 × 128 KiB took 1.14 of the bound, and 8 × 234 KiB took 1.23 (on two busy cores).
+limit the gradients of all workers congest the server (incast), and a low limit leaves the link idle. At 200 Mbit/s with
+4 workers and 4 servers, 4 × 128 KiB took 1.14 times the lower bound, and 8 × 234 KiB took 1.23 times (on two busy
+cores).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torchyard_roles.strategies.parameter_server.push_rounds import LATE, NEWEST
 
 @dataclass
 class Exchange:
-    """One exchange with all servers. The links' threads call the functions."""
+    """One exchange with all servers. The threads of the links call its functions."""
 
     gradient: Callable[[Chunk], Gradient] | None
     """The gradient of a chunk; None if nothing is pushed."""
@@ -46,7 +47,7 @@ class Exchange:
 
 
 class Completion:
-    """The completion of an exchange over several links; the first error ends the wait."""
+    """The completion of an exchange over several links. The first error ends the wait."""
 
     def __init__(self, parts: int) -> None:
         self._condition = threading.Condition()
@@ -56,7 +57,7 @@ class Completion:
         """Links whose server is lost, if training may continue without it."""
 
     def done(self, *, error: Exception | None = None, lost: ServerLink | None = None) -> None:
-        """One link has ended its part: in order, with an error, or with the loss of its server."""
+        """Record that one link has finished its part, with success, with an error, or with the loss of its server."""
         with self._condition:
             self._left -= 1
             self._error = self._error or error
@@ -65,7 +66,7 @@ class Completion:
             self._condition.notify_all()
 
     def wait(self) -> None:
-        """Wait for all links. Raises the first error at once."""
+        """Wait until all links have finished. Raises the first error immediately."""
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None or self._left <= 0)
             if self._error is not None:
@@ -74,7 +75,7 @@ class Completion:
 
 @dataclass
 class Figures(Outcomes):
-    """Counts of a link's exchanges; `waited` and `staleness` are of the last one."""
+    """Counts of a link's exchanges. `waited` and `staleness` refer to the last exchange."""
 
     waited: float = 0.0
     """Longest wait of the server for the other members, for any chunk, in seconds."""
@@ -104,7 +105,11 @@ class Job:
 
 
 class ServerLink:
-    """A link to one server. `outlives`: a lost server does not end training."""
+    """A connection to one parameter server that can be restored after a loss.
+
+    Args:
+        outlives: Whether training continues after the loss of the server.
+    """
 
     def __init__(self, peer: Peer, key: bytes, introduction: dict[str, Any], *, outlives: bool = False) -> None:
         self.peer = peer
@@ -139,10 +144,10 @@ class ServerLink:
         self._parts = False
         self._threads: list[threading.Thread] = []
 
-    # The connection
+    # Methods of the connection
 
     def connect(self, deadline_s: float) -> dict[str, Any]:
-        """Connect, also again after a loss; returns the server's answer. Raises PeerLost or ProtocolError."""
+        """Connect or reconnect, and return the server's answer. Raises PeerLost or ProtocolError."""
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)
@@ -164,12 +169,12 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """The loss that ends training: of this server, or one that this server reported."""
+        """The loss that ends training: the loss of this server, or another loss that this server has reported."""
         error = self._error
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
     def close(self, *, goodbye: bool, cause: PeerLost | None = None) -> None:
-        """Disconnect. Without `goodbye` the server treats this worker as lost, or as ended by `cause`."""
+        """Disconnect. Without `goodbye`, the server records this worker as lost, or as ended by `cause`."""
         if self._connection is None:
             return
         last: dict[str, Any] | None = {"op": "bye"} if goodbye else None
@@ -179,9 +184,10 @@ class ServerLink:
         if last is not None and self._error is None:
             try:
                 self._connection.send(last)
-                self._threads[1].join(timeout=5)  # until the server has read it and disconnects
+                # The thread ends when the server has read the message and disconnected.
+                self._threads[1].join(timeout=5)
             except PeerLost:
-                pass  # the server has disconnected
+                pass  # The server has disconnected already.
         self._end_threads()
         self._connection = None
 
@@ -195,7 +201,7 @@ class ServerLink:
         self._threads = []
         self._connection.close()
 
-    # Commands
+    # Methods for commands
 
     def command(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> dict[str, Any]:
         """Send a request and wait for the answer. Raises UsageProblem with the message of a refusal."""
@@ -208,13 +214,13 @@ class ServerLink:
         return answer
 
     def tell(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send a message that has no answer."""
+        """Send a message that is not answered."""
         if self._error is not None:
             raise self._error
         assert self._connection is not None
         self._connection.send(header, payload)
 
-    # Exchanges
+    # Methods for exchanges
 
     def note_gradients(self) -> None:
         """Record that gradients of the installed parameters have been computed."""
@@ -222,11 +228,11 @@ class ServerLink:
             self._base = self.version
 
     def installed(self) -> None:
-        """The received parameters are installed."""
+        """Record that the received parameters have been installed."""
         self.version = self._received
 
     def begin(self, exchange: Exchange, completion: Completion) -> None:
-        """Begin an exchange of all chunks; one at a time."""
+        """Begin an exchange of all chunks. Only one exchange may be in progress."""
         self._completion = completion
         if not self.chunks:
             completion.done()
@@ -248,7 +254,7 @@ class ServerLink:
         return sum(squares[number] for number in sorted(squares))
 
     def scale(self, factor: float, completion: Completion) -> None:
-        """Continue a held exchange: the server steps with its sums times `factor`."""
+        """Continue a held exchange: the server multiplies its sums by `factor` and steps."""
         with self._flow:
             job, self._held = self._held, None
             self._completion = completion
@@ -257,12 +263,12 @@ class ServerLink:
                 if self._error is None:
                     self._job = job
             broken = self._error is not None
-        if job is None:  # a server without chunks, or one that was recovered meanwhile
+        if job is None:  # The server has no chunks, or was recovered in the meantime.
             completion.done()
         elif broken:
             self._fail(job)
         else:
-            with suppress(PeerLost):  # the receiving thread ends the job
+            with suppress(PeerLost):  # The receiving thread handles the loss.
                 self.tell({"op": "scale", "round": job.round, "factor": factor})
 
     def _send(self) -> None:
@@ -274,8 +280,9 @@ class ServerLink:
             try:
                 self._send_all(job)
             except PeerLost:
-                return  # the receiving thread ends the job
-            except Exception as error:  # for example a GPU error: raised in the training thread
+                return  # The receiving thread ends the job after a loss.
+            except Exception as error:
+                # The training thread raises this error, which may for example come from the GPU.
                 self._break(error)
                 if self._connection is not None:
                     self._connection.cut()
@@ -299,7 +306,7 @@ class ServerLink:
             if changed is not None and exchange.values is not None:
                 connection.send({"op": "set", "chunk": chunk.number, "round": number}, exchange.values(chunk))
             push = Push(
-                group=0,  # the server identifies the member by its connection
+                group=0,  # The server identifies the member by its connection.
                 rank=0,
                 generation=0,
                 round=number,
@@ -326,7 +333,7 @@ class ServerLink:
         except (KeyError, TypeError, ValueError) as error:
             self._break(ProtocolError(f"{self.peer.name} sent what cannot be: {error}."))
             connection.close()
-        except Exception as error:  # as in _send
+        except Exception as error:  # The training thread raises this error.
             self._break(error)
             connection.close()
 
@@ -358,7 +365,7 @@ class ServerLink:
             connection.receive_into(job.exchange.target(chunk))
             job.exchange.arrived(chunk)
         version = int(header["version"])
-        # The oldest version of all chunks is the bound for the parameters.
+        # The oldest version of all chunks is the lower bound for the parameters.
         job.version = version if job.version is None else min(job.version, version)
         job.round = max(job.round, int(header["round"]))
         job.waited = max(job.waited, float(header.get("waited", 0.0)))
@@ -398,13 +405,13 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # The first pull sets the round from the server's count.
+        # The first pull sets the round to the server's count.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0
 
     def _break(self, error: Exception) -> None:
-        """End everything that waits for this connection."""
+        """Release all threads that wait for this connection, with an error."""
         with self._flow:
             self._error = self._error or error
             job, self._job = self._job, None
@@ -413,7 +420,7 @@ class ServerLink:
         if job is not None:
             self._fail(job)
         elif self._completion is not None and not self.tolerates(error):
-            self._completion.done(error=error)  # other servers' parts of the exchange may never come
+            self._completion.done(error=error)  # The exchange's parts on other servers may never be completed.
 
     def _fail(self, job: Job) -> None:
         error = self._error
@@ -425,5 +432,5 @@ class ServerLink:
             job.completion.done(error=error)
 
     def tolerates(self, error: Exception) -> bool:
-        """Whether training continues after this error: the loss of the server itself, if it may be restarted."""
+        """Return whether training continues after this error: a loss of this server, which may be restarted."""
         return self._outlives and isinstance(error, PeerLost) and error.name == self.peer.name and not self._parts

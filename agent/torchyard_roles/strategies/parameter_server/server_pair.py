@@ -1,6 +1,6 @@
 """One pair of model and optimizer on a parameter server: sessions, start, added parameters, saving and end.
 
-The computation is in `shard`, the process in `server_process`.
+The computation is in the module `shard`, and the process in `server_process`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BEGIN_S = 660.0
 
 @dataclass
 class Added:
-    """A chunk of an added parameter."""
+    """A chunk of a parameter that was added after distribute()."""
 
     entry: Entry
     checksum: int | None
@@ -47,7 +47,7 @@ class Added:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Server `index` of `count`."""
+    """The settings of server `index` of `count`."""
 
     name: str
     index: int
@@ -70,9 +70,9 @@ class ServerPair:
     """The pair `number` on one server, with its shard, sessions and files.
 
     Args:
-        available: returns the free memory for this pair in bytes.
-        on_end: called when all workers of all groups have left.
-        on_failure: called with an error that ended a session within a step.
+        available: Returns the free memory for this pair in bytes.
+        on_end: Called when all workers of all groups have left.
+        on_failure: Called with an error that has ended a session within a step.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class ServerPair:
         self._added: dict[int, Added] = {}
         self._reserved = 0
         self._is_open = False
-        self._restored = -1  # generation of the chief's group for which it was restored
-        self._begun = -1  # generation of the chief's group that began
+        self._restored = -1  # The generation of the chief's group for which the shard was restored.
+        self._begun = -1  # The generation of the chief's group that has begun.
         self._sessions: dict[tuple[int, int], Session] = {}
-        self._away_since: dict[int, float] = {}  # groups without connections, with the time of the loss
+        self._away_since: dict[int, float] = {}  # The groups without connections, with the time of the loss.
         self._changed = threading.Condition()
         self._ends = False
 
@@ -116,16 +116,16 @@ class ServerPair:
 
     @property
     def clients(self) -> set[tuple[int, int]]:
-        """(group, rank) of each connected worker."""
+        """The group and rank of each connected worker."""
         return set(self._sessions)
 
     @property
     def reserved(self) -> int:
-        """Memory that the first steps will allocate, for optimizer states and gradients, in bytes."""
+        """The memory in bytes that the first steps will allocate for optimizer states and gradients."""
         return 0 if self.shard is None or self.shard.version else self._reserved
 
     def stop(self) -> None:
-        """Release threads that wait for other workers. Thread-safe; may be called twice."""
+        """Release the threads that wait for other workers. This method is thread-safe and may be called twice."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -135,7 +135,7 @@ class ServerPair:
             session.cut()
 
     def save_for_itself(self) -> None:
-        """Save the state of an asynchronous server for its restart."""
+        """Save the state of an asynchronous server for its own restart."""
         if self._parts is not None and self._settings.save_every_s > 0 and self._is_open:
             try:
                 self.save(None)
@@ -143,7 +143,12 @@ class ServerPair:
                 print(f"torchyard: {self.name} could not save its shard: {error}", flush=True)
 
     def admit(self, connection: Connection, description: dict[str, Any]) -> Session:
-        """The session of a new worker. Raises Refusal, or KeyError, TypeError or ValueError for a bad introduction."""
+        """Create the session of a new worker.
+
+        Raises:
+            Refusal: The worker does not fit this server.
+            KeyError, TypeError, ValueError: The introduction is malformed.
+        """
         group, rank, size, generation = (int(description[key]) for key in ("group", "rank", "size", "generation"))
         place = (int(description["shard"]), int(description["shards"]), int(description["groups"]))
         if place != (self._index, self._count, self.rules.groups):
@@ -170,10 +175,10 @@ class ServerPair:
         return session
 
     def lost(self, session: Session, error: PeerLost) -> None:
-        """A worker was lost: inform its group, which cannot continue, of the cause."""
+        """Handle the loss of a worker, by sending the cause to its group, which cannot continue."""
         with self._changed:
             if self._sessions.get((session.group, session.rank)) is not session:
-                return  # replaced by a newer session
+                return  # A newer session has replaced this one.
             del self._sessions[session.group, session.rank]
             others = [one for one in self._sessions.values() if one.group == session.group]
             if not others:
@@ -194,15 +199,15 @@ class ServerPair:
             self._changed.notify_all()
         if self.has_ended:
             self._on_end()
-        if deliveries:  # rounds that waited only for this worker
+        if deliveries:  # Some rounds waited only for this worker, and are complete now.
             self.rows.end_round(session.group)
         self.deliver(deliveries)
-        self.save_for_itself()  # otherwise a restarted server would wait for this goodbye forever
+        self.save_for_itself()  # Without this save, a restarted server would wait for this goodbye forever.
 
-    # Start
+    # Methods of the start
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
-        """The chief begins with its model; returns whether this server keeps its current parameters."""
+        """Begin with the chief's model. Return whether this server keeps its current parameters."""
         layout = Layout.read(description["layout"])
         options = remote_optimizer.from_wire(description["options"])
         rows = model_description.row_sizes(description)
@@ -213,7 +218,7 @@ class ServerPair:
             whole = layout.chunks(self._count, description.get("chunk_bytes"))
             chunks = [chunk for chunk in whole if chunk.shard == self._index]
             if not chunks or chunks[0].shard != whole[0].shard:
-                rows = dict.fromkeys(rows, 0)  # the first server with chunks distributes them
+                rows = dict.fromkeys(rows, 0)  # The first server with chunks distributes the replicated state.
             workers = sum(one.size for one in {session.group: session for session in self._sessions.values()}.values())
             needed = model_description.needs(description, rows, chunks, workers, self.rules.groups)
             sentence = memory_check.shortage(self.name, needed, self._available())
@@ -225,7 +230,7 @@ class ServerPair:
         return False
 
     def _make(self, layout: Layout, description: dict[str, Any], chunks: list[Any], options: list[Any]) -> None:
-        """Create a shard of zeros. Call with the lock held."""
+        """Create a shard of zeros. The caller must hold the lock."""
         self._is_open = False
         self._restored = -1
         self._layout = layout
@@ -239,7 +244,9 @@ class ServerPair:
     def add(self, session: Session, description: dict[str, Any]) -> list[int]:
         """Add parameters of a worker's optimizer. Raises ValueError.
 
-        Returns the chunks that this worker, the first of its group, must assign; other workers wait until it has.
+        Returns:
+            The chunks that this worker must assign, if it is the first of its group. Other workers wait for the
+                assignment.
         """
         layout, options = Layout.read(description["layout"]), remote_optimizer.from_wire(description["options"])
         checksums = {int(number): int(value) for number, value in description["checksums"].items()}
@@ -274,7 +281,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # for restored chunks
+            self._changed.notify_all()  # This wakes threads that wait for restored chunks.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))
@@ -288,7 +295,7 @@ class ServerPair:
                 f"The optimizer of {session.name} was given {words(entry)} later where another worker's was given "
                 f"{words(first.entry)}."
             )
-        # A restarted worker begins with values of a checkpoint.
+        # A restarted worker begins with the values of a checkpoint, so its checksum is not compared.
         if session.generation == 0 and None not in (checksum, first.checksum) and checksum != first.checksum:
             raise Refusal(
                 f"{entry.name}, which the optimizer of {session.name} was given later, differs there from what "
@@ -296,18 +303,18 @@ class ServerPair:
             )
 
     def added(self, chunks: Sequence[int]) -> None:
-        """The chunks that add() requested are assigned."""
+        """Record that the chunks requested by add() have been assigned."""
         with self._changed:
             for number in chunks:
                 self._added[int(number)].is_ready = True
             self._changed.notify_all()
 
     def check_added(self, session: Session, number: int) -> None:
-        """Refuse a round whose members push different chunks, which would wait forever."""
+        """Refuse a round whose members push different chunks, because the round would never be complete."""
         if self.shard is None or len(session.added) == len(self.shard.ledger.added(session.group)):
             return
         if number <= self.shard.ledger.closed_round(session.group):
-            return  # late for that round
+            return  # The push is late for its round and is not counted.
         self._refuse_without(session)
 
     def _refuse_without(self, session: Session) -> None:
@@ -322,13 +329,13 @@ class ServerPair:
                 one.post(header)
 
     def open(self) -> None:
-        """The chief has assigned all chunks; the other workers may join."""
+        """Let the other workers join, since the chief has assigned all chunks."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
     def join(self, session: Session, description: dict[str, Any]) -> None:
-        """A worker joins with its model: waits for the chief and, in other groups, for the warm start."""
+        """Let a worker join with its model, after waiting for the chief and, in other groups, for the warm start."""
         with self._changed:
             # Restarted workers wait for the chief, unless the server keeps its parameters.
             self._wait_for_chief(lambda: self._is_open and (self._settings.keeps or self._begun >= session.generation))
@@ -342,9 +349,9 @@ class ServerPair:
                 session.post({"op": "constants"}, self.rows.constants)
 
     def _wait_for_chief(self, is_ready: Callable[[], bool]) -> None:
-        """Wait with the lock held. Raises Refusal after a timeout.
+        """Wait for the chief with the lock held. Raises Refusal after a timeout.
 
-        The chief does not come if this server restarted without parameters after the chief had left.
+        The chief does not return to a server that has restarted without parameters after the chief had left.
         """
         if not self._changed.wait_for(lambda: self._ends or is_ready(), timeout=self._settings.begin_s):
             raise Refusal(
@@ -359,16 +366,18 @@ class ServerPair:
             raise Refusal(f"The model of {session.name} is not the chief's: it {difference}.")
 
     def warmed(self) -> None:
-        """Wake threads that wait for the warm start."""
+        """Wake threads that wait for the end of the warm start."""
         if self.rules.warm_start_steps:
             with self._changed:
                 self._changed.notify_all()
 
     def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int], float]:
-        """Wait for the other groups after the last step of the chief's group, at most `within_s`.
+        """Wait at most `within_s` for the other groups after the last step of the chief's group.
 
-        Returns the groups that have not left (none if this server stops), those of them that are connected, and the
-        seconds for which all of them have been away.
+        Returns:
+            The groups that have not left (none if this server stops), those of them that are connected, and the seconds
+                for
+            which all of them have been disconnected.
         """
 
         def waiting() -> list[int]:
@@ -379,7 +388,7 @@ class ServerPair:
         with self._changed:
             if self.shard is None:
                 raise Refusal(f"{self.name} has nothing yet.")
-            # Releases groups that wait for the warm start; otherwise both sides would wait forever.
+            # This releases groups that wait for the warm start; otherwise both sides would wait forever.
             self.shard.ledger.is_over = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
@@ -389,7 +398,7 @@ class ServerPair:
             away_s = min((now - self._away_since.get(group, now) for group in left), default=0.0)
             return left, [group for group in left if group in connected], away_s
 
-    # Deliveries
+    # Methods for deliveries
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -399,19 +408,20 @@ class ServerPair:
                 session.post(delivery.header, delivery.payload)
 
     def take_buffers(self, session: Session, values: torch.Tensor, *, with_push: bool) -> None:
-        """Store buffers of a group's first worker, or before the start of the chief, for all groups.
+        """Store buffers of a group's first worker, for all groups before the chief has opened the pair.
 
-        `with_push`: they become valid after the next round, else at once.
+        Args:
+            with_push: Whether the buffers become valid after the next round instead of immediately.
         """
         groups = [session.group] if self._is_open else range(self.rules.groups)
         self.rows.take_buffers(session, values, groups)
         for group in groups if not with_push else ():
             self.rows.end_round(group)
 
-    # Saving and restoring
+    # Methods for saving and restoring
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
-        """As ServerCheckpoint.write(). Raises OSError, and Refusal where there is nothing to save or no folder."""
+        """Save a part, as ServerCheckpoint.write(). Raises OSError, and Refusal if there is no state or no folder."""
         shard = self.shard
         if shard is None or self._parts is None or not self._is_open:
             raise Refusal(f"{self.name} has nothing to save, or no folder for it.")
@@ -422,7 +432,7 @@ class ServerPair:
         return {**shard.state(), "description": dict(self._description), **rows, "goodbyes": goodbyes}
 
     def restore(self, session: Session, step: int) -> bool:
-        """Restore the shard of a checkpoint; returns whether it succeeded."""
+        """Restore the shard from a checkpoint. Return whether this succeeded."""
         saved = self._parts.read(step) if self._parts is not None else None
         if saved is None or self.shard is None:
             return False
@@ -431,7 +441,7 @@ class ServerPair:
         except ValueError as error:
             print(f"torchyard: {self.name} ignores its part of step {step}: {error}", flush=True)
             return False
-        self.save_for_itself()  # a restarted server needs its optimizer's state
+        self.save_for_itself()  # A restarted server needs the state of its optimizer.
         return True
 
     def restored(self, generation: int) -> None:
@@ -444,7 +454,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Restore the newest part after a restart; returns whether there was one of this run."""
+        """Restore the newest part after a restart. Return whether this run has saved one."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

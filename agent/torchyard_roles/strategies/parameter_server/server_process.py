@@ -1,6 +1,6 @@
 """The process of a parameter server: one listener for all pairs of models and optimizers.
 
-A worker has one connection per pair, which its introduction names. The process ends when all pairs have ended.
+A worker opens one connection per pair, and its introduction names the pair. The process ends when all pairs have ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTING_S = 5.0
 
 
 class ParameterServer:
-    """One server for all pairs."""
+    """One parameter server, which serves all pairs."""
 
     def __init__(self, settings: ServerSettings, key: bytes) -> None:
         self.name = settings.name
@@ -48,7 +48,7 @@ class ParameterServer:
         self._failure: Exception | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Serve until all workers of all groups have left, or stop(); closes the listener.
+        """Serve until all workers of all groups have left, or stop() is called, and then close the listener.
 
         Raises RolesError after an error that makes the shard inconsistent.
         """
@@ -72,7 +72,7 @@ class ParameterServer:
             raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
 
     def stop(self) -> None:
-        """End serve(). Thread-safe; may be called twice."""
+        """End serve(). This method is thread-safe and may be called twice."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -82,7 +82,7 @@ class ParameterServer:
     def finish_soon(self, within_s: float) -> None:
         """End serve() when no worker is connected, at most `within_s` later.
 
-        For a signal handler; a thread waits, since the handler's own thread may hold the lock.
+        This method is called by a signal handler. A thread waits, since the thread of the handler may hold the lock.
         """
         threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
@@ -96,12 +96,12 @@ class ParameterServer:
             self.stop()
 
     def _fail(self, error: Exception) -> None:
-        """Called by a session after an error within a step; ends serve() with it."""
+        """Record an error that has occurred in a session within a step, and end serve() with it."""
         self._failure = self._failure or error
         self.stop()
 
     def figures(self) -> dict[str, float]:
-        """Metrics by the names of `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
+        """Return metrics by the names of `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
         pairs = list(self.pairs.values())
         shards = [pair.shard for pair in pairs if pair.shard is not None]
         found = {"clients": float(len(set().union(*(pair.clients for pair in pairs))))}
@@ -116,7 +116,7 @@ class ParameterServer:
         return found
 
     def traffic(self) -> int:
-        """Bytes sent and received so far."""
+        """Return the numbers of bytes sent and received so far."""
         return sum(self._connections.traffic())
 
     def save_for_itself(self) -> None:
@@ -125,7 +125,7 @@ class ParameterServer:
             pair.save_for_itself()
 
     def resume(self) -> bool:
-        """Restore the newest parts after a restart; returns whether there was one of this run. Call before serve()."""
+        """Restore the newest parts after a restart, before serve(). Return whether this run has saved any parts."""
         folder = self.settings.folder
         numbers = server_checkpoint.numbers(folder, self.name) if folder is not None else []
         resumed = [self._pair(number).resume() for number in numbers]
@@ -159,7 +159,7 @@ class ParameterServer:
         return None
 
     def _pair(self, number: int) -> ServerPair:
-        """The pair of a number, created at its first use."""
+        """Return the pair with a number, which is created at its first use."""
         with self._changed:
             pair = self.pairs.get(number)
             if pair is None:
@@ -175,7 +175,7 @@ class ParameterServer:
             return pair
 
     def _left_beside(self, number: int) -> int:
-        """Free memory for a pair, without what the first steps of other pairs will allocate, in bytes."""
+        """Return the free memory for a pair in bytes, less what the first steps of other pairs will allocate."""
         others = [pair for at, pair in list(self.pairs.items()) if at != number]
         return self.settings.available() - sum(pair.reserved for pair in others)
 
@@ -194,8 +194,8 @@ EXIT_RESERVE_S = 1.0
 def serve(environment: Environment) -> None:
     """Serve a parameter server's process until all trainers of all groups have left.
 
-    After SIGTERM it ends when no trainer is connected, since stopped trainers still finish their step and save. Raises
-    EnvironmentProblem.
+    After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step and
+    save. Raises EnvironmentProblem.
     """
     server = create_server(environment)
     place = next(place for place in environment.peers.ps if place.name == environment.replica)
@@ -208,18 +208,19 @@ def serve(environment: Environment) -> None:
     signal.signal(signal.SIGTERM, stop)
     # The connection threads sum chunks in parallel; additional torch threads would only compete with them.
     torch.set_num_threads(1)
-    gc.freeze()  # exempts torch's objects from garbage collection
+    gc.freeze()  # This exempts torch's objects from garbage collection.
     listener = tensor_connection.listen_at(place)
     try:
         with ServingReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the exit is left, with code 0
+        # Only the exit with code 0 remains, which the signal must not interrupt.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server.save_for_itself()
 
 
 def create_server(environment: Environment) -> ParameterServer:
-    """Create the server of an environment. Raises EnvironmentProblem."""
+    """Create the server that the environment describes. Raises EnvironmentProblem."""
     options = environment.options
     servers = [place.name for place in environment.peers.ps]
     if environment.replica not in servers or environment.strategy not in ("sandblaster", "downpour"):

@@ -1,7 +1,7 @@
 """A server's shard: parameters in chunks, their optimizers, and the effect of pushes.
 
-It has neither sockets nor threads: pushes go in and deliveries come out. Any thread may push; each chunk has a lock, so
-that chunks are summed in parallel.
+The shard has neither sockets nor threads: its methods take pushes and return deliveries. Any thread may push; each
+chunk has a lock, so that chunks are summed in parallel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class Shard:
-    """The chunks of one server. `options` of the optimizer, one per parameter group."""
+    """The chunks of one server.
+
+    Args:
+        options: The options of the optimizer, one entry per parameter group.
+    """
 
     def __init__(
         self,
@@ -41,9 +45,10 @@ class Shard:
         self.rules = rules
         self.ledger = Ledger(rules, len(chunks))
         self._clock = clock
-        self._lock = threading.Lock()  # of ledger, options and pool; taken after a chunk's lock
+        self._lock = threading.Lock()  # Protects ledger, options and pool, and is acquired after a chunk's lock.
         self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
-        self._options: dict[tuple[int, int], list[remote_optimizer.Arguments]] = {}  # by member
+        # The key is the member, as (group, rank).
+        self._options: dict[tuple[int, int], list[remote_optimizer.Arguments]] = {}
         self._first_options = list(options)
         self._waited: tuple[tuple[int, int], float] = ((0, 0), 0.0)
         self._saved: dict[int, dict[str, Any]] = {}
@@ -56,16 +61,16 @@ class Shard:
 
     @property
     def waited_s(self) -> float:
-        """Longest wait of the newest round for its last member, in any chunk."""
+        """The longest wait of the newest round for its last member, in any chunk, in seconds."""
         return self._waited[1]
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of its chunks."""
+        """The numbers of the shard's chunks."""
         return list(self._chunks)
 
     def enter(self, group: int, rank: int, size: int, generation: int) -> None:
-        """Add a member; the first of a new generation discards earlier pushes of its group."""
+        """Add a member. The first member of a new generation discards earlier pushes of its group."""
         with self._lock:
             newer = self.ledger.enter(group, size, generation)
             self._options.pop((group, rank), None)
@@ -77,7 +82,7 @@ class Shard:
                             del entries[key]
 
     def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
-        """A member leaves; returns the deliveries of rounds that waited only for it."""
+        """Remove a member, and return the deliveries of rounds that waited only for it."""
         with self._lock:
             self.ledger.leave(group, rank, generation)
         deliveries: list[Delivery] = []
@@ -88,19 +93,19 @@ class Shard:
         return deliveries
 
     def set_options(self, group: int, rank: int, options: list[remote_optimizer.Arguments]) -> None:
-        """Set a member's optimizer options from its next push on. A round uses those of its lowest rank."""
+        """Set a member's optimizer options from its next push on. A round uses the options of its lowest rank."""
         if len(options) < len(self._first_options):
             raise ValueError(f"{len(options)} parameter groups, but there are {len(self._first_options)}")
         with self._lock:
             self._options[group, rank] = options
 
     def expect(self, group: int, chunks: Iterable[int]) -> None:
-        """The members of a group also push these chunks from their next round on."""
+        """Add chunks that the members of a group also push from their next round on."""
         with self._lock:
             self.ledger.add(group, chunks)
 
     def add(self, chunk: Chunk, layout: Layout, options: list[remote_optimizer.Arguments]) -> bool:
-        """Add a chunk of a new parameter; returns whether it was restored from a checkpoint. Raises ValueError."""
+        """Add a chunk of a new parameter. Return whether it was restored from a checkpoint. Raises ValueError."""
         if chunk.group >= len(options):
             raise ValueError(f"a parameter of group {chunk.group}, but there are {len(options)}")
         state = ChunkState(chunk, layout, self.optimizer, options[chunk.group])
@@ -108,18 +113,19 @@ class Shard:
         if saved is not None:
             state.load(saved)
         with self._lock:
-            self._chunks = {**self._chunks, chunk.number: state}  # other threads may iterate over it
+            # The dictionary is replaced because other threads may be iterating over it.
+            self._chunks = {**self._chunks, chunk.number: state}
         return saved is not None
 
-    # Pushes and pulls
+    # Methods for pushes and pulls
 
     def expects(self, push: Push) -> bool:
-        """Whether the gradient would count; otherwise it is discarded while it is received."""
+        """Return whether the gradient of a push would count. The caller discards any other gradient on receipt."""
         with self._lock:
             return self.ledger.round_for(push) is not None
 
     def buffer(self, chunk: int) -> torch.Tensor:
-        """A tensor to receive the chunk's gradient into, for push(). Raises KeyError for an unknown chunk."""
+        """Return a tensor into which the chunk's gradient can be received. Raises KeyError for an unknown chunk."""
         state = self._chunks[chunk]
         with self._lock:
             kept = self._pool.get((state.chunk.elements, state.parameters.dtype))
@@ -128,10 +134,14 @@ class Shard:
         return torch.empty_like(state.parameters)
 
     def push(self, push: Push, gradient: torch.Tensor | None) -> list[Delivery]:
-        """Add one chunk of a member's push; `gradient` is 1-D, or None for a void or bare push.
+        """Add one chunk of a member's push. `gradient` is 1-D, or None for a void or bare push.
 
-        Returns deliveries to the whole group after the last contribution, to the member if it is late, else none.
-        Raises KeyError for an unknown chunk.
+        Returns:
+            Deliveries to the whole group after the last contribution, to the member alone if its push is late, else
+                none.
+
+        Raises:
+            KeyError: The chunk is unknown.
         """
         state = self._chunks[push.chunk]
         now = self._clock()
@@ -147,12 +157,12 @@ class Shard:
                 total = state.sums[key] = Sum(one)
             if any(each.push.rank == push.rank for each in total.arrived):
                 self._give_back(gradient)
-                return []  # a duplicate
+                return []  # The contribution of this member has been counted already.
             self._add(total, Contribution(push, gradient, now))
             return self._complete_if_all_there(state, key)
 
     def pull(self, group: int, rank: int, chunk: int) -> Delivery:
-        """A delivery of the newest parameters of a chunk to one member."""
+        """Return a delivery of a chunk's newest parameters to one member."""
         state = self._chunks[chunk]
         with state.lock:
             with self._lock:
@@ -168,10 +178,10 @@ class Shard:
             state.reset_optimizer()
 
     def set(self, chunk: int, values: torch.Tensor, group: int, number: int | None) -> None:
-        """Set parameters that the script has changed; the optimizer's state is kept.
+        """Set parameters that the script has changed, and keep the optimizer's state.
 
-        They are set at once if `number` is None, else when that round of the group is complete, since a slow member may
-        still pull the old ones.
+        The parameters are set immediately if `number` is None, else when that round of the group is complete, since a
+        slow member may still pull the old ones.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -185,7 +195,7 @@ class Shard:
     def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
         if not self.rules.in_rank_order or self.rules.backup_workers:
-            # With backup workers the members are determined later: summed in _complete_if_all_there().
+            # With backup workers the members are known only later, so _complete_if_all_there() sums their gradients.
             if self.rules.in_rank_order:
                 total.waiting[contribution.push.rank] = contribution
             else:
@@ -243,14 +253,14 @@ class Shard:
         return self._step(state, total, 1.0)
 
     def _clip(self, total: Sum) -> None:
-        """Clip the elements of the mean gradient, by limits of the sum."""
+        """Clip the elements of the mean gradient, by limiting the elements of the sum."""
         clip = total.arrived[0].push.clip
         if clip is not None and total.total is not None:
             bound = clip * sum(not each.push.void for each in total.arrived)
             total.total.clamp_(-bound, bound)
 
     def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
-        """Hold the sum, and report the squared norm of the mean gradient, in double precision."""
+        """Hold the sum, and report the squared norm of the mean gradient, computed in double precision."""
         total.is_held = True
         counted = sum(not each.push.void for each in total.arrived)
         if total.total is not None:
@@ -265,10 +275,10 @@ class Shard:
         ]
 
     def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
-        """Step with a held sum times `factor`, on the request of a member.
+        """Step with a held sum times `factor`, at the request of a member.
 
-        All members compute the same factor; that of the first request is used. Each member gets the new parameters
-        after its own request.
+        All members compute the same factor, and the factor of the first request is used. Each member receives the new
+        parameters after its own request.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -339,10 +349,10 @@ class Shard:
                 if len(kept) < POOLED:
                     kept.append(buffer)
 
-    # Saving and restoring
+    # Methods for saving and restoring
 
     def state(self) -> dict[str, Any]:
-        """A copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).
+        """Return a copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).
 
         Each chunk is consistent. With asynchronous groups, chunks may be from different rounds.
         """
@@ -364,7 +374,11 @@ class Shard:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore a state(). Raises ValueError, without changes, for the state of another shard."""
+        """Restore the state that state() has returned.
+
+        Raises:
+            ValueError: The state belongs to another shard. The shard is then unchanged.
+        """
         try:
             chunks = saved["chunks"]
             first = {number for number in chunks if number < ADDED}

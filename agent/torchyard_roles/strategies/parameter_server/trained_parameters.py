@@ -1,4 +1,4 @@
-"""The parameters of a pair that servers train, in the order of its layout; it grows when the script adds parameters."""
+"""The parameters of a pair that servers train, in the order of its layout, with those that the script adds later."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torchyard_roles.strategies.parameter_server import remote_optimizer
 
 
 class TrainedParameters:
-    """The parameters of one worker's pair.
+    """The parameters of one worker's pair. The constructor raises UsageProblem if servers cannot train them.
 
-    `elsewhere` returns the IDs of the other pairs' parameters. Raises UsageProblem if servers cannot train them.
+    Args:
+        elsewhere: Returns the IDs of the other pairs' parameters.
     """
 
     def __init__(
@@ -33,9 +34,9 @@ class TrainedParameters:
         self._check_apart(self.layout.entries, self.parameters)
 
     def add_new(self) -> list[Entry]:
-        """Add parameters that were unfrozen or added to the optimizer since the last call.
+        """Add parameters that were unfrozen or added to the optimizer since the last call, and return their entries.
 
-        Raises UsageProblem for a parameter that was removed from the optimizer.
+        Raises UsageProblem if a parameter was removed from the optimizer.
         """
         ids = self._ids()
         if ids == self._seen:
@@ -61,7 +62,7 @@ class TrainedParameters:
         return entries
 
     def chunks_of(self, new: Sequence[Entry], servers: int, chunk_bytes: int | None) -> list[list[Chunk]]:
-        """The chunks of the entries that add_new() returned, by server."""
+        """Return the chunks of the entries that add_new() has returned, by server."""
         chunks: list[list[Chunk]] = [[] for _ in range(servers)]
         for number, entry in enumerate(new, len(self.parameters) - len(new)):
             for chunk in added_chunks(entry, servers, chunk_bytes, whole=self.layout.whole_parameters):
@@ -70,7 +71,7 @@ class TrainedParameters:
         return chunks
 
     def _ids(self) -> list[list[tuple[int, bool]]]:
-        """(ID, requires_grad) of the parameters of each group of the optimizer."""
+        """Return (ID, requires_grad) of each parameter, by group of the optimizer."""
         return [[(id(each), each.requires_grad) for each in group["params"]] for group in self._optimizer.param_groups]
 
     def _check_apart(self, entries: Sequence[Entry], parameters: Sequence[torch.nn.Parameter]) -> None:

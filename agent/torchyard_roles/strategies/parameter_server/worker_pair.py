@@ -1,4 +1,4 @@
-"""One pair of model and optimizer on a worker: the exchange with all servers in its step()."""
+"""One pair of model and optimizer on a worker, whose step() makes an exchange with all servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ MEET_S = 120.0
 class WorkerPair:
     """The pair `number` of one worker, with a link to each server.
 
-    `overlaps`: whether an exchange overlaps with the next step. Default: with several asynchronous groups.
+    Args:
+        overlaps: Whether an exchange overlaps with the next step. By default this is so with several asynchronous
+            groups.
     """
 
     def __init__(
@@ -109,8 +111,11 @@ class WorkerPair:
     ) -> None:
         """Begin on the servers, or join after the chief has begun, and replace the optimizer's step().
 
-        `elsewhere` returns the IDs of the other pairs' parameters, which may be part of the model. Raises UsageProblem
-        if the servers cannot serve this pair.
+        Args:
+            elsewhere: Returns the IDs of the other pairs' parameters, which may be part of the model.
+
+        Raises:
+            UsageProblem: The servers cannot serve this pair.
         """
         trained = self._trained = TrainedParameters(model, optimizer, elsewhere, self._environment.strategy)
         self._optimizer = optimizer
@@ -161,7 +166,7 @@ class WorkerPair:
         self._stepped_at = time.monotonic()
 
     def _enter(self, link: ServerLink) -> None:
-        """Begin on a server as the chief, or join."""
+        """Begin on a server as the chief, or join as another worker."""
         if not self._is_chief:
             link.command({"op": "join"}, self._description)
             return
@@ -180,7 +185,7 @@ class WorkerPair:
             for name, values in self._replicated.packed():
                 link.tell({"op": name}, values)
 
-    # Step
+    # Methods for the step
 
     def _step(self) -> None:
         began = time.monotonic()
@@ -197,7 +202,7 @@ class WorkerPair:
             self.spent[name] += self.times[name]
 
     def _push_and_pull(self) -> float:
-        """The exchange of a step; returns the seconds that servers waited."""
+        """Exchange gradients and parameters in a step. Return the seconds for which the servers waited."""
         self._check_guard()
         clip = self._clipped.take_limit()
         changed = self._changes()
@@ -224,7 +229,7 @@ class WorkerPair:
             self._guard.check(self._installed.changed, may_be_unscaled=clips)
 
     def _end_last(self) -> float:
-        """Finish the exchange of the previous step; returns the seconds that servers waited."""
+        """Finish the exchange of the previous step. Return the seconds for which the servers waited."""
         for link in self._links:
             link.note_gradients()
         waited = self._finish()
@@ -234,7 +239,7 @@ class WorkerPair:
     def _add_parameters(self) -> None:
         """Add parameters that were unfrozen or added to the optimizer since the last step, on all workers.
 
-        The first worker of the first group that adds them sends the values to the servers.
+        The first worker of the first group that adds such parameters sends their values to the servers.
         """
         new = self._trained.add_new()
         if not new:
@@ -248,7 +253,11 @@ class WorkerPair:
         self._note()
 
     def _add(self, link: ServerLink, entries: list[Entry], *, compares: bool) -> None:
-        """Send added parameters to a server. `compares`: they are untrained, and must be equal on all workers."""
+        """Send added parameters to a server.
+
+        Args:
+            compares: Whether the parameters are untrained, so that their values must be equal on all workers.
+        """
         layout = Layout(tuple(entries), self._trained.layout.whole_parameters)
         chunks = {chunk.number: chunk for chunk in link.chunks if chunk.number >= ADDED}
         names = {entry.name for entry in entries} if compares else set()
@@ -267,10 +276,10 @@ class WorkerPair:
         if numbers:
             link.command({"op": "added", "chunks": numbers})
 
-    # Changes by the script
+    # Methods for changes by the script
 
     def _changes(self) -> dict[int, int]:
-        """Checksums of the chunks that the script has changed since the last step, by number.
+        """Return the checksums of the chunks that the script has changed since the last step, by number.
 
         All workers of a synchronous group must make equal changes. The first worker sends the new values before its
         push, and the servers compare the checksums in all pushes of the round. Raises UsageProblem if the strategy does
@@ -294,8 +303,10 @@ class WorkerPair:
         }
 
     def flush(self, steps: int) -> None:
-        """Push pending gradients after `steps` steps of this pair. All members of a group push, even without gradients,
-        since a round has one push of each."""
+        """Push pending gradients after `steps` steps of this pair.
+
+        All members of a group push, even without gradients, since a round contains one push of each member.
+        """
         if self._push_every == 1 or steps <= self._flushed or steps % self._push_every == 0:
             return
         self._flushed = steps
@@ -305,15 +316,18 @@ class WorkerPair:
             self._finish()
 
     def hold(self) -> None:
-        """Push the gradients, which the servers sum and hold, and request their norm. Raises UsageProblem if an
-        exchange is held already."""
+        """Push the gradients, which the servers sum and hold, and request their norm.
+
+        Raises UsageProblem if an exchange is held already.
+        """
         self._check_not_held()
         self._installed.check()
         self._check_guard(clips=True)
         clip = self._clipped.take_limit()
         changed = self._changes()
         self._end_last()
-        self._is_void = not self._gradients.are_finite()  # handled in the step, which knows about a GradScaler
+        # Gradients that are not finite are handled in the step, where the state of a GradScaler is known.
+        self._is_void = not self._gradients.are_finite()
         gradients = self._gradients.now(void=self._is_void)
         self._begin(gradients, pushes=True, pulls=True, void=self._is_void, hold=True, changed=changed, clip=clip)
         self._clipped.mark()
@@ -328,7 +342,7 @@ class WorkerPair:
             )
 
     def square(self) -> float:
-        """The squared norm of the held mean gradient."""
+        """Return the squared norm of the held mean gradient."""
         completion, self._exchange = self._exchange, None
         assert completion is not None
         completion.wait()
@@ -341,7 +355,7 @@ class WorkerPair:
         return square
 
     def scale(self, factor: float, *, took_s: float) -> None:
-        """Set the factor for the held gradients. `took_s`: the seconds of clip_gradients()."""
+        """Set the factor for the held gradients. `took_s` is the duration of clip_gradients() in seconds."""
         self._factor = factor
         self._clipped_s = took_s
 
@@ -351,7 +365,7 @@ class WorkerPair:
         return self._held is not None and self._is_void
 
     def clip_values(self, value: float) -> None:
-        """Let the servers clip each element of the mean gradient in the next step."""
+        """Have the servers clip each element of the mean gradient in the next step."""
         self._check_not_held()
         self._clipped.limit(value)
 
@@ -361,11 +375,11 @@ class WorkerPair:
             self._guard.allow()
 
     def _step_held(self) -> float:
-        """Let the servers step with the held sums; returns the seconds that servers waited."""
+        """Have the servers step with the held sums. Return the seconds for which the servers waited."""
         self._held = None
         self._clipped.check()
         if self._is_void:
-            self._gradients.prepare_void(self.steps)  # raises with the parameter's name
+            self._gradients.prepare_void(self.steps)  # This call raises an error that names the parameter.
         changed = self._installed.changed()
         if changed:
             raise UsageProblem(
@@ -412,7 +426,10 @@ class WorkerPair:
         self._exchange = self._servers.begin(exchange)
 
     def _finish(self) -> float:
-        """Finish the current exchange, if any, and install its parameters; returns the seconds that servers waited."""
+        """Finish the exchange in progress, if any, and install its parameters.
+
+        Return the seconds for which the servers waited.
+        """
         if self._exchange is None:
             return 0.0
         completion, self._exchange = self._exchange, None
@@ -423,25 +440,25 @@ class WorkerPair:
         return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
 
     def pull(self) -> None:
-        """Pull and install the newest parameters."""
+        """Receive and install the newest parameters."""
         self._staging.fence()
         self._servers.pull()
         self._replicated.install()
         self._note()
 
     def _note(self) -> None:
-        """Note that the parameters were installed from the servers."""
+        """Record that the current parameters were installed from the servers."""
         self._installed.note()
         if self._guard is not None:
             self._guard.installed()
 
     def _send_updates(self) -> None:
-        """Send changed optimizer options, and changed buffers of a group's first worker."""
+        """Send changed optimizer options, and the changed buffers of a group's first worker."""
         options = remote_optimizer.arguments(self._optimizer)
         changed, self._sent_options = options != self._sent_options, options
         buffers = self._replicated.changed_buffers()
         for link in self._links:
-            with suppress(PeerLost):  # the exchange that follows handles the loss
+            with suppress(PeerLost):  # The following exchange handles the loss.
                 if changed:
                     link.tell({"op": "options"}, messages.text_of(options))
                 if link is self._row_link and buffers is not None:
@@ -449,7 +466,7 @@ class WorkerPair:
                     self._replicated.sent_buffers = buffers
 
     def _reenter(self, link: ServerLink) -> None:
-        """Join a restarted server; the chief begins again on one without parameters."""
+        """Join a restarted server. The chief begins again on a server without parameters."""
         if link is self._row_link:
             self._replicated.sent_buffers = None
         if self._is_chief and not link.is_ready:
@@ -460,7 +477,7 @@ class WorkerPair:
         if self._trained.added:
             self._add(link, self._trained.added, compares=False)
 
-    # Checkpoints and the end
+    # Methods for checkpoints and the end
 
     def save(self, folder: Path, step: int) -> None:
         changed = self._changes()
@@ -475,7 +492,7 @@ class WorkerPair:
             self.pull()
 
     def restore(self, step: int) -> None:
-        """Restore the servers' parts of a checkpoint, once."""
+        """Restore the servers' parts of a checkpoint, if this has not been done."""
         if self._is_restored:
             return
         self._is_restored = True
@@ -511,7 +528,7 @@ class WorkerPair:
         return self._is_chief and (self._has_others or self._push_every > 1 or self._pull_every > 1)
 
     def finish(self) -> None:
-        """The last exchange, including pending gradients."""
+        """Make the last exchange, which includes pending gradients."""
         changed = [self._trained.names[number] for number in self._installed.changed()]
         if changed and not self.steps and (self._has_others or self._environment.group_size > 1):
             raise UsageProblem(
@@ -531,7 +548,7 @@ class WorkerPair:
         self.flush(self.steps)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """As Servers.wait_for_other_groups()."""
+        """Wait for the other groups, as Servers.wait_for_other_groups()."""
         self._servers.wait_for_other_groups(logs=logs)
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""The server's side of one worker's connection: executes its requests and sends deliveries."""
+"""The server's side of one worker's connection, which executes the worker's requests and sends deliveries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REST_S = 60.0
 
 
 class Server(Protocol):
-    """The pair that a session belongs to, on the same server."""
+    """The interface of a pair on the server for its sessions."""
 
     name: str
     shard: Shard | None
@@ -48,7 +48,7 @@ class Server(Protocol):
 
 
 class Session:
-    """One worker's connection. Its thread receives, and never waits for sending."""
+    """The connection of one worker. Its thread receives messages, and never waits for sending."""
 
     def __init__(
         self, server: Server, connection: Connection, group: int, rank: int, size: int, generation: int
@@ -73,11 +73,11 @@ class Session:
         return self._connection.host
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Queue a message. The payload must not change afterwards."""
+        """Queue a message for sending. The payload must not change afterwards."""
         self._connection.post(header, payload)
 
     def cut(self) -> None:
-        """Send queued messages and shut the connection down; its thread closes it."""
+        """Send the queued messages and shut the connection down, which the session's thread closes."""
         self._connection.flush(2)
         self._connection.cut()
 
@@ -93,7 +93,8 @@ class Session:
             message = f"torchyard: {self._server.name} closes the connection to {self.name}: {error}"
             print(message, file=sys.stderr, flush=True)
             self._server.lost(self, PeerLost(self.name, self.host, f"it sent what cannot be ({error})"))
-        except Exception as error:  # for example out of memory: the shard may be inconsistent
+        except Exception as error:
+            # After such an error, for example for lack of memory, the shard may be inconsistent.
             self._server.fail(error)
         self.cut()
         self._connection.close()
@@ -110,7 +111,7 @@ class Session:
             self._command(op, header)
 
     def _scale(self, number: int, factor: float) -> None:
-        """Step held sums chunk by chunk, so that sending overlaps with computing."""
+        """Step with the held sums chunk by chunk, so that sending overlaps with computing."""
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
             self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))
@@ -131,7 +132,8 @@ class Session:
             raise ValueError("a push without gradients has none behind it")
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
-        if any(one.header.get("outcome") != LATE for one in deliveries):  # the group's round is complete
+        if any(one.header.get("outcome") != LATE for one in deliveries):
+            # Deliveries other than late ones show that the group's round is complete.
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:
@@ -195,7 +197,7 @@ class Session:
             self._connection.receive_into(values)
             if op == "buffers":
                 server.take_buffers(self, values, with_push=bool(header.get("with_push")))
-            else:  # from the chief, before open()
+            else:  # The chief sends the frozen parameters before open().
                 server.rows.constants = values
         elif op == "save":
             server.save(int(header["step"]), [int(step) for step in header.get("kept", ())])

@@ -1,1 +1,1 @@
-"""Reduction servers: reducers sum the gradients of the hosts."""
+"""The strategy reduction_server: reducers sum the gradients of all hosts."""

@@ -1,4 +1,4 @@
-"""The sum of one chunk over all ranks, and the buffers that parts and sums are kept in."""
+"""The sum of one chunk over all ranks, and the buffers for parts and sums."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ Deliver = Callable[[At, torch.Tensor, float], None]
 
 
 class Part(NamedTuple):
-    """A rank's contribution to a chunk. `owned`: from the reducer's PartMemory."""
+    """A rank's contribution to a chunk.
+
+    Attributes:
+        owned: Whether the values are in a buffer of the reducer's PartMemory.
+    """
 
     values: torch.Tensor
     owned: bool
 
 
 class PartMemory:
-    """A pool of buffers for parts and sums, since fresh pages cost more time than receiving into them."""
+    """A pool of buffers for parts and sums, since allocating new pages costs more time than receiving into them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +47,7 @@ class PartMemory:
                 self._spare.setdefault((part.values.nbytes, part.values.dtype), []).append(part.values)
 
     def give_back_all(self, sums: list[ChunkSum]) -> None:
-        """Return the sums of a finished step, and drop buffers of sizes that it did not need."""
+        """Put the sums of a finished step back into the pool, and drop buffers of sizes that the step did not need."""
         with self._lock:
             self._spare = {kind: self._spare.get(kind, []) for kind in {(each.size, each.dtype) for each in sums}}
             for each in sums:
@@ -52,7 +56,7 @@ class PartMemory:
 
 
 class ChunkSum:
-    """The sum of one chunk in progress. Use it with `lock` held."""
+    """The sum of one chunk in progress. Callers of its methods must hold `lock`."""
 
     __slots__ = ("arrived", "dtype", "early", "lock", "next_rank", "result", "size", "takers", "total")
 
@@ -62,7 +66,8 @@ class ChunkSum:
         self.lock = threading.Lock()
         self.total: torch.Tensor | None = None
         self.next_rank = 0
-        self.early: dict[int, Part] = {}  # in rank order: parts that arrived before their turn
+        # Parts that arrived before those of lower ranks, if the sum is made in rank order.
+        self.early: dict[int, Part] = {}
         self.arrived: dict[int, float] = {}
         self.takers: dict[int, list[Deliver]] = {}
         self.result: torch.Tensor | None = None
@@ -89,7 +94,7 @@ class ChunkSum:
             self.total = memory.take(self.size, self.dtype).copy_(part.values)
 
     def finish(self) -> torch.Tensor:
-        """The sum of all parts."""
+        """Return the sum of all parts."""
         assert self.total is not None
         self.result = self.total.to(self.dtype) if self.dtype in WIDER else self.total
         self.total = None

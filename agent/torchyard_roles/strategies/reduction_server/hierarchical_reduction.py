@@ -1,14 +1,14 @@
-"""Averages of gradient buckets in three stages: inside a host, between hosts through reducers, and back.
+"""Averages of gradient buckets in three stages: within a host, between hosts through reducers, and within a host again.
 
     every rank    reduce to the host's first rank (NCCL for GPUs, else gloo)
     first rank    copy to pinned memory, exchange, copy back
     every rank    broadcast from the first rank
 
-The stages work on different buckets at the same time, each in the order of buckets. With one rank per host only the
-second stage is needed, and with CPU tensors no copies.
+The stages process different buckets at the same time, each stage in the order of buckets. With one rank per host only
+the second stage is needed, and CPU tensors need no copies.
 
-On GPUs outgoing and incoming work have separate streams. In one stream a reduction could wait for the broadcast of an
-earlier bucket on one rank, and that broadcast for the reduction on another rank: a deadlock.
+On GPUs, outgoing and incoming work have separate streams. In a single stream, a reduction could wait for the broadcast
+of an earlier bucket on one rank, and that broadcast for the reduction on another rank: a deadlock.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from torchyard_roles.strategies.reduction_server.reducer_client import ReduceCli
 class LocalGroups:
     """Process groups of the ranks on this host, created by all ranks of the world.
 
-    There are two groups, so that the broadcast of one bucket does not wait for the reduction of the next. `counts` has
-    the number of ranks of each host, in rank order.
+    There are two groups, so that the broadcast of one bucket does not wait for the reduction of the next.
+
+    Args:
+        counts: The number of ranks of each host, in rank order.
     """
 
     def __init__(self, counts: Sequence[int], rank: int) -> None:
@@ -54,7 +56,7 @@ class LocalGroups:
 
 
 def first_of_host(counts: Sequence[int], rank: int) -> int:
-    """The first rank on the host of `rank`; `counts` as in LocalGroups."""
+    """Return the first rank on the host of `rank`. `counts` is as for LocalGroups."""
     start = 0
     for count in counts:
         if rank < start + count:
@@ -66,19 +68,23 @@ def first_of_host(counts: Sequence[int], rank: int) -> int:
 @dataclass
 class _Bucket:
     flat: torch.Tensor
-    number: tuple[int, int]  # step, index
-    future: Any  # torch.futures.Future
+    number: tuple[int, int]  # The step, and the index of the bucket.
+    future: Any  # This future is a torch.futures.Future.
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
-    reduced: Any = None  # the Work of the reduction inside the host
-    gone_out: Any = None  # torch.cuda.Event: outgoing work has finished with `flat`
+    reduced: Any = None  # The Work object of the reduction within the host.
+    gone_out: Any = None  # A torch.cuda.Event, recorded when outgoing work no longer uses `flat`.
 
 
 class HierarchicalReduction:
     """The exchange of one section's buckets.
 
-    `client` is None except on the first rank of a host. `failure` is the error that ended the exchange; buckets then
-    come back unchanged, so callers must check it before they use a bucket.
+    Args:
+        client: The client of the reducers on the first rank of a host, None on other ranks.
+
+    Attributes:
+        failure: The error that has ended the exchange. Buckets are then returned unchanged, so callers must check this
+            attribute before they use a bucket.
     """
 
     def __init__(self, client: ReduceClient | None, groups: LocalGroups, device: torch.device) -> None:
@@ -103,7 +109,7 @@ class HierarchicalReduction:
         return self._groups.size == 1 and self._device.type == "cpu"
 
     def average(self, flat: torch.Tensor, step: int, index: int) -> Any:
-        """A torch future of `flat`, which then holds the mean over all ranks of the world."""
+        """Begin to average `flat` over all ranks of the world. Return a torch future whose result is `flat`."""
         future = torch.futures.Future(devices=[] if self._device.type == "cpu" else [self._device])
         bucket = _Bucket(flat, (step, index), future)
         if self.failure is not None:
@@ -121,7 +127,7 @@ class HierarchicalReduction:
         return future
 
     def close(self) -> None:
-        """End the threads. There must be no bucket in progress."""
+        """End the threads. No bucket may be in progress."""
         self._outward.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
@@ -154,12 +160,13 @@ class HierarchicalReduction:
                 return
             with _on(self._incoming):
                 self._attempt(self._broadcast, bucket)
-                bucket.future.set_result(bucket.flat)  # on a GPU: when this stream reaches this point
+                # On a GPU, the future is complete when this stream reaches this point.
+                bucket.future.set_result(bucket.flat)
 
     def _attempt(self, work: Callable[[_Bucket], None], bucket: _Bucket) -> None:
         try:
             work(bucket)
-        except (RolesError, RuntimeError) as error:  # torch.distributed raises RuntimeError for a lost rank
+        except (RolesError, RuntimeError) as error:  # torch.distributed raises RuntimeError for a lost rank.
             self._fail(error)
 
     def _exchange(self, bucket: _Bucket) -> None:
@@ -179,7 +186,7 @@ class HierarchicalReduction:
         bucket.exchanged = self._client.reduce(bucket.host, *bucket.number)
 
     def _broadcast(self, bucket: _Bucket) -> None:
-        """Broadcast inside the host; also after a failure, since the other ranks wait for it."""
+        """Broadcast a bucket within the host, even after a failure, since the other ranks wait for the broadcast."""
         error = bucket.exchanged.exception() if bucket.exchanged is not None else None
         if error is not None:
             self._fail(error)
@@ -191,7 +198,7 @@ class HierarchicalReduction:
             dist.broadcast(bucket.flat, self._groups.first, group=self._groups.from_first)
 
     def _pinned_for(self, bucket: _Bucket) -> torch.Tensor:
-        """Pinned memory for this bucket, reused in every step."""
+        """Return the pinned memory for this bucket, which is reused in every step."""
         key = (bucket.number[1], bucket.flat.numel(), bucket.flat.dtype)
         if key not in self._pinned:
             self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, pin_memory=True)
@@ -199,5 +206,5 @@ class HierarchicalReduction:
 
 
 def _on(stream: Any) -> Any:
-    """A context for GPU work in a stream; None on the CPU."""
+    """Return a context for GPU work in a stream, or an empty context on the CPU (None)."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)

@@ -1,11 +1,11 @@
 """A reducer: receives each chunk from every rank and returns the sum when the last part has arrived.
 
-It keeps no state beyond a step, so a lost reducer can be replaced at the same address: clients send the unfinished step
-again (`reducer_client`). Any process may host one.
+A reducer keeps no state beyond a step, so a lost reducer can be replaced at the same address: clients send the
+unfinished step again (`reducer_client`). Any process may host a reducer.
 
-The header of a chunk has its (step, bucket, number) as "chunk". After a replacement, "done" marks a chunk whose sender
-has the sum already and sends it for the other ranks: in rank order its own part, since the same order gives the same
-bits, else the sum itself, marked "final".
+The header of a chunk contains its (step, bucket, number) as "chunk". After a replacement, "done" marks a chunk whose
+sender already has the sum and sends the chunk for the other ranks: in rank order its own part, since the same order
+gives the same bits, else the sum itself, marked "final".
 
 One thread receives from all ranks, adds, and sends complete sums. With a thread per connection, half of the time was
 spent on waiting for the GIL.
@@ -47,7 +47,7 @@ EXIT_RESERVE_S = 1.0
 
 
 class Terms(NamedTuple):
-    """The terms that must be equal on all ranks of a generation."""
+    """The parameters of the exchange that must be equal on all ranks of a generation."""
 
     generation: int
     world: int
@@ -62,17 +62,18 @@ class _Round:
         self.terms = terms
         self.sums: dict[At, ChunkSum] = {}
         self.links: dict[int, _Link] = {}
-        self.step = -1  # of the newest complete chunk; older steps are done on all ranks
-        self.waited = (-1, 0.0)  # (step, longest time between the first and the last part of a chunk)
+        self.step = -1  # The step of the newest complete chunk; all ranks have finished earlier steps.
+        # The step, and the longest time between the first and the last part of one of its chunks.
+        self.waited = (-1, 0.0)
 
     @property
     def all_left(self) -> bool:
-        """Whether all ranks have connected and disconnected in order. Call with the reducer's lock held."""
+        """Whether all ranks have connected and disconnected properly. The caller must hold the reducer's lock."""
         return len(self.links) == self.terms.world and all(link.said_bye for link in self.links.values())
 
 
 class _Incoming(NamedTuple):
-    """A chunk that is being received."""
+    """A chunk whose payload is being received."""
 
     chunk: ChunkSum
     at: At
@@ -82,7 +83,7 @@ class _Incoming(NamedTuple):
 
 
 class _Link:
-    """The connection of a rank."""
+    """The reducer's connection to one rank."""
 
     def __init__(self, connection: Connection, rank: int) -> None:
         self.connection = connection
@@ -94,12 +95,12 @@ class _Link:
         self.connection.post({"chunk": at, "wait": round(waited_s, 6)}, result)
 
     def acknowledge(self, at: At) -> None:
-        """Return the credit of a chunk to a rank that has the sum already."""
+        """Return the credit of a chunk to a rank that already has the sum."""
         self.connection.post({"chunk": at})
 
 
 class Reducer:
-    """Sums chunks for all ranks that have the key. close() closes `listener`."""
+    """A server that sums chunks for all ranks that have the key. close() closes `listener`."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str = "reducer-0") -> None:
         self.name = name
@@ -117,12 +118,12 @@ class Reducer:
         self._closed = False
 
     def start(self) -> Reducer:
-        """Serve in background threads until close()."""
+        """Serve in background threads until close() is called."""
         self._spawn(self.serve_forever, "accept")
         return self
 
     def serve_forever(self) -> None:
-        """Accept ranks until close()."""
+        """Accept connections of ranks until close() is called."""
         while not self._closed:
             try:
                 sock = self._admission.accept()
@@ -130,7 +131,7 @@ class Reducer:
                 return
             if sock is None:
                 continue
-            # A thread for each handshake, so that a silent caller does not delay others.
+            # Each handshake has its own thread, so that a silent client does not delay other clients.
             self._spawn(partial(self._serve, sock), "peer")
 
     def close(self) -> None:
@@ -139,12 +140,13 @@ class Reducer:
             self._closed = True
             self._left.notify_all()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            self._listener.shutdown(socket.SHUT_RDWR)  # The shutdown of the listener wakes the thread in accept().
         self._listener.close()
         self._connections.close()
-        self._wake_sender.close()  # wakes the thread that receives
+        self._wake_sender.close()  # Closing this socket wakes the receiving thread.
         deadline = time.monotonic() + 5
-        for thread in self._others():  # the receiving thread first, since it starts those that end connections
+        for thread in self._others():
+            # The receiving thread is joined first, since it starts the threads that end connections.
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         for thread in self._others():
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
@@ -155,7 +157,7 @@ class Reducer:
         return [each for each in self._threads if each.is_alive() and each is not threading.current_thread()]
 
     def finish(self, within_s: float) -> None:
-        """close() when no rank is connected any more, so that all have their last sums, at most `within_s` later."""
+        """Close when no rank is connected, and thus all ranks have their last sums, at most `within_s` later."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if not self._connections:
@@ -164,21 +166,21 @@ class Reducer:
         self.close()
 
     def serve_until_all_left(self) -> None:
-        """Serve until every rank of the newest generation has disconnected in order, or until close()."""
+        """Serve until every rank of the newest generation has disconnected properly, or close() is called."""
         self.start()
         with self._left:
             self._left.wait_for(lambda: self._closed or (self._round is not None and self._round.all_left))
         self.close()
 
     def finish_soon(self, within_s: float) -> None:
-        """finish() in a thread, for a signal handler."""
+        """Run finish() in a thread, for a signal handler."""
         threading.Thread(target=self.finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def contribute(self, terms: Terms, rank: int, at: At, part: torch.Tensor, deliver: Deliver) -> None:
-        """Add the part (1-D) of a local rank to a chunk; the thread that completes the sum calls `deliver`.
+        """Add the part (1-D) of a local rank to a chunk. The thread that completes the sum calls `deliver`.
 
         The part must not change until then. The sum is valid until the rank's first part of the next step. Raises
-        ProtocolError if terms, size or dtype differ from those of other ranks.
+        ProtocolError if the terms, size or dtype differ from those of other ranks.
         """
         current = self._join(terms, rank)
         chunk = self._sum(current, at, part.nbytes, part.dtype, rank)
@@ -187,14 +189,18 @@ class Reducer:
     def _add(
         self, current: _Round, chunk: ChunkSum, rank: int, at: At, part: Part, deliver: Deliver, *, final: bool = False
     ) -> None:
-        """Add a part to a chunk. `final`: the part is the sum, for ranks that lack it."""
+        """Add a part to a chunk.
+
+        Args:
+            final: Whether the part is the complete sum, for ranks that lack it.
+        """
         world = current.terms.world
         now = time.monotonic()
         with chunk.lock:
-            again = rank in chunk.arrived  # over a new connection to the same reducer
+            again = rank in chunk.arrived  # The rank may send the part again over a new connection to the same reducer.
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            # A list, since parts of a rank's old connection may be handled after those of its new one.
+            # This is a list because parts of a rank's old connection may be handled after those of its new connection.
             chunk.takers.setdefault(rank, []).append(deliver)
             result = chunk.result
             if result is not None or (again and not final):
@@ -218,19 +224,19 @@ class Reducer:
             if step >= newest:
                 current.waited = step, max(waited_s, before) if step == newest else waited_s
             if complete and step > current.step:
-                # All ranks have begun this step, so older steps are done on all of them.
+                # All ranks have begun this step, so they have finished all earlier steps.
                 current.step = step
                 self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
     def figures(self) -> dict[str, float]:
-        """Metrics by the names of `metrics_report.METRICS`."""
+        """Return metrics by the names of `metrics_report.METRICS`."""
         found = {"clients": float(len(self._connections))}
         if self._round is not None:
             found["wait_s"] = self._round.waited[1]
         return found
 
     def traffic(self) -> int:
-        """Bytes sent and received so far."""
+        """Return the number of bytes sent and received so far."""
         return sum(self._connections.traffic())
 
     def _join(self, terms: Terms, rank: int) -> _Round:
@@ -265,7 +271,7 @@ class Reducer:
         return chunk
 
     def _serve(self, sock: socket.socket) -> None:
-        """Authenticate a caller, and pass its connection to the receiving thread."""
+        """Authenticate a client, and pass its connection to the receiving thread."""
         admitted = self._admission.authenticate(sock)
         if admitted is None:
             return
@@ -295,7 +301,7 @@ class Reducer:
             before = current.links.get(rank)
             current.links[rank] = link
         if before is not None:
-            before.connection.cut()  # the rank has reconnected
+            before.connection.cut()  # The rank has reconnected, so its earlier connection is closed.
         connection.answer({"name": self.name})
         return link, current
 
@@ -314,12 +320,13 @@ class Reducer:
         connection.close()
 
     def _receive_all(self, selector: selectors.BaseSelector) -> None:
-        """The receiving thread, until the reducer is closed and all connections have ended."""
+        """Receive from all ranks until the reducer is closed and all connections have ended."""
         use_one_thread()
         while selector.get_map():
             for key, _ in selector.select():
                 if key.data is None:
-                    selector.unregister(key.fileobj)  # close() woke the selector
+                    # close() has closed the other socket of the pair, which made this one readable.
+                    selector.unregister(key.fileobj)
                     continue
                 link, current = key.data
                 ended: Callable[[], None] | None = None
@@ -331,7 +338,7 @@ class Reducer:
                 except PeerLost as error:
                     ended = partial(self._miss, current, link, error)
                 except (ValueError, KeyError, TypeError):
-                    pass  # an invalid message ends the connection
+                    pass  # An invalid message ends the connection without a report to the other ranks.
                 selector.unregister(key.fileobj)
                 self._spawn(partial(self._part, link, ended), "end")
         selector.close()
@@ -345,7 +352,7 @@ class Reducer:
         self._drop(link.connection)
 
     def _receive(self, link: _Link, current: _Round) -> bool:
-        """Handle everything that a rank has sent so far. Returns False after its goodbye."""
+        """Handle everything that a rank has sent so far. Return False after the rank's goodbye."""
         connection = link.connection
         while True:
             if link.incoming is None:
@@ -365,7 +372,8 @@ class Reducer:
                 return True
             link.incoming = None
             if done:
-                # At once: ranks that have begun the next step do not send this chunk, so it stays incomplete.
+                # The credit is returned immediately: ranks that have begun the next step do not send this chunk, so its
+                # sum stays incomplete.
                 link.acknowledge(at)
             deliver = _drop_sum if done else link.deliver
             self._add(current, chunk, link.rank, at, Part(part, owned=True), deliver, final=final)
@@ -381,13 +389,15 @@ class Reducer:
         return _Incoming(chunk, at, part, "done" in header, "final" in header)
 
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
-        """Inform the other ranks of a lost one, unless it reconnects within REJOIN_S or the generation is over.
+        """Inform the other ranks of a lost rank, unless it reconnects within REJOIN_S or the generation is over.
 
-        A rank that ended because of another loss does not reconnect, and the other ranks get that loss.
+        A rank that ended because of another loss does not reconnect, and the other ranks are informed of that other
+        loss.
         """
         deadline = time.monotonic() + (REJOIN_S if error.name == link.connection.peer else 0.0)
         while True:
-            is_late = time.monotonic() >= deadline  # read before the condition, which is checked once more
+            # The clock is read first, so that the condition is checked once more after the deadline.
+            is_late = time.monotonic() >= deadline
             if self._closed or current.links.get(link.rank) is not link or current is not self._round:
                 return
             if is_late:
@@ -411,7 +421,7 @@ class Reducer:
 
 
 def _drop_sum(at: At, result: torch.Tensor, waited_s: float) -> None:
-    """A `deliver` for ranks that have the sum already."""
+    """Discard a sum, as the `deliver` function of a rank that already has it."""
 
 
 def use_one_thread() -> None:
@@ -429,10 +439,10 @@ def use_one_thread() -> None:
 
 
 def serve(environment: Environment) -> None:
-    """Serve a reducer's process until all trainers have disconnected in order.
+    """Serve a reducer's process until all trainers have disconnected properly.
 
-    After SIGTERM it ends when no trainer is connected, since stopped trainers still finish their step. If the plan
-    chooses the ring of workers it returns at once. Raises EnvironmentProblem.
+    After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step. If the
+    plan uses the ring of workers, this function returns immediately. Raises EnvironmentProblem.
     """
     places = [place for place in environment.peers.reducer if place.name == environment.replica]
     if not places or environment.strategy != "reduction_server":
@@ -449,7 +459,7 @@ def serve(environment: Environment) -> None:
         return
     # The receiving thread sums the chunks; additional torch threads would only compete with it.
     torch.set_num_threads(1)
-    gc.freeze()  # exempts torch's objects from garbage collection
+    gc.freeze()  # This exempts torch's objects from garbage collection.
     reducer = Reducer(listen_at(places[0]), environment.key, environment.replica)
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -460,4 +470,5 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, reducer.figures, reducer.traffic):
             reducer.serve_until_all_left()
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the exit is left, with code 0
+        # Only the exit with code 0 remains, which the signal must not interrupt.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,12 +1,13 @@
-"""The client of reducers: sums tensors over all ranks in place.
+"""The client of reducers, which sums tensors over all ranks in place.
 
 Each tensor is divided into one share per reducer, and each share into chunks. Each connection has a sending and a
-receiving thread, so that all connections work in both directions at once. The credit window bounds the number of chunks
-without a sum, to avoid congestion at a reducer (incast). A reducer in the same process gets its share without network.
+receiving thread, so that all connections work in both directions at once. The credit window limits the number of chunks
+whose sums have not arrived, to avoid congestion at a reducer (incast). A reducer in the same process receives its share
+without a network connection.
 
-A lost reducer may be replaced at the same address. The chunks of the current step are therefore kept and sent again.
-This takes one more copy in memory of all chunks for other processes, until the first sum of the next step shows that
-all ranks have finished this one.
+A lost reducer may be replaced at the same address. The chunks of the current step are therefore kept, so that they can
+be sent again. This takes one more copy in memory of all chunks for other processes, until the first sum of the next
+step shows that all ranks have finished this step.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ RECONNECT_S = 660.0
 
 
 def fitting_chunk(bytes_a_second: float) -> int:
-    """The chunk size for a rate of exchange: the bytes of 2.5 ms, within bounds.
+    """Return the chunk size for a rate of exchange: the bytes of 2.5 ms, within bounds.
 
     On a slow network small chunks are better, since the chunks of all connections share one link: 60 MB among 4 workers
     and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger ones. On a fast network the
-    overhead of each chunk dominates: 3 workers and 3 reducers took 0.8 s in chunks of 48 KB and 0.2 s in chunks of
-    1 MB.
+    overhead of each chunk dominates: 3 workers and 3 reducers took 0.8 s in chunks of 48 KB and 0.2 s in chunks of 1
+    MB.
     """
     return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, int(bytes_a_second * CHUNK_S) // 4096 * 4096))
 
 
 def split(count: int, weights: Sequence[float], itemsize: int, first: int) -> list[tuple[int, int]]:
-    """(start, end) of each reducer's share of `count` elements by weight, the same on every rank.
+    """Return (start, end) of each reducer's share of `count` elements by weight, which is the same on every rank.
 
-    A small tensor goes to the reducer that `first` selects.
+    A small tensor is assigned to a single reducer, which `first` selects.
     """
     if count * itemsize <= SMALL_BYTES:
         heavy = [each for each, weight in enumerate(weights) if weight > 0]
@@ -64,7 +65,7 @@ def split(count: int, weights: Sequence[float], itemsize: int, first: int) -> li
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of one step: of the exchange without waiting, and of waiting for the slowest rank."""
+    """The seconds that the exchange of one step took without waiting, and that it waited for the slowest rank."""
 
     step: int
     exchange_s: float
@@ -72,21 +73,21 @@ class StepTimes:
 
 
 class ReduceClient:
-    """A rank's connections to all reducers. The constructor connects, and waits until all reducers listen.
+    """The connections of a rank to all reducers. The constructor connects, and waits until all reducers listen.
 
     The futures of a step must be done before the first reduce() of the next step.
 
     Args:
-        peers: the reducers, in the same order on every rank.
-        weights: relative sizes of the reducers' shares, the same on every rank; 0 for none.
-        order: of summation, `rank` or `arrival`.
-        divisor: of the sums; the number of ranks gives means.
-        local: reducers of this process by their number among the peers.
-        chunk_bytes: the same on all ranks; resize() changes it.
+        peers: The reducers, in the same order on every rank.
+        weights: The relative sizes of the reducers' shares, the same on every rank; 0 for no share.
+        order: The order of summation, `rank` or `arrival`.
+        divisor: A number by which the sums are divided; the number of ranks gives means.
+        local: The reducers of this process by their number among the peers.
+        chunk_bytes: The chunk size in bytes, the same on all ranks. resize() changes it.
 
     Raises:
-        PeerLost: a reducer cannot be reached.
-        ProtocolError: a reducer refuses this rank.
+        PeerLost: A reducer cannot be reached.
+        ProtocolError: A reducer refuses this rank.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class ReduceClient:
                     self._links.append(LocalLink(self, local[number]))
                 else:
                     self._links.append(RemoteLink(self, peer, key, connect_s))
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The links are also closed if a BaseException ends the call.
             self.close()
             raise
 
@@ -146,8 +147,8 @@ class ReduceClient:
         """Sum `flat` (1-D, contiguous, CPU) over all ranks in place.
 
         Args:
-            flat: the tensor, which is also the result of the future.
-            step, bucket: identify the tensor on all ranks; `step` never decreases.
+            flat: The tensor, which is also the result of the future.
+            step, bucket: Numbers that identify the tensor on all ranks; `step` never decreases.
 
         Returns:
             A future with `flat`, PeerLost or ProtocolError. Its callbacks run on a thread of the exchange.
@@ -176,10 +177,10 @@ class ReduceClient:
         return operation.future
 
     def _chunks(self, operation: Operation) -> list[list[Chunk]]:
-        """The chunks of each reducer, with sizes in proportion to its share, so that all shares progress evenly.
+        """Divide an operation into the chunks of each reducer, with sizes in proportion to the reducers' shares.
 
-        With equal sizes a mixed exchange takes a quarter longer: connections share a link evenly, so that the small
-        shares of workers finish early, and the reducers' links are not used fully before.
+        All shares then progress evenly. With equal sizes a mixed exchange takes a quarter longer: connections share a
+        link evenly, so the small shares of workers finish early, and the reducers' links are not fully used until then.
         """
         itemsize = operation.flat.element_size()
         shares, number = [], itertools.count()
@@ -197,14 +198,14 @@ class ReduceClient:
         return shares
 
     def times(self) -> StepTimes:
-        """The times of the newest step."""
+        """Return the times of the newest step."""
         with self._lock:
             times = dict(self._times)
         wait = min(times["wait"], times["busy"])
         return StepTimes(int(times["step"]), times["busy"] - wait, wait)
 
     def resize(self, chunk_bytes: int) -> None:
-        """Change the size of chunks, between the same two steps on all ranks."""
+        """Change the chunk size. This method must be called between the same two steps on all ranks."""
         if not 0 < chunk_bytes <= self.terms.chunk_bytes:
             raise ValueError(f"a chunk has at most {self.terms.chunk_bytes} bytes here")
         if chunk_bytes != self._chunk_bytes:
@@ -213,13 +214,13 @@ class ReduceClient:
 
     @property
     def bytes_a_second(self) -> float:
-        """The rate of gradients in the newest step; 0 before the first is complete."""
+        """The rate of gradients in the newest step in bytes per second; 0 before the first exchange is complete."""
         with self._lock:
             return self._times["bytes"] / self._times["busy"] if self._times["busy"] else 0.0
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent over all connections, including headers."""
+        """The number of bytes sent over all connections, including headers."""
         return sum(link.connection.sent_bytes for link in self._links if isinstance(link, RemoteLink))
 
     @property
@@ -227,10 +228,12 @@ class ReduceClient:
         return sum(link.connection.received_bytes for link in self._links if isinstance(link, RemoteLink))
 
     def close(self, *, goodbye: bool = True) -> None:
-        """Disconnect from all reducers; pending operations fail.
+        """Disconnect from all reducers. Pending operations fail.
 
-        `goodbye`: this rank has finished. Otherwise the other ranks are informed of the loss that ended the exchange,
-        or of the loss of this rank.
+        Args:
+            goodbye: Whether this rank has finished. If not, the other ranks are informed of the loss that ended the
+                exchange,
+                or of the loss of this rank.
         """
         self.closed = True
         cause = self.failure if isinstance(self.failure, PeerLost) else None
@@ -239,10 +242,10 @@ class ReduceClient:
                 link.close(goodbye=goodbye, cause=cause)
         self.fail(PeerLost(self.name, "this host", "its exchange was closed"))
 
-    # Called by links
+    # Methods called by links
 
     def finished(self, chunk: Chunk, waited_s: float) -> None:
-        """The sum of a chunk is in its target."""
+        """Handle a chunk whose sum is in its target."""
         operation = chunk.operation
         if self.divisor != 1:
             chunk.target.div_(self.divisor)
@@ -254,7 +257,8 @@ class ReduceClient:
         with self._lock:
             if chunk.at[0] == self._times["step"]:
                 self._times["wait"] = max(self._times["wait"], waited_s)
-            # The thread that removes it from `_running` completes its future, so that fail() cannot do so too.
+            # The thread that removes the operation from `_running` completes its future, so that fail() cannot do so
+            # too.
             last = last and operation in self._running
             if last:
                 self._running.discard(operation)
@@ -264,7 +268,7 @@ class ReduceClient:
             operation.future.set_result(operation.flat)
 
     def _settle(self, step: int) -> None:
-        """At the first sum of a step all ranks have finished earlier steps, whose chunks are dropped."""
+        """Drop the chunks of earlier steps at the first sum of `step`, since all ranks have finished those steps."""
         with self._lock:
             self._settled = max(self._settled, step)
         for link in self._links:

@@ -1,4 +1,4 @@
-"""Links from a rank to one reducer, over a connection or in the same process."""
+"""Links from a rank to one reducer, over a connection or within the same process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Operation:
         self.step = step
         self.bucket = bucket
         self.future: Future[torch.Tensor] = Future()
-        self.future.set_running_or_notify_cancel()  # cannot be cancelled by the caller
+        self.future.set_running_or_notify_cancel()  # After this call, the caller of reduce() cannot cancel the future.
         self.left = 0
         self.lock = threading.Lock()
 
@@ -55,14 +55,14 @@ class Chunk:
 
 
 class Memory:
-    """A pool of buffers for copies of chunks, since fresh pages cost more time than copying."""
+    """A pool of buffers for copies of chunks, since allocating new pages costs more time than copying."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
         self._spare: deque[torch.Tensor] = deque()
 
     def resize(self, chunk_bytes: int) -> None:
-        """Change the size of chunks; returned buffers of the old size are dropped."""
+        """Change the size of chunks. Buffers of the old size are dropped when they are returned."""
         self._chunk_bytes = chunk_bytes
         self._spare = deque()
 
@@ -83,7 +83,7 @@ class Memory:
 
 
 class LinkOwner(Protocol):
-    """The client that a link belongs to."""
+    """The interface of the client for its links."""
 
     name: str
     rank: int
@@ -105,12 +105,12 @@ class RemoteLink:
         self._peer = peer
         self._key = key
         self._changed = threading.Condition()
-        self._waiting: deque[Chunk] = deque()  # not sent yet
-        self._history: dict[At, Chunk] = {}  # chunks that a replaced reducer would need, in order
+        self._waiting: deque[Chunk] = deque()  # Chunks that have not been sent yet.
+        self._history: dict[At, Chunk] = {}  # Chunks that a replacement of the reducer would need, in order.
         self._credit = client.window
-        self._parked = False  # while the connection is being replaced
+        self._parked = False  # Sending is paused while the connection is being replaced.
         self._ended = False
-        self._why: RolesError | None = None  # the error of the sending thread
+        self._why: RolesError | None = None  # The error of the sending thread.
         self.connection = self._connect(connect_s)
         self._threads = [
             threading.Thread(target=work, name=f"{what} {peer.name}", daemon=True)
@@ -138,23 +138,24 @@ class RemoteLink:
                 del self._history[chunk.at]
                 if chunk.kept is not None:
                     self._client.memory.give_back(chunk.kept)
-            if past:  # after a replacement finished chunks may still be queued
+            if past:  # After a replacement, finished chunks may still be queued.
                 self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
-        """Disconnect. Without `goodbye` the reducer treats this rank as lost, or as ended by `cause`."""
+        """Disconnect. Without `goodbye`, the reducer records this rank as lost, or as ended by `cause`."""
         with self._changed:
             if self._ended:
                 return
             self._ended = True
             is_connected = not self._parked
             self._changed.notify_all()
-        with suppress(RolesError):  # the reducer may be gone
+        with suppress(RolesError):  # The reducer may have ended already.
             if goodbye:
                 self.connection.send({"bye": 1})
             elif cause is not None and is_connected:
                 self.connection.send({"ends": cause.name, "host": cause.host, "why": cause.why})
-                # Wait until the reducer has read it: closing with unread sums resets the connection.
+                # The join waits until the reducer has read the message: closing with unread sums would reset the
+                # connection.
                 self._threads[1].join(timeout=5)
         self.connection.cut()
         for thread in self._threads:
@@ -186,7 +187,7 @@ class RemoteLink:
                         self._parked = True
                         self._why = error
                 connection.cut()
-            except Exception as error:  # for example torch's out-of-memory error
+            except Exception as error:  # Any other error, such as torch's out-of-memory error, ends the exchange.
                 self._give_up(_unexpected(error))
                 return
 
@@ -198,7 +199,7 @@ class RemoteLink:
             except PeerLost as lost:
                 if self._ended:
                     return
-                if lost.name != self._peer.name:  # the reducer reports the loss of another rank
+                if lost.name != self._peer.name:  # The reducer has reported the loss of another rank.
                     self._give_up(lost)
                     return
                 try:
@@ -213,7 +214,7 @@ class RemoteLink:
             except (KeyError, TypeError, ValueError) as error:
                 self._give_up(ProtocolError(f"{self._peer.name} sent what is no sum: {error!r}."))
                 return
-            except Exception as error:  # as in the sending thread
+            except Exception as error:  # Any other error ends the exchange, as in the sending thread.
                 self._give_up(_unexpected(error))
                 return
 
@@ -231,7 +232,8 @@ class RemoteLink:
             if chunk is not None and not chunk.done and "bytes" in header:
                 connection.receive_into(chunk.target)
                 if self._client.terms.order == "arrival" and chunk.kept is not None:
-                    chunk.kept.copy_(chunk.target)  # another arrival order would give other bits
+                    # The sum is kept because another order of arrival would give different bits.
+                    chunk.kept.copy_(chunk.target)
                 chunk.done = True
                 self._credited()
                 self._client.finished(chunk, float(header["wait"]))
@@ -274,7 +276,7 @@ class RemoteLink:
 
 
 class LocalLink:
-    """A link to a reducer in the same process: a thread, without network and credit."""
+    """A link to a reducer in the same process, which uses a thread instead of a connection and has no credit window."""
 
     def __init__(self, client: LinkOwner, reducer: Reducer) -> None:
         self._client = client
@@ -291,7 +293,7 @@ class LocalLink:
             self._changed.notify_all()
 
     def forget(self, step: int) -> None:
-        pass  # a reducer in this process needs no replacement
+        pass  # A reducer in this process needs no replacement, so no chunks are kept.
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
         with self._changed:
@@ -321,13 +323,13 @@ class LocalLink:
             except RolesError as error:
                 self._client.fail(error)
                 return
-            except Exception as error:  # as in the sending thread
+            except Exception as error:  # Any other error ends the exchange, as in a RemoteLink.
                 self._client.fail(_unexpected(error))
                 return
 
 
 def _unexpected(error: Exception) -> RolesError:
-    """The error for the training thread if a thread of the exchange fails."""
+    """Create the error that the training thread raises if a thread of the exchange fails."""
     found = RolesError(f"The exchange of gradients failed: {error or type(error).__name__}.")
     found.__cause__ = error
     return found

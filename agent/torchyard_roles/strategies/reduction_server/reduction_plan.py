@@ -1,13 +1,14 @@
-"""The fastest way to sum gradients, computed from the numbers of workers and reducers.
+"""The choice of the fastest way to sum gradients, computed from the numbers of workers and reducers.
 
-N workers with M bytes of gradients, k reducers, links of B bytes/s in both directions at once. In units of M/B:
+N workers have M bytes of gradients, and k reducers and all workers have links of B bytes/s in both directions at once.
+In units of M/B, an exchange takes:
 
     ring            2(N−1)/N
     reducers        max(1, N/k)                      each worker sends and receives M; a reducer N·M/k
     mixed, k < N    2N(N−1)/D, D = N²+kN−2k          every worker also sums a share, (N−k)M/D; a reducer 2(N−1)M/D
 
-Mixed is never slower than the other two, and equals reducers from k = N on. Of equally fast plans the simplest is
-chosen, so two workers use the ring.
+The mixed plan is never slower than the other two, and equals the plan with reducers for k ≥ N. Of equally fast plans
+the simplest is chosen, so two workers use the ring.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """A plan. `weights` are the shares of each reducer, then of each worker, with the sum 1."""
+    """A way to sum gradients. `weights` are the shares of each reducer, then of each worker, with the sum 1."""
 
     kind: str
     """`ring`, `reducers` or `mixed`."""
@@ -28,7 +29,7 @@ class ReductionPlan:
 
 
 def times(workers: int, reducers: int) -> dict[str, float]:
-    """The time of each possible plan in units of M/B, the simplest first."""
+    """Return the time of each possible plan in units of M/B, beginning with the simplest plan."""
     if workers < 2:
         return {"ring": 0.0}
     found = {"ring": 2 * (workers - 1) / workers}
@@ -40,9 +41,10 @@ def times(workers: int, reducers: int) -> dict[str, float]:
 
 
 def choose(workers: int, reducers: int) -> ReductionPlan:
-    """The fastest plan, with a sentence that explains it."""
+    """Return the fastest plan, with a sentence that explains it."""
     found = times(workers, reducers)
-    kind = min(found, key=lambda name: round(found[name], 9))  # min() takes the first of equals
+    # min() returns the first of equal plans, which is the simplest.
+    kind = min(found, key=lambda name: round(found[name], 9))
     weights: tuple[float, ...] = ()
     if kind == "reducers":
         weights = (1 / reducers,) * reducers + (0.0,) * workers

@@ -1,7 +1,7 @@
-"""The strategy `reduction_server`: synchronous training with sums of gradients by reducers, or reducers and workers.
+"""The strategy `reduction_server`: synchronous training in which reducers, or reducers and workers, sum the gradients.
 
-It differs from all_reduce only in the exchange of a bucket, whose size is `bucket_mb`. If the ring is as fast, which is
-always so with two workers, the ring is used.
+The strategy differs from all_reduce only in the exchange of a bucket, whose size is `bucket_mb`. If the ring is as
+fast, which is always so with two workers, the ring is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FINISH_S = 10.0
 
 
 class ReductionServer(AllReduce):
-    """The trainers as one torch world, with an exchange of gradients through reducers."""
+    """All trainers in one process group of torch.distributed, with an exchange of gradients through reducers."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -63,7 +63,7 @@ class ReductionServer(AllReduce):
         )
 
     def _through_reducers(self) -> Average:
-        """The exchange of one section, with separate groups since collectives are matched by their order."""
+        """Create the exchange of one section, with separate groups since collectives are matched by their order."""
         groups = LocalGroups(self._ranks_of_hosts, self._rank)
         exchange = HierarchicalReduction(self._client, groups, self._device)
         self._exchanges.append(exchange)
@@ -75,7 +75,10 @@ class ReductionServer(AllReduce):
         return average
 
     def statistics(self) -> dict[str, float]:
-        """Waiting as measured by the reducers, at most the time by which the exchange extended the step."""
+        """Return the metrics of all_reduce, with the waiting time that the reducers have measured.
+
+        The waiting time is at most the time by which the exchange extended the step.
+        """
         found = super().statistics()
         if self._client is not None and self._averager is not None:
             exposed_s = sum(self._averager.times())
@@ -85,7 +88,7 @@ class ReductionServer(AllReduce):
 
     def abandon(self) -> None:
         if self._client is not None:
-            self._client.close(goodbye=False)  # first, to wake threads that wait for sums
+            self._client.close(goodbye=False)  # The client is closed first, which wakes threads that wait for sums.
         for exchange in self._exchanges:
             exchange.close()
         if self._reducer is not None:
@@ -101,7 +104,10 @@ class ReductionServer(AllReduce):
         super().leave()
 
     def _meet(self, plan: reduction_plan.ReductionPlan) -> None:
-        """Connect to all reducers, and start one here in a mixed plan. For the first rank of a host."""
+        """Connect to all reducers, and start a reducer in this process in a mixed plan.
+
+        Only the first rank of a host calls this method.
+        """
         environment = self._environment
         if not environment.key:
             raise EnvironmentProblem(
@@ -135,11 +141,11 @@ class ReductionServer(AllReduce):
         for exchange in self._exchanges:
             if exchange.failure is not None:
                 raise exchange.failure
-        if (round_ + 1) & round_ == 0:  # after 1, 2, 4, 8 … rounds
+        if (round_ + 1) & round_ == 0:  # The chunk size is adapted after 1, 2, 4, 8 … rounds.
             self._agree_on_chunks()
 
     def _agree_on_chunks(self) -> None:
-        """Set the chunk size by the rate that the first rank has measured."""
+        """Set the chunk size according to the rate that the first rank has measured."""
         seen = torch.zeros(1, device=self._device)
         if self._rank == 0 and self._client is not None:
             seen[0] = self._client.bytes_a_second

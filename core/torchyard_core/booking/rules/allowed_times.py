@@ -1,6 +1,7 @@
-"""The rules in a search, so that it offers no place that would be refused.
+"""Application of the rules to a search, so that every place found can be booked.
 
-Times at which GPUs are closed to a person count as busy, and no booking begins where it would exceed the quota.
+Times at which GPUs are closed to the person count as busy, and no booking begins at a time at which it would exceed the
+quota.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ EXACT_S = 1e-3
 
 @dataclass(frozen=True)
 class Allowance:
-    """The basis of a quota check: the person's GPU-hours by start of the week, the time, and the zone of times in
-    refusals (weeks and days are those of the rules' zone)."""
+    """The values for a quota check.
+
+    `hours` are the person's GPU-hours by start of the week, and `zone` is the zone of times in refusals. Weeks and days
+    are those of the zone in the rules.
+    """
 
     hours: Mapping[datetime, float]
     now: datetime
@@ -38,7 +42,7 @@ class Allowance:
 
 
 def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
-    """The wish, limited to the future and to how far ahead may be booked."""
+    """Returns the wish limited to the future and to the horizon."""
     earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
     ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)
     latest = min(wish.latest or earliest + HORIZON, now + ahead)
@@ -46,7 +50,7 @@ def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
 
 
 def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: Rules, person: str) -> Busy:
-    """Busy intervals, together with those in which GPUs are closed to the person."""
+    """Returns the busy intervals together with those during which GPUs are closed to the person."""
     if not rules.windows or within.is_empty:
         return busy
     closed: dict[tuple[Window, ...], list[Interval]] = {}
@@ -55,17 +59,17 @@ def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: 
         binding = tuple(binding_windows(slot, rules, person))
         if not binding:
             continue
-        if binding not in closed:  # most GPUs of a host share their windows
+        if binding not in closed:  # Most GPUs of a host have the same windows, so their intervals are computed once.
             closed[binding] = outside(within, binding)
         both[slot.id] = [*busy.get(slot.id, ()), *closed[binding]]
     return both
 
 
 def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, allowance: Allowance) -> list[Interval]:
-    """The starts, in whole seconds, at which a booking of the wish would exceed the person's quota.
+    """Returns the starts, in whole seconds, at which a booking of the wish would exceed the person's quota.
 
-    The time that a booking takes of a week is a piecewise linear function of its start. Its pieces meet where an end of
-    the booking meets the edge of a week, or of the day that is free, so that it is evaluated only there.
+    The time that a booking occupies in a week is a piecewise linear function of its start. Its breakpoints are where a
+    bound of the booking meets a bound of a week or of the day without quota, so the function is evaluated only there.
     """
     limit = rules.quota_of(person)
     gpus = min(wish.count, sum(not slot.is_cpu for slot in slots if wish.takes(slot)))
@@ -88,7 +92,7 @@ def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, 
 
 
 def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
-    """Where a piecewise linear function is above zero, in whole seconds."""
+    """Yields the intervals, in whole seconds, in which a piecewise linear function is positive."""
     for (begin, before), (end, after) in pairwise(line):
         if before > 0 and after > 0:
             yield Interval(begin, end)
@@ -100,7 +104,7 @@ def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
 def nothing_taken(
     wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance
 ) -> tuple[Fit, ...]:
-    """The first place that the rules allow for the wish in an empty calendar."""
+    """Returns the first place that the rules allow for the wish in an empty calendar."""
     open_until = Interval(wish.earliest, wish.latest or wish.earliest + HORIZON)
     closed = taken_or_closed({}, slots, open_until, rules, person)
     return find_slots(wish, slots, closed, 1, closed_starts(wish, slots, rules, person, allowance))

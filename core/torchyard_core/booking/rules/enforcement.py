@@ -1,4 +1,4 @@
-"""The rule of enforcement: what agents do about processes on GPUs that another person has booked."""
+"""The rule of enforcement: the response of agents to processes on GPUs that another person has booked."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LONGEST_GRACE_S = 7 * 86400
 
 @dataclass(frozen=True)
 class Enforcement:
-    """The level for hosts of one pattern; the first entry that matches a host applies.
+    """The enforcement level of the hosts that match a pattern. The first entry that matches a host applies.
 
-    Levels: `off`; `observe` (noted in the host's audit); `warn` (the owner of the process gets a warning); `stop`
-    (a warning, and the process is ended `grace_s` later).
+    Levels are `off`; `observe` (violations are recorded in the host's audit log); `warn` (the owner of the process
+    receives a warning); `stop` (after a warning, the process is ended `grace_s` later).
     """
 
     host: str = "*"
@@ -31,7 +31,7 @@ class Enforcement:
 
 @dataclass(frozen=True)
 class EnforcementSettings:
-    """Enforcement by hosts; agents do nothing on a host without an entry."""
+    """Enforcement by hosts. A host without an entry has no enforcement."""
 
     enforcement: tuple[Enforcement, ...] = ()
 

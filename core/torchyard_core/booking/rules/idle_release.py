@@ -1,6 +1,6 @@
-"""The rule of idle release: a booking whose GPUs stay unused is warned about, then freed.
+"""The rule of idle release: a booking with unused GPUs is released after a warning.
 
-A booking with a live run is never idle: agents record no evidence of idleness while one lives.
+A booking with a live run is never idle, because agents record no evidence of idleness during a run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ WARN_BEFORE = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class IdleReleaseSettings:
-    """None: idle bookings are never freed."""
+    """Settings of idle release. None means that idle bookings are never released."""
 
     idle_release_min: float | None = 30
     """Idle time after which a booking is freed."""
 
 
 class Verdict(StrEnum):
-    """What is due for a booking. FINE: in use, or not known to be idle."""
+    """The action that is due for a booking. FINE means that it is in use, or not known to be idle."""
 
     FINE = "fine"
     WARN = "warn"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Idle:
-    """The verdict on a booking."""
+    """The verdict on a booking, with its time."""
 
     verdict: Verdict
     frees_at: datetime | None = None
@@ -43,15 +43,15 @@ class Idle:
 
 
 def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:
-    """Judges a running booking. Only idleness that an agent has seen counts."""
+    """Returns the verdict on a running booking. Only idleness observed by an agent counts."""
     if rules.idle_release_min is None or not booking.is_running(now):
         return Idle(Verdict.FINE)
     of_it = (one for one in evidence if one.booking_id == booking.id)
-    # Where two reporters disagree on the same second, use counts.
+    # If two reporters disagree about the same second, use takes precedence.
     newest = max(of_it, key=lambda one: (one.seen_at, one.idle_since), default=None)
     if newest is None:
         return Idle(Verdict.FINE)
-    # A new run shows in the booking before it shows in the evidence.
+    # A new run appears in the booking before it appears in the evidence.
     shown = booking.changed if booking.state is State.ACTIVE else booking.start
     since = max(newest.idle_since, booking.start, shown)
     frees_at = since + timedelta(minutes=rules.idle_release_min)
@@ -59,7 +59,7 @@ def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleRelea
     if seen >= frees_at:
         never_used = booking.state is State.BOOKED and since - booking.start < timedelta(minutes=1)
         return Idle(Verdict.NO_SHOW if never_used else Verdict.RELEASE, frees_at)
-    # Older evidence does not show whether the GPUs are in use now.
+    # Evidence that is too old does not show whether the GPUs are in use now.
     if seen >= frees_at - WARN_BEFORE and now - seen < WARN_BEFORE:
         return Idle(Verdict.WARN, frees_at)
     return Idle(Verdict.FINE)

@@ -1,4 +1,4 @@
-"""The rule of length and horizon: the shortest and longest booking, and how far ahead one may end."""
+"""The rule of length and horizon: the shortest and longest booking, and the latest end of a booking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.booking.rules.rule import Rule, SharedSettings, check_number
 
 @dataclass(frozen=True)
 class LengthSettings(SharedSettings):
-    """None is no limit; hours are counted in UTC."""
+    """Settings of length and horizon. None means no limit; hours are counted in UTC."""
 
     longest_h: float | None = 168
     furthest_days: float | None = 90
@@ -20,7 +20,7 @@ class LengthSettings(SharedSettings):
 
 
 def check_length(interval: Interval, rules: LengthSettings, now: datetime) -> Refused | None:
-    """Refuses an interval that is too short, too long or too far ahead."""
+    """Refuses an interval that is too short, too long or beyond the horizon."""
     length = interval.duration
     if length < timedelta(minutes=rules.shortest_min):
         hint = f"Book at least until {clock_text(interval.start + timedelta(minutes=rules.shortest_min), rules.zone)}."

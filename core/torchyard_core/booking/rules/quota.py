@@ -1,4 +1,4 @@
-"""The rule of quota: GPU-hours that a person may book in a week."""
+"""The rule of quota: the GPU-hours that a person may book in a week."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchyard_core.errors import UsageError
 
 @dataclass(frozen=True)
 class QuotaSettings(SharedSettings):
-    """None is no limit. Weeks (from Monday) and days are those of the team's `zone`."""
+    """Settings of quotas. None means no limit. Weeks (from Monday) and days are those of the team's `zone`."""
 
     quota_gpu_hours: float | None = None
     """GPU-hours of a person in a week."""
@@ -43,7 +43,7 @@ class QuotaSettings(SharedSettings):
 def check_quota(
     draft: Draft, rules: QuotaSettings, now: datetime, person: str, hours: Mapping[datetime, float]
 ) -> Refused | None:
-    """Refuses a booking that exceeds the quota in a week. `hours` are the person's GPU-hours by start of the week."""
+    """Refuses a booking that exceeds the quota of a week. `hours` are the person's GPU-hours by start of the week."""
     limit = rules.quota_of(person)
     gpus = _gpu_count(draft.gpus)
     if limit is None or not gpus:
@@ -68,7 +68,7 @@ def check_quota(
 
 
 def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[datetime, float]:
-    """Seconds of a booking that count towards a quota, by start of the week."""
+    """Returns the seconds of a booking that count towards a quota, by start of the week."""
     parts = subtract([interval], [day_of(now, rules.zone)]) if rules.same_day_is_free else [interval]
     seconds: dict[datetime, float] = {}
     for part in parts:
@@ -78,7 +78,7 @@ def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[dat
 
 
 def gpu_hours(bookings: Iterable[Booking | Draft], zone: str) -> dict[datetime, float]:
-    """GPU-hours of the bookings together, by start of the week."""
+    """Returns the sum of GPU-hours of the bookings by start of the week."""
     hours: dict[datetime, float] = {}
     for booking in bookings:
         if gpus := _gpu_count(booking.gpus):

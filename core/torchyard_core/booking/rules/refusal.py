@@ -1,4 +1,4 @@
-"""Checks of new and changed bookings, as pure functions that the store and the window share."""
+"""Checks of new and changed bookings, as pure functions shared by the store and the window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRACE = timedelta(minutes=2)
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The state of the calendar that a draft is judged by."""
+    """The state of the calendar in which a draft is checked."""
 
     rules: Rules
     now: datetime
@@ -35,9 +35,9 @@ class Circumstances:
 
 
 def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = None) -> Refused | None:
-    """The first reason against a new booking, or against changing `booking` into `draft`; None if there is none.
+    """Returns the first reason against a new booking, or against changing `booking` into `draft`; else None.
 
-    Past time is immutable: a running booking can be shortened or extended, not moved.
+    Past time is immutable: a running booking can be shortened or extended, but not moved.
     """
     if booking is None:
         refused = _check_new(draft, given, draft.owner or given.user)
@@ -50,7 +50,7 @@ def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = N
 
 
 def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | None:
-    """Refuses to let a user change another user's booking."""
+    """Refuses a change of another user's booking, except by an admin."""
     if booking.owner == user or is_admin:
         return None
     message = f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it"
@@ -58,7 +58,7 @@ def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | Non
 
 
 def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
-    """Refuses changes of a booking that was let go or has ended."""
+    """Refuses a change of a booking that was released or cancelled, or has ended."""
     if not booking.is_live:
         how = {State.RELEASED: "released", State.CANCELLED: "cancelled", State.NO_SHOW: "freed because it was not used"}
         return Refused(f"the booking {booking.title!r} was {how[booking.state]}", code="ended", hint="Book anew.")
@@ -70,7 +70,7 @@ def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
 
 
 def check_draft(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
-    """Refuses a draft that is invalid under any rules."""
+    """Refuses a draft that is invalid regardless of the rules."""
     try:
         zone_of(draft.zone)
     except Refused as refused:

@@ -1,6 +1,6 @@
 """The parts of a rule: its settings, its check of a booking, and its fields in the rules form.
 
-Each rule has a module with a frozen dataclass of its settings and a `RULE`. `team_rules.Rules` inherits all settings,
+Each rule has a module with a `RULE` and a frozen dataclass of its settings. `team_rules.Rules` inherits all settings,
 and `team_rules.RULES` lists all rules. See docs/how-to-add-a-booking-rule.md.
 """
 
@@ -20,7 +20,7 @@ from torchyard_core.problems import did_you_mean
 
 
 class SharedSettings:
-    """Settings that the checks of several rules read; each is a field of one rule."""
+    """Settings that several rules read. Each of them is a field of one rule."""
 
     zone: str
     shortest_min: float
@@ -28,7 +28,7 @@ class SharedSettings:
 
 @dataclass(frozen=True)
 class Request:
-    """A booking, new or changed, that the rules are applied to."""
+    """A new or changed booking to which the rules are applied."""
 
     draft: Draft
     owner: str
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class FormField:
-    """One setting in the rules form, as text."""
+    """A setting in the rules form, as text."""
 
     setting: str
     title: str
@@ -57,7 +57,7 @@ class FormField:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the team; each function takes its settings first."""
+    """A rule of the team. The first parameter of each function is the settings."""
 
     form: tuple[FormField, ...] = ()
     check: Callable[[Any, Request], Refused | None] | None = None
@@ -70,7 +70,7 @@ class Rule:
 
 
 def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormField:
-    """A field with a number; empty means no limit where the setting is optional."""
+    """Returns a field for a number. An empty text means no limit if the setting is optional."""
 
     def read(text: str) -> float | None:
         return None if is_optional and not text.strip() else read_number(setting, text)
@@ -79,7 +79,7 @@ def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormF
 
 
 def read_number(name: str, text: str) -> float:
-    """Raises UsageError."""
+    """Parses a number of the form. Raises UsageError."""
     try:
         return float(text.strip())
     except ValueError:
@@ -88,7 +88,7 @@ def read_number(name: str, text: str) -> float:
 
 
 def check_number(name: str, value: Any, *, is_optional: bool = True) -> None:
-    """Raises UsageError unless the value is a number from 0 to 1e6, or None where that is allowed."""
+    """Raises UsageError unless the value is a number from 0 to 1e6, or None if that is allowed."""
     if is_optional and value is None:
         return
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e6:
@@ -104,16 +104,16 @@ def refuse_unknown_keys(data: Mapping[str, Any], kind: type, what: str) -> None:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines that are not blank, stripped."""
+    """Returns the stripped lines of a text without blank lines."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def clock_text(moment: datetime, zone: str) -> str:
-    """`Mon 23 Nov 09:00 (Europe/Berlin)`."""
+    """Formats a moment with its zone: `Mon 23 Nov 09:00 (Europe/Berlin)`."""
     local = moment.astimezone(zone_of(zone))
     return f"{local:%a} {local.day} {local:%b %H:%M} ({zone})"
 
 
 def hours_text(hours: float) -> str:
-    """`8 h`, `7 days`."""
+    """Formats hours: `8 h`, `7 days`."""
     return f"{hours:.4g} h" if hours < 48 or hours % 24 else f"{hours / 24:g} days"

@@ -1,4 +1,4 @@
-"""All rules of a team: their settings as one value, and the table of the rules."""
+"""All rules of a team: their settings as one value, and the table of rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_core.errors import UsageError
 
 @dataclass(frozen=True)
 class ZoneSettings(SharedSettings):
-    """The time zone whose weeks and days quotas are counted in: an IANA name, whatever zone a client uses."""
+    """The IANA time zone in which weeks and days of quotas are counted, regardless of the zones of clients."""
 
     zone: str = "UTC"
 
@@ -39,7 +39,7 @@ class Rules(
     """The settings of all rules, which admins change. Fields are in the order of the base classes, last to first."""
 
     def check(self, request: Request) -> Refused | None:
-        """The first refusal by a rule."""
+        """Returns the first refusal by a rule, or None."""
         checks = (rule.check for rule in RULES if rule.check is not None)
         return next((refused for check in checks if (refused := check(self, request))), None)
 
@@ -48,7 +48,7 @@ class Rules(
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Rules:
-        """Raises UsageError for an unknown key, or a value of the wrong kind."""
+        """Parses the rules. Raises UsageError for an unknown key or a value of the wrong type."""
         refuse_unknown_keys(data, Rules, "rule")
         values = dict(data)
         for rule in RULES:
@@ -70,11 +70,11 @@ FORM: tuple[FormField, ...] = tuple(
 
 
 def form_texts(rules: Rules) -> dict[str, str]:
-    """The text of each form field, by setting."""
+    """Returns the text of each form field by setting."""
     return {field.setting: field.write(getattr(rules, field.setting)) for field in FORM}
 
 
 def read_form(texts: Mapping[str, str], current: Rules) -> Rules:
-    """Rules from the texts of a form; settings without a field keep their current value. Raises UsageError."""
+    """Parses the texts of a form. Settings without a field keep their values in `current`. Raises UsageError."""
     settings = {field.setting: field.read(texts[field.setting]) for field in FORM}
     return Rules.from_json({**current.to_json(), **settings})

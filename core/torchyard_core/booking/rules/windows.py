@@ -1,4 +1,4 @@
-"""The rule of open times: when which group of persons may book which GPUs."""
+"""The rule of open times, which limits when a group of persons may book which GPUs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 @dataclass(frozen=True)
 class Window:
-    """Times at which a group may book GPUs. Windows of the same GPUs and group add up.
+    """Times at which a group may book GPUs. Several windows of the same GPUs and group are combined.
 
-    A window applies only to the persons and GPUs that it names; without one, they are not limited.
+    A window applies only to its persons and GPUs. GPUs without a window are always open.
     """
 
     gpus: tuple[str, ...] = (EVERYBODY,)
@@ -40,11 +40,11 @@ class Window:
     """On the next day where it is not after `opens`."""
 
     def names(self, slot: Slot) -> bool:
-        """Whether a pattern of `gpus` matches the slot."""
+        """Returns whether a pattern of `gpus` matches the slot."""
         return any(fnmatchcase(word, pattern) for pattern in self.gpus for word in (slot.host, slot.name, slot.id))
 
     def openings(self, within: Interval) -> Iterator[Interval]:
-        """Its open times around `within`, in UTC. Local times stay the same when clocks change."""
+        """Yields the open times around `within` in UTC. Local times stay the same when clocks change."""
         zone = zone_of(self.zone)
         day = within.start.astimezone(zone).date() - timedelta(days=1)
         last = within.end.astimezone(zone).date()
@@ -65,7 +65,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowSettings(SharedSettings):
-    """Open times, and the groups of persons that they name."""
+    """Open times, and the groups of persons that they refer to."""
 
     windows: tuple[Window, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class WindowSettings(SharedSettings):
 def check_windows(
     gpus: Sequence[str], interval: Interval, rules: WindowSettings, person: str, slots: Sequence[Slot]
 ) -> Refused | None:
-    """Refuses GPUs that are closed to the person in a part of the interval."""
+    """Refuses GPUs that are closed to the person during a part of the interval."""
     known = {slot.id: slot for slot in slots}
     for gpu in gpus:
         binding = binding_windows(known[gpu], rules, person)
@@ -85,7 +85,7 @@ def check_windows(
 
 
 def binding_windows(slot: Slot, rules: WindowSettings, person: str) -> list[Window]:
-    """The windows that apply to the person on this slot; with none of them it is always open."""
+    """Returns the windows that apply to the person on this slot. Without a window the slot is always open."""
     return [
         window
         for window in rules.windows
@@ -94,12 +94,12 @@ def binding_windows(slot: Slot, rules: WindowSettings, person: str) -> list[Wind
 
 
 def outside(interval: Interval, binding: Sequence[Window]) -> list[Interval]:
-    """The parts of the interval in which none of the windows is open."""
+    """Returns the parts of the interval in which none of the windows is open."""
     return subtract([interval], merge(opening for window in binding for opening in window.openings(interval)))
 
 
 def minutes_of(clock: str) -> int:
-    """Minutes after midnight of `HH:MM`; 24:00 is the day's end. Raises UsageError."""
+    """Parses `HH:MM` to minutes after midnight; 24:00 is the end of the day. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,2}):(\d{2})", clock)
     minutes = int(match[1]) * 60 + int(match[2]) if match and int(match[2]) < 60 else 24 * 60 + 1
     if minutes > 24 * 60:

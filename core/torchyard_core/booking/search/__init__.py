@@ -1,1 +1,1 @@
-"""Free GPUs and times, and the reasons why there are none."""
+"""Search for free GPUs and times, and reasons why a search has no result."""

@@ -1,4 +1,4 @@
-"""Conflicts of a draft with other bookings: which GPUs, whose booking, when, and free places nearby."""
+"""Conflicts of a draft with other bookings: the GPUs, the bookings, the times, and free places nearby."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_core.formatting import span
 
 @dataclass(frozen=True)
 class Clashing:
-    """A conflicting booking, and which of the wanted GPUs it holds."""
+    """A conflicting booking, and the wanted GPUs that it holds."""
 
     booking: Booking
     gpus: tuple[str, ...]
@@ -23,14 +23,17 @@ class Clashing:
 
 @dataclass(frozen=True)
 class Conflict:
-    """The conflicting bookings of a draft. `nearest`: the same GPUs later, or other GPUs at the wanted time."""
+    """The conflicting bookings of a draft. `nearest` holds the same GPUs later, or other GPUs at the wanted time."""
 
     wanted: Draft
     clashing: tuple[Clashing, ...]
     nearest: tuple[Fit, ...] = ()
 
     def sentence(self, slots: Sequence[Slot] = (), me: str = "") -> str:
-        """`gpu-b:2 is booked by kim ("digits") from 09:00 to 17:00 on Mon 23 Nov (Europe/Berlin).`"""
+        """Formats the conflict as sentences.
+
+        Example: `gpu-b:2 is booked by kim ("digits") from 09:00 to 17:00 on Mon 23 Nov (Europe/Berlin).`
+        """
         parts = [
             f"{format_slots(one.gpus, slots)} {'is' if len(one.gpus) == 1 else 'are'} booked by "
             f"{'you' if me and one.booking.owner == me else one.booking.owner} ({one.booking.title!r}) "
@@ -42,7 +45,7 @@ class Conflict:
         return "; ".join(parts) + f" ({self.wanted.zone})."
 
     def way_out(self, slots: Sequence[Slot] = ()) -> str:
-        """`Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`, or a sentence that there is nothing."""
+        """Formats the nearest places: `Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`"""
         if not self.nearest:
             return "Nothing like it is free within the days that can be booked."
         fits = "; ".join(
@@ -54,7 +57,11 @@ class Conflict:
         return Clash(self, self.sentence(slots, me), hint=self.way_out(slots))
 
     def to_json(self, slots: Sequence[Slot] = ()) -> dict[str, Any]:
-        """{"clashing": [{"booking", "gpus", "names"}], "nearest": [{"gpus", "names", "start", "end", "host"}]}."""
+        """Returns the conflict as JSON.
+
+        The format is {"clashing": [{"booking", "gpus", "names"}], "nearest": [{"gpus", "names", "start", "end",
+        "host"}]}.
+        """
         return {
             "clashing": [
                 {"booking": one.booking.to_json(), "gpus": list(one.gpus), "names": format_slots(one.gpus, slots)}
@@ -65,7 +72,7 @@ class Conflict:
 
 
 class Clash(Refused):
-    """Raised when GPUs are booked by others in the wanted time; `conflict` has the details."""
+    """Raised when other users have booked GPUs for the wanted time. `conflict` has the details."""
 
     def __init__(self, conflict: Conflict, message: str, hint: str = ""):
         super().__init__(message, code="conflict", hint=hint)

@@ -1,4 +1,4 @@
-"""Slots that are free now: neither booked nor in use."""
+"""Slots that are free at present: neither booked nor in use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.formatting import until
 
 @dataclass(frozen=True)
 class SlotNow:
-    """A slot with its current booking, its next booking, and its users (None: unknown)."""
+    """A slot with its current booking, its next booking, and its current users (None: unknown)."""
 
     slot: Slot
     booked: Booking | None
@@ -22,13 +22,16 @@ class SlotNow:
 
     @property
     def is_free(self) -> bool | None:
-        """None if it is unknown whether it is in use."""
+        """Whether the slot is neither booked nor in use; None if its use is unknown."""
         if self.booked is not None:
             return False
         return None if self.users is None else not self.users
 
     def words(self, now: datetime, zone: str) -> str:
-        """`kim until 17:00 (digits)`, `free until Mon 23 Nov 09:00 (lee)`, `free`, `used without a booking`."""
+        """Formats the state of the slot.
+
+        Examples: `kim until 17:00 (digits)`, `free until Mon 23 Nov 09:00 (lee)`, `free`, `used without a booking`.
+        """
         if self.booked is not None:
             return f"{self.booked.owner} until {until(now, self.booked.end, zone)} ({self.booked.title})"
         if self.users:
@@ -39,7 +42,11 @@ class SlotNow:
         return f"{word} until {until(now, self.following.start, zone)} ({self.following.owner})"
 
     def to_json(self) -> dict[str, Any]:
-        """{"id", "name", "free", "booked", "next"}; a booking as {"id", "owner", "title", "start", "end"}."""
+        """Returns the slot as JSON.
+
+        The keys are "id", "name", "free", "booked" and "next"; each booking has the keys "id", "owner", "title",
+        "start" and "end".
+        """
         return {
             "id": self.slot.id,
             "name": self.slot.name,
@@ -52,7 +59,7 @@ class SlotNow:
 def slots_now(
     slots: Iterable[Slot], bookings: Sequence[Booking], users: Mapping[str, Collection[str]], now: datetime
 ) -> tuple[SlotNow, ...]:
-    """The slots, sorted. `users` by slot ID lacks slots whose use is unknown."""
+    """Returns the slots in order. `users` contains the users by slot ID, without slots whose use is unknown."""
     by_slot: dict[str, list[Booking]] = {}
     for booking in sorted(bookings, key=lambda one: one.start):
         if booking.is_live and booking.end > now:

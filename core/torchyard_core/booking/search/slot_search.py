@@ -1,7 +1,7 @@
-"""Search of free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
+"""Search for free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
 
-Every long enough gap between bookings gives a range of possible starts on its GPU. A sweep over the ends of these
-ranges counts how many GPUs can start together: O(m log m) for m gaps.
+Every gap between bookings that is long enough allows a range of starts on its GPU. A sweep over the ends of these
+ranges counts how many GPUs can start together, in O(m log m) for m gaps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Busy = Mapping[str, Sequence[Interval]]
 
 @dataclass(frozen=True)
 class Wish:
-    """The wanted slot. Empty `gpus` and `hosts` mean any; `latest` is the latest end."""
+    """The requirements of a search. Empty `gpus` and `hosts` mean any; `latest` is the latest end."""
 
     count: int
     length: timedelta
@@ -37,18 +37,18 @@ class Wish:
     gpus: tuple[str, ...] = ()
 
     def takes(self, slot: Slot) -> bool:
-        """Whether the slot is of the wanted kind. CPU slots match only by ID."""
+        """Returns whether the slot meets the requirements. CPU slots match only by ID."""
         if self.gpus:
             return slot.id in self.gpus
         if slot.is_cpu or (self.hosts and slot.host not in self.hosts):
             return False
-        # Cards of "40 GB" have 40960 MB or a little less; users mean the round number.
+        # GPUs of "40 GB" have 40960 MB or slightly less, and users enter the nominal size.
         return self.model.lower() in slot.model.lower() and slot.memory_mb >= self.min_memory_gb * 1000 * 0.95
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A free place for the wish. `host` is empty if it spans several."""
+    """A free place for a wish. `host` is empty for a place on several hosts."""
 
     gpus: tuple[str, ...]
     start: datetime
@@ -59,12 +59,16 @@ class Fit:
 def find_slots(
     wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5, closed: Sequence[Interval] = ()
 ) -> tuple[Fit, ...]:
-    """The first fits, ordered by start, then by how little they fragment free time.
+    """Returns the first places, ordered by start, then by how little they fragment free time.
 
-    Fits on the same host never overlap in time, so that the list offers distinct choices.
+    Places on the same host do not overlap in time, so that the list offers distinct choices.
 
     Args:
-        closed: Sorted, disjoint intervals in which no fit may begin.
+        wish: The requirements.
+        slots: The slots of the calendar.
+        busy: Busy intervals of each slot.
+        limit: The maximum number of places.
+        closed: Sorted, disjoint intervals in which no place may begin.
     """
     by_host = attrgetter("host")
     wanted = sorted((slot for slot in slots if wish.takes(slot)), key=by_host)
@@ -87,7 +91,10 @@ def find_with(
     limit: int = 5,
     closed: Sequence[Interval] = (),
 ) -> tuple[Fit, ...]:
-    """`find_slots` that loads the busy times of a few days first, and of more only while fits are missing."""
+    """Searches as `find_slots` does.
+
+    Loads the busy times of a few days first, and of more days if places are missing.
+    """
     last = wish.latest or wish.earliest + HORIZON
     ahead = max(FIRST_LOOK, wish.length * 2)
     while True:
@@ -111,7 +118,7 @@ class _Opening:
 def _fits(
     wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int, closed: Sequence[Interval]
 ) -> list[tuple[Fit, timedelta]]:
-    """Fits of one pool of GPUs, each with the free time left next to it."""
+    """Returns the places in one pool of GPUs, each with the free time that remains next to it."""
     openings = sorted(
         (opening for slot in pool for opening in _openings(slot, busy.get(slot.id, ()), wish, latest)),
         key=lambda opening: (opening.start, opening.slot.sort_key()),
@@ -124,7 +131,7 @@ def _fits(
         heappush(ending, (opening.end, number, opening))
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
-        # Until the next opening no more GPUs become free: one start, or several in sequence.
+        # Until the next opening the number of free GPUs does not grow, so there is one start, or several in sequence.
         begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:
@@ -144,7 +151,7 @@ def _fits(
 
 
 def _first_open(start: datetime, closed: Sequence[Interval]) -> datetime:
-    """The first moment from `start` on outside `closed`; rounded up to a minute unless it is `start`."""
+    """Returns the first moment from `start` on outside `closed`, rounded up to a minute unless it is `start`."""
     for interval in closed:
         if interval.start <= start < interval.end:
             start = interval.end + timedelta(seconds=-interval.end.second % 60)
@@ -166,7 +173,7 @@ def _openings(slot: Slot, taken: Sequence[Interval], wish: Wish, latest: datetim
 
 
 def _choose(wish: Wish, candidates: list[_Opening], begin: datetime) -> tuple[list[Slot], timedelta]:
-    """The GPUs whose gaps are filled best, on as few hosts as possible."""
+    """Returns the GPUs whose gaps are filled best, on as few hosts as possible."""
     on_host: dict[str, int] = {}
     for candidate in candidates:
         on_host[candidate.slot.host] = on_host.get(candidate.slot.host, 0) + 1

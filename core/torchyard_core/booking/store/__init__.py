@@ -1,4 +1,4 @@
-"""The bookings database: SQLite or PostgreSQL. Only this package imports SQLAlchemy."""
+"""The bookings database in SQLite or PostgreSQL. Only this package imports SQLAlchemy."""
 
 from torchyard_core.booking.store.booking_store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch

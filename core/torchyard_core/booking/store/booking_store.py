@@ -1,4 +1,4 @@
-"""The bookings database of a user, and how it is opened."""
+"""The bookings database of a user, and functions that open it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from torchyard_core.next_steps import SetUpTeam
 
 
 class BookingStore:
-    """Bookings in one database, for one user. Each method is a short transaction, and may be called in any thread."""
+    """The bookings in one database, as seen by one user. Each method is a short transaction and is thread-safe."""
 
     def __init__(
         self, engine: Engine, person: str, is_admin: bool, clock: Clock = system_clock, *, own_time: bool = False
@@ -77,8 +77,10 @@ class BookingStore:
         close_engine(self.session.engine)
 
     def watch(self, on_change: Callable[[str], None]) -> Watch:
-        """Calls `on_change` in a thread of its own until the Watch is closed, with what changed: "bookings", "rules",
-        …; "all" after a reconnect."""
+        """Starts a thread that calls `on_change` after changes of the database, until the Watch is closed.
+
+        The argument is the changed table, such as "bookings" or "rules", or "all" after a new connection.
+        """
         return Watch(self.session.engine, on_change)
 
     def keep_connection(self, keeps: bool) -> None:
@@ -88,14 +90,16 @@ class BookingStore:
 
 
 def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False) -> BookingStore:
-    """Opens a store, and creates a private file that does not exist.
+    """Opens a store. Creates a private file that does not exist.
 
     Args:
-        person: The user of a private file; in a team's database it is the role.
-        own_time: Use `clock` also with a team's database.
+        url: The URL of the database.
+        person: The user of a private file. In a team's database the role is the user.
+        clock: The clock of a private file.
+        own_time: Whether `clock` is used with a team's database, too.
 
     Raises:
-        BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied.
+        BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied: The database cannot be used.
     """
     address = parsed(url)
     engine = make_engine(address)
@@ -106,7 +110,7 @@ def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: 
             return BookingStore(engine, person, True, clock)
         is_admin = _team(engine)
         return BookingStore(engine, str(address.username), is_admin, clock, own_time=own_time)
-    except BaseException:  # Ctrl-C too: no connection stays open
+    except BaseException:  # BaseException includes KeyboardInterrupt: no connection may stay open.
         engine.dispose()
         raise
 
@@ -122,7 +126,7 @@ def _prepare_file(engine: Engine) -> None:
     if version == HEAD:
         return
     with transaction(engine, writes=True) as connection:
-        version = has_calendar(connection)  # another desktop may have upgraded it meanwhile
+        version = has_calendar(connection)  # Another process may have upgraded the file since the first check.
         if version is not None and version not in KNOWN:
             raise StoreTooNew(place_of(engine.url))
         if version != HEAD:
@@ -130,7 +134,10 @@ def _prepare_file(engine: Engine) -> None:
 
 
 def _team(engine: Engine) -> bool:
-    """Whether the role is an admin. Raises if the calendar is missing, too new, too old, or closed to the role."""
+    """Returns whether the role is an admin of the team.
+
+    Raises an error if the calendar is missing, too new, too old, or not accessible to the role.
+    """
     place = place_of(engine.url)
     with transaction(engine) as connection:
         sees_schema = connection.execute(
@@ -150,6 +157,6 @@ def _team(engine: Engine) -> bool:
         if version != HEAD:
             raise BadUrl(f"{place} was made by an older Torchyard, and has to be brought up to date", hint=SetUpTeam())
         is_member, is_admin = connection.execute(text("SELECT torchyard.is_member(), torchyard.is_admin()")).one()
-        if not is_member:  # a role may be a member of another team in the same cluster
+        if not is_member:  # The role may be a member of another team in the same cluster.
             raise no_member
         return bool(is_admin)

@@ -1,6 +1,6 @@
-"""Writes bookings inside a transaction of the caller: checks, then rows.
+"""Writes bookings inside a transaction of the caller, after checking them.
 
-The check is for the refusal's message (which booking, when); a trigger or constraint prevents double bookings.
+The checks produce the message of a refusal. A trigger or constraint of the database prevents double bookings.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _COLUMNS = {"start": "starts", "end": "ends"}
 
 @dataclass
 class BookingWriter:
-    """Checks and writes rows of bookings."""
+    """Checks bookings, and writes their rows."""
 
     _session: StoreSession
     _queries: BookingQueries
     _conflicts: ConflictQueries
 
     def begin(self, connection: Connection, owner: str, gpus: Iterable[str]) -> tuple[datetime, Rules]:
-        """Locks the owner and the GPUs; returns the time and the rules.
+        """Locks the owner and the GPUs. Returns the current time and the rules.
 
         Raises:
             Refused: This computer's clock differs from the database's by more than CLOCK_TOLERANCE_S.
@@ -52,7 +52,7 @@ class BookingWriter:
         return now, self._queries.load_rules(connection)
 
     def owner_of(self, draft: Draft) -> str:
-        """Raises PermissionDenied unless the draft is the user's own, or the user is an admin."""
+        """Returns the owner of the draft. Raises PermissionDenied if this is another user and the user is no admin."""
         if draft.owner not in (None, self._session.person) and not self._session.is_admin:
             raise PermissionDenied(
                 f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
@@ -60,7 +60,7 @@ class BookingWriter:
         return draft.owner or self._session.person
 
     def load_own(self, connection: Connection, booking_id: str, *, writes: bool = True) -> Booking:
-        """A booking that the user may change, locked unless `writes` is false. Raises Refused."""
+        """Returns a booking that the user may change, locked unless `writes` is false. Raises Refused."""
         if writes:
             self._session.lock(connection, f"booking {booking_id}")
         booking = self._queries.load_booking(connection, booking_id)
@@ -81,7 +81,12 @@ class BookingWriter:
         """Raises the refusal of a new booking, or of changing `booking` into `draft`.
 
         Args:
-            together_with: Drafts of the same owner that will be booked, too, and count towards the quota.
+            connection: The connection of the transaction.
+            draft: The new or changed booking.
+            now: The current time.
+            rules: The team's rules.
+            booking: The booking to change; None for a new booking.
+            together_with: Drafts of the same owner in the same transaction, which count towards the quota, too.
         """
         owner = self.owner_of(draft) if booking is None else booking.owner
         changed = booking.id if booking is not None else None
@@ -119,7 +124,10 @@ class BookingWriter:
         return changed
 
     def update(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
-        """Writes changed fields. Raises PermissionDenied where a policy of the database forbids it."""
+        """Writes the changed fields of a booking.
+
+        Raises PermissionDenied if a policy of the database forbids the change.
+        """
         changed = replace(booking, **changes)
         columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
         table = tables.bookings
@@ -129,13 +137,13 @@ class BookingWriter:
 
 
 def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
-    """Inserts bookings and their GPUs, sorted by GPU. The transaction raises Overlap when it ends."""
+    """Inserts bookings and their GPUs in the order of GPU IDs. The transaction raises Overlap at its end."""
     connection.execute(insert(tables.bookings), [row_of(booking) for booking in made])
     connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
 
 
 def row_of(value: Booking | Series | Use) -> dict[str, Any]:
-    """The columns of the value's table."""
+    """Returns the columns of the value's table."""
     return {_COLUMNS.get(name, name): field for name, field in value.__dict__.items() if name != "gpus"}
 
 
@@ -156,5 +164,5 @@ def _gpu_rows(made: Sequence[Booking]) -> list[dict[str, Any]]:
 
 
 def new_id() -> str:
-    """A random ID of 48 bits, short enough to type."""
+    """Returns a random ID of 48 bits, which is short enough to type."""
     return f"b{secrets.token_hex(6)}"

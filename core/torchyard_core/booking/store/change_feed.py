@@ -1,8 +1,9 @@
-"""Changes by other clients: a notification for an open calendar, and the log of changed bookings.
+"""Changes by other clients: notifications for an open calendar, and the log of changed bookings.
 
-PostgreSQL: LISTEN on the connection that queries use, because a server has few connections and each window needs one.
-Notifications from before LISTEN are lost, so that every new connection counts as a change of everything.
-SQLite: a counter that commits of other connections increase, polled once a second.
+PostgreSQL: LISTEN runs on the connection that queries use, because a server has few connections and each window needs
+one. Notifications before LISTEN are lost, so a new connection counts as a change of everything.
+
+SQLite: a counter that commits of other connections increase is polled once a second.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """A thread that waits for changes of one database."""
+    """A thread that waits for changes of a database."""
 
     def __init__(self, engine: Engine, on_change: Callable[[str], None]):
         self._engine = engine
@@ -45,7 +46,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; afterwards `on_change` is not called any more."""
+        """Ends the thread. `on_change` is not called afterwards."""
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -55,7 +56,7 @@ class Watch:
         while not self._closed.is_set():
             try:
                 wait()
-            except Exception as error:  # the database may be away for a night
+            except Exception as error:  # The database may be unavailable for hours.
                 _log.info("the bookings are not watched: %s", error)
             if self.is_watching.is_set():
                 failures = 0
@@ -85,7 +86,7 @@ class Watch:
         socket = None
         try:
             while not self._closed.is_set():
-                with self._engine.connect():  # the pre-ping reads notifications that have arrived
+                with self._engine.connect():  # The pre-ping of the pool reads notifications that have arrived.
                     pass
                 while self._new_sockets:
                     if socket is not None:
@@ -111,7 +112,7 @@ class Watch:
                 return
 
     def _on_checkout(self, connection: Any, record: Any, proxy: Any) -> None:
-        """Issues LISTEN on a new connection; called in any thread that takes one from the pool."""
+        """Issues LISTEN on a new connection. Called on the thread that takes the connection from the pool."""
         if self not in record.info:
             connection.add_notify_handler(self._on_notice)
             connection.execute("LISTEN torchyard_bookings")
@@ -128,7 +129,8 @@ class Watch:
         """Closes the connection if it is idle, which ends LISTEN."""
         pool = self._engine.pool
         if isinstance(pool, QueuePool) and pool.checkedin():
-            with contextlib.suppress(Exception), self._engine.connect() as connection:  # the database may be away
+            # The database may be unavailable.
+            with contextlib.suppress(Exception), self._engine.connect() as connection:
                 connection.invalidate()
 
 
@@ -138,15 +140,16 @@ _MOST_ENTRIES = 20_000
 
 
 def position(connection: Connection) -> Position:
-    """The last entry of the change log. Later reads are at least as new."""
+    """Returns the last position in the change log. Later reads are at least as new as this position."""
     of = tables.booking_changes
     return Position(*connection.execute(sql_select(of.c.seq, of.c.token).order_by(of.c.seq.desc()).limit(1)).one())
 
 
 def changed_since(connection: Connection, since: Position) -> tuple[Position, frozenset[str]] | None:
-    """The last entry of the change log, and the IDs of the bookings that changed after `since`.
+    """Returns the last position in the change log, and the IDs of the bookings that changed after `since`.
 
-    None if `since` is not in the log (a restored backup, another database), or too many bookings changed.
+    Returns None if the log does not contain `since` (a restored backup, another database), or if too many bookings
+    changed.
     """
     of = tables.booking_changes
     chosen = sql_select(of.c.seq, of.c.token, of.c.booking_id).where(of.c.seq >= since.seq).order_by(of.c.seq)

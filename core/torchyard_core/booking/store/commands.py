@@ -1,4 +1,4 @@
-"""Books, changes and releases bookings, each command in one transaction."""
+"""Commands that book, change and release GPUs, each in one transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERIES_WITHOUT_LIMIT = timedelta(days=366)
 
 @dataclass(frozen=True)
 class SkippedOccurrence:
-    """An occurrence of a series that was not booked, and why."""
+    """An occurrence of a series that was not booked, with the reason."""
 
     interval: Interval
     why: Refused
@@ -41,7 +41,7 @@ class SkippedOccurrence:
 
 @dataclass(frozen=True)
 class SeriesBooked:
-    """The result of booking a series; `series_id` is empty if nothing was booked."""
+    """The result of booking a series. `series_id` is empty if nothing was booked."""
 
     series_id: str
     booked: tuple[Booking, ...]
@@ -59,7 +59,7 @@ class ImportVerdict:
 
 @dataclass
 class BookingCommands:
-    """Changes bookings, and the team's catalogue, rules and logins."""
+    """Changes bookings, and the slots, rules and logins of the team."""
 
     _session: StoreSession
     _queries: BookingQueries
@@ -68,7 +68,7 @@ class BookingCommands:
     _transactions: WriteTransactions
 
     def book(self, draft: Draft) -> Booking:
-        """Books all GPUs of the draft or none. Raises Clash, Refused, PermissionDenied or StoreUnavailable."""
+        """Books all GPUs of the draft, or none. Raises Clash, Refused, PermissionDenied or StoreUnavailable."""
         draft = normalized(draft)
 
         def attempt(connection: Connection) -> Booking:
@@ -79,15 +79,18 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def book_series(self, draft: Draft, rule: str, *, free_ones: bool = False) -> SeriesBooked:
-        """Books every occurrence of an RRULE, or none.
+        """Books all occurrences of an RRULE, or none.
 
-        A rule with neither COUNT nor UNTIL is booked as far ahead as the team's rules allow, at least its first.
+        A rule with neither COUNT nor UNTIL is booked up to the horizon of the team's rules, and at least its first
+        occurrence.
 
         Args:
-            free_ones: Book the occurrences that can be booked, and list the others in the result.
+            draft: The first occurrence.
+            rule: The RRULE.
+            free_ones: Whether to book the occurrences that can be booked, and to list the others in the result.
 
         Raises:
-            Refused: Of the first occurrence that cannot be booked (without `free_ones`), or of the rule itself.
+            Refused: The rule is invalid, or, without `free_ones`, an occurrence cannot be booked.
         """
         draft = normalized(draft)
 
@@ -114,7 +117,7 @@ class BookingCommands:
     def _split_bookable(
         self, connection: Connection, wanted: Sequence[Draft], now: datetime, rules: Rules, free_ones: bool
     ) -> tuple[list[Draft], list[SkippedOccurrence]]:
-        """Splits occurrences into those that can be booked, which count towards the quota, and the others."""
+        """Separates occurrences that can be booked, which count towards the quota, from the others."""
         free: list[Draft] = []
         missed: list[SkippedOccurrence] = []
         for number, one in enumerate(wanted, 1):
@@ -140,7 +143,7 @@ class BookingCommands:
         stop_at_end: bool | None = None,
         run_id: str | None = None,
     ) -> Booking:
-        """Moves, resizes or renames a booking, as a whole. A running one can be shortened or extended."""
+        """Moves, resizes or renames a booking as a whole. A running booking can only be shortened or extended."""
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
@@ -164,9 +167,9 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes all future bookings of a series from this one on, or `everything` of it: all of them or none.
+        """Changes all future bookings of a series from this one on, or all of the series with `everything`.
 
-        The others move by the same wall-clock time, and get the same length.
+        Either all of them are changed or none. The other bookings move by the same local time and get the same length.
         """
         chosen_gpus = None if gpus is None else tuple(gpus)
 
@@ -195,7 +198,7 @@ class BookingCommands:
             gpus_of_all = {gpu for one in which for gpu in one.gpus} | set(chosen_gpus or ())
             now, rules = self._writer.begin(connection, this.owner, gpus_of_all)
             changed: list[Booking] = []
-            # In this order no booking meets one of the same series that has not moved yet.
+            # In this order no booking overlaps another one of the series that has not moved yet.
             for one in sorted(which, key=lambda one: one.start, reverse=moved > timedelta()):
                 wanted = wanted_of(one)
                 try:
@@ -210,7 +213,7 @@ class BookingCommands:
         return self._transactions.run(attempt, frees=True)
 
     def release(self, booking_id: str) -> Booking:
-        """Releases a running booking now, or cancels a future one."""
+        """Releases a running booking at once, or cancels a future one."""
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
@@ -229,7 +232,7 @@ class BookingCommands:
         return tuple(self.release(one.id) for one in of_it if one.is_live and one.start > now)
 
     def mark_active(self, booking_id: str) -> Booking:
-        """Marks a booking whose run began, or whose GPUs are in use."""
+        """Marks a booking as active after its run began or its GPUs were used."""
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
@@ -241,7 +244,7 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
-        """The refusal that `book`, or `change` of `except_booking`, would raise. Writes nothing."""
+        """Returns the refusal that `book`, or `change` of `except_booking`, would raise. Writes nothing."""
         draft = normalized(draft)
         with self._session.transaction() as connection:
             rules, now = self._queries.load_rules(connection), self._session.now(connection)
@@ -257,12 +260,12 @@ class BookingCommands:
         return None
 
     def preview(self, drafts: Iterable[Draft]) -> tuple[ImportVerdict, ...]:
-        """Verdicts on imported drafts. Writes nothing."""
+        """Returns verdicts on imported drafts. Writes nothing."""
         found: list[ImportVerdict] = []
         table = tables.bookings
         for draft in map(normalized, drafts):
             if draft.uid:
-                # A booking that was not imported has only the UID that `export_ics` gives it.
+                # The UID of a booking that was not imported is the one that `export_ics` derives from its ID.
                 known = or_(table.c.uid == draft.uid, table.c.id == draft.uid.removesuffix("@torchyard"))
                 same = and_(known, table.c.starts == draft.start, table.c.owner == self._writer.owner_of(draft))
                 with self._session.transaction() as connection:
@@ -275,9 +278,10 @@ class BookingCommands:
         return tuple(found)
 
     def remember_slots(self, slots: Iterable[Slot]) -> None:
-        """Adds GPUs that a desktop has found to the catalogue. None is removed.
+        """Adds slots that a desktop has found to the calendar. No slot is removed.
 
-        Only an admin's desktop updates known GPUs: a member must not rename or move a GPU that others have booked.
+        Only an admin's desktop updates known slots, since members must not rename or move a GPU that other users have
+        booked.
         """
         known = {slot.id: slot for slot in self._queries.slots()}
         news = [
@@ -293,7 +297,7 @@ class BookingCommands:
                 upsert(connection, tables.gpus, rows, changed)
 
     def set_rules(self, rules: Rules) -> None:
-        """Raises PermissionDenied for members, UsageError for invalid rules."""
+        """Replaces the rules. Raises PermissionDenied for members, UsageError for invalid rules."""
         body = json.dumps(rules.to_json())
         Rules.from_json(json.loads(body))
         self._only_admins("the rules")
@@ -315,7 +319,7 @@ class BookingCommands:
 
 
 def _changed(booking: Booking, **changes: Any) -> Draft:
-    """The booking as a draft with changes, of which None changes nothing."""
+    """Returns the booking as a draft with changes. A value of None leaves the field unchanged."""
     values = {one.name: getattr(booking, one.name) for one in fields(Draft)}
     return normalized(Draft(**values | {name: value for name, value in changes.items() if value is not None}))
 
@@ -325,7 +329,7 @@ def _wall_clock(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
-    """The refusal, with the occurrence that it is about. A clash names its times by itself."""
+    """Adds the number and time of the occurrence to a refusal. A clash is unchanged, as it contains its times."""
     if isinstance(refused, Clash) or count == 1:
         return refused
     when = wall_clock(wanted.start, wanted.zone, "%a %Y-%m-%d %H:%M")

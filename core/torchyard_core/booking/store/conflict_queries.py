@@ -1,4 +1,4 @@
-"""Conflicting bookings of a draft, and free places nearby."""
+"""Bookings that conflict with a draft, and free places nearby."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.booking.store.session import StoreSession
 
 @dataclass
 class ConflictQueries:
-    """Finds the other bookings of wanted GPUs, and free places nearby."""
+    """Finds other bookings of the wanted GPUs, and free places nearby."""
 
     _session: StoreSession
     _queries: BookingQueries
@@ -39,7 +39,7 @@ class ConflictQueries:
         return replace(conflict, nearest=nearest).as_error(self._queries.load_slots(connection), self._session.person)
 
     def nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
-        """The same GPUs at their next free time, and other GPUs of the same model at the wanted time."""
+        """Returns the next free time of the same GPUs, and other GPUs of the same model at the wanted time."""
         slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]
         length = draft.interval.duration

@@ -1,7 +1,7 @@
-"""Connections and transactions of both databases, with their errors translated into Torchyard's.
+"""Connections and transactions of both databases. Errors of the database are converted to Torchyard's.
 
-SQLite: every writing transaction is BEGIN IMMEDIATE. Deferred ones end in "database is locked" when two of them want
-to write after both have read.
+SQLite: every writing transaction is BEGIN IMMEDIATE. Two deferred transactions that write after a read would fail with
+"database is locked".
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _RULES = RULE_CODES | {"unknown_gpu", "no_fit", "isolation"}
 
 
 class Overlap(Exception):
-    """Raised when a trigger or constraint finds a GPU booked. The writer then reads whose booking it is."""
+    """Raised when a trigger or constraint finds that a GPU is booked. The writer then reads the other booking."""
 
 
 def parsed(url: str) -> URL:
-    """Parses `bookings_url`. Raises BadUrl, without showing a password."""
+    """Parses `bookings_url`. Raises BadUrl with a message that does not contain the password."""
     hint = "Write sqlite:////path/to/bookings.sqlite3, or postgresql+psycopg://NAME@HOST/DATABASE?sslmode=verify-full."
     try:
         made = make_url(url)
@@ -62,7 +62,7 @@ def parsed(url: str) -> URL:
 
 
 def place_of(url: URL) -> str:
-    """The database, for messages."""
+    """Returns the name of the database for messages."""
     if url.get_backend_name() == "sqlite":
         return f"the bookings file {url.database}"
     host = url.host or url.query.get("host") or "this computer"
@@ -82,7 +82,8 @@ calendar's lock is held."""
 def make_engine(url: URL) -> Engine:
     """Creates an engine without connecting. Raises BadUrl if the driver is not installed.
 
-    All threads share one connection to PostgreSQL: a server has few, and every desktop of the team needs one.
+    All threads share one connection to PostgreSQL, since a server has few connections and each desktop of the team
+    needs one.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)
@@ -114,22 +115,22 @@ def keep_connection(engine: Engine, keeps: bool) -> None:
         event.listen(engine, "checkin", _close_returned)
         if isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
             with suppress(TorchyardError), transaction(engine):
-                pass  # it is closed as it is returned
+                pass  # The pool closes the connection when it is returned.
 
 
 def close_engine(engine: Engine) -> None:
-    """Closes all connections; those in use by another thread when it returns them to the pool."""
+    """Closes all connections. A connection in use by another thread is closed when it is returned to the pool."""
     if not event.contains(engine, "checkin", _close_returned):
         event.listen(engine, "checkin", _close_returned)
     engine.dispose()
 
 
 def _close_returned(connection: Any, record: Any) -> None:
-    record.invalidate()  # not connection.close(): the pool would hand the closed connection out again
+    record.invalidate()  # connection.close() cannot be used, as the pool would hand out the closed connection again.
 
 
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
-    """Connects with libpq's means (PGPASSWORD, ~/.pgpass, a certificate), else with the password of the keyring."""
+    """Connects with libpq's own means (PGPASSWORD, ~/.pgpass, a certificate), else with the password in the keyring."""
     import psycopg
 
     try:
@@ -148,9 +149,10 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, record: Any) -> None:
-        connection.isolation_level = None  # BEGIN is issued below
+        connection.isolation_level = None  # `transaction` issues BEGIN.
         connection.execute("PRAGMA journal_mode = WAL")
-        # A killed program loses nothing; a power cut may lose the last bookings, but does not damage the file.
+        # No booking is lost if the program is killed. A power failure may lose the last bookings without damaging the
+        # file.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -171,15 +173,15 @@ def _sqlite(url: URL) -> Engine:
 
 
 def act_as(engine: Engine, person: str) -> None:
-    """Sets the person in the history of a file's bookings. In PostgreSQL it is the role."""
+    """Sets the user who is recorded in the history of a file's bookings. In PostgreSQL this is the role."""
     engine.update_execution_options(**{_ACTS: person})
 
 
 @contextmanager
 def transaction(engine: Engine, *, writes: bool = False) -> Iterator[Connection]:
-    """One transaction: committed at the end, rolled back on any error.
+    """Runs a transaction, which is committed at the end and rolled back after an error.
 
-    Raises Overlap, Refused, StoreUnavailable or PermissionDenied; other errors of the database unchanged.
+    Raises Overlap, Refused, StoreUnavailable or PermissionDenied. Other errors of the database are unchanged.
     """
     try:
         with engine.connect() as connection:
@@ -234,13 +236,16 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
 
 
 def _rule(error: BaseException | None) -> str:
-    """The code of the rule by which the database refused; empty for other errors."""
+    """Returns the code of the rule by which the database refused; empty for other errors."""
     named = str(getattr(getattr(error, "diag", None), "constraint_name", None) or "")
     return named if named in _RULES else ""
 
 
 def _missing(message: str, url: URL) -> BadUrl | None:
-    """The error for a database or role that does not exist, which no retry fixes; recognized by libpq's message."""
+    """Returns the error for a database or role that does not exist, recognized by libpq's message; else None.
+
+    Repeating the call cannot correct this error, in contrast to an unavailable server.
+    """
     if f'database "{url.database}" does not exist' in message:
         return BadUrl(
             f"there is no database `{url.database}` on {url.host or url.query.get('host') or 'this computer'}",
@@ -273,7 +278,7 @@ def _translated_sqlite(error: exc.DBAPIError, first: str, place: str) -> Excepti
 
 
 def has_calendar(connection: Connection) -> str | None:
-    """The schema's revision; None if there is no calendar yet."""
+    """Returns the revision of the schema, or None if there is no calendar."""
     if connection.dialect.name == "sqlite":
         there = connection.execute(text("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'")).first()
     else:
@@ -286,7 +291,7 @@ def has_calendar(connection: Connection) -> str | None:
 
 def upgrade(connection: Connection) -> None:
     """Upgrades the schema to HEAD in the transaction of `connection`."""
-    # Importing Alembic takes 0.2 s, and is needed once in the life of a database.
+    # The import of Alembic takes 0.2 s, and is necessary only for an upgrade.
     from alembic import command
     from alembic.config import Config
 
@@ -297,12 +302,15 @@ def upgrade(connection: Connection) -> None:
 
 
 def keyring_name(url: URL) -> str:
-    """The arguments of `keyring set`: the service, and role, host, port and database."""
+    """Returns the arguments of `keyring set`: the service, and role, host, port and database."""
     return f"{_KEYRING_SERVICE} {_keyring_entry(url)}"
 
 
 def _kept_password(url: URL) -> str | None:
-    """The password in the keyring (Torchyard writes it to no file); None without an entry or a keyring."""
+    """Returns the password in the keyring, or None without an entry or a keyring.
+
+    The password is written to no file of Torchyard.
+    """
     import keyring
     from keyring.errors import KeyringError
 

@@ -1,6 +1,6 @@
-"""Long gaps between the bookings of each GPU.
+"""Queries for long gaps between the bookings of each GPU.
 
-The database finds the gaps: of 100,000 bookings it returns only those next to a gap that is long enough.
+The gaps are found in the database: of 100,000 bookings it returns only those beside a gap that is long enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchyard_core.booking.store.tables import Junk, moment_of
 def busy_intervals(
     connection: Connection, gpus: Sequence[str], since: datetime, until: datetime, length: timedelta
 ) -> Busy:
-    """Busy times of the GPUs; gaps shorter than `length` count as busy."""
+    """Returns the busy times of the GPUs. Gaps shorter than `length` count as busy."""
     is_sqlite = connection.dialect.name == "sqlite"
     parameters: dict[str, Any] = {"gpus": json.dumps(list(gpus)), "since": since, "until": until, "length": length}
     if is_sqlite:
@@ -37,22 +37,22 @@ def busy_intervals(
     busy: dict[str, list[Interval]] = defaultdict(list)
     for gpu, first, ends, after in connection.execute(_GAPS_IN_SQLITE if is_sqlite else _GAPS, parameters):
         begin, end = moment(taken_from.get(gpu, first)), moment(ends)
-        if not isinstance(begin, Junk) and not isinstance(end, Junk):  # else the row is skipped as unreadable
+        if not isinstance(begin, Junk) and not isinstance(end, Junk):  # A row with an invalid time is skipped.
             busy[gpu].append(Interval(begin, end))
         taken_from[gpu] = after
     return dict(busy)
 
 
-# A transaction in SQLite sees one state of the bookings. In PostgreSQL (READ COMMITTED) each statement sees what is
-# committed then, so that one statement has to read everything.
+# In SQLite all statements of a transaction see one state of the bookings. In PostgreSQL (READ COMMITTED) each statement
+# sees the state at its own time, so a single statement has to read everything.
 _FIRSTS_IN_SQLITE = text("""
     SELECT value, (
         SELECT MIN(starts) FROM booking_gpus WHERE live = 1 AND gpu = value AND starts < :until AND ends > :since
     ) FROM json_each(:gpus)
 """)
-# Live bookings of one GPU never overlap, so the next row by start is the next booking, and one result row can hold both
-# ends of a gap.
-# The lateral join goes GPU by GPU in the order of the index; without it PostgreSQL sorts all rows on disk.
+# Live bookings of one GPU never overlap. The next row by start is therefore the next booking, and one result row can
+# hold both ends of a gap. The lateral join visits GPU by GPU in the order of the index; without it PostgreSQL sorts all
+# rows on disk.
 _GAPS = text("""
     SELECT wanted.gpu, gaps.* FROM json_array_elements_text(CAST(:gpus AS json)) AS wanted (gpu) CROSS JOIN LATERAL (
         SELECT first, ends, after FROM (
@@ -62,7 +62,7 @@ _GAPS = text("""
         ) AS taken WHERE after IS NULL OR after - ends >= :length
     ) AS gaps ORDER BY wanted.gpu, gaps.ends
 """)
-# SQLite finds each next row in the index faster than by a window function.
+# In SQLite, finding each next row by the index is faster than a window function.
 _GAPS_IN_SQLITE = text("""
     SELECT gpu, NULL, ends, (
         SELECT MIN(starts) FROM booking_gpus AS next

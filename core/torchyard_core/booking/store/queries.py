@@ -1,4 +1,4 @@
-"""Reads of the bookings database, as values."""
+"""Queries of the bookings database that return values."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ _SNAPSHOT_FRESH_S = 3600
 
 @dataclass
 class BookingQueries:
-    """Reads of bookings, slots, rules and logins. `load_…` methods take part in a transaction of the caller."""
+    """Reads bookings, slots, rules and logins. `load_…` methods use a transaction of the caller."""
 
     _session: StoreSession
 
     def now(self) -> datetime:
-        """The time by the clock of the team's database, or of this computer for a file."""
+        """Returns the time by the clock of the team's database, or of this computer for a file."""
         with self._session.transaction() as connection:
             return self._session.now(connection)
 
     def slots(self) -> tuple[Slot, ...]:
-        """The catalogue: every slot that a desktop has found."""
+        """Returns all slots that desktops have found."""
         with self._session.transaction() as connection:
             return self.load_slots(connection)
 
     def load_slots(self, connection: Connection, among: Sequence[str] = ()) -> tuple[Slot, ...]:
-        """The slots `among`, if all of them exist; else all slots."""
+        """Returns the slots `among` if all of them exist, else all slots."""
         chosen = select(tables.gpus)
         rows = connection.execute(chosen.where(tables.gpus.c.id.in_(among)) if among else chosen).all()
         if among and len(rows) < len(among):
@@ -64,7 +64,7 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Bookings that overlap the time, by start; with `live` only booked and active ones."""
+        """Returns the bookings that overlap the time, by start. With `live`, returns only booked and active ones."""
         table = tables.bookings
         which = [table.c.starts < until, table.c.ends > since]
         if owner is not None:
@@ -75,12 +75,12 @@ class BookingQueries:
             return self.load_bookings(connection, select(table).where(*which))
 
     def position(self) -> Position:
-        """The end of the change log; read it before bookings that are to be followed by `changes`."""
+        """Returns the end of the change log. Read it before the bookings to which `changes` will be applied."""
         with self._session.transaction() as connection:
             return position(connection)
 
     def changes(self, since: Position) -> Changes | None:
-        """The bookings that changed since a position; None if everything has to be read again."""
+        """Returns the bookings that changed after a position; None if all bookings have to be read again."""
         with self._session.transaction() as connection:
             found = changed_since(connection, since)
             if found is None:
@@ -92,7 +92,7 @@ class BookingQueries:
             return Changes(last, there, ids - {one.id for one in there})
 
     def bookings_around(self, now: datetime, until: datetime) -> tuple[Booking, ...]:
-        """The current live booking of each GPU, and the next one that begins before `until`."""
+        """Returns the current live booking of each GPU, and the next one that begins before `until`."""
         of, lanes, on = tables.booking_gpus, tables.gpus, tables.booking_gpus.alias("on_lane")
         of_lane = and_(on.c.live, on.c.gpu == lanes.c.id)
         starts = [
@@ -102,7 +102,7 @@ class BookingQueries:
         ids: set[str] = set()
         with self._session.transaction() as connection:
             for start in starts:
-                # Materialized, because SQLite would otherwise read every live row instead of two for each GPU.
+                # MATERIALIZED prevents SQLite from reading all live rows instead of two for each GPU.
                 at = select(lanes.c.id.label("gpu"), start.scalar_subquery().label("starts")).cte("at")
                 at = at.prefix_with("MATERIALIZED")
                 begins = and_(of.c.live, of.c.gpu == at.c.gpu, of.c.starts == at.c.starts, of.c.ends > now)
@@ -110,7 +110,7 @@ class BookingQueries:
             return self.load_bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(ids)))
 
     def booking(self, booking_id: str) -> Booking:
-        """Raises Refused if there is none."""
+        """Returns a booking. Raises Refused for an unknown ID."""
         with self._session.transaction() as connection:
             return self.load_booking(connection, booking_id)
 
@@ -121,7 +121,7 @@ class BookingQueries:
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
-        """The changes of a booking, oldest first. Changes by versions before the audit log are missing."""
+        """Returns the changes of a booking, oldest first. Changes by versions without an audit log are missing."""
         table = tables.booking_history
         chosen = select(table).where(table.c.booking_id == booking_id).order_by(table.c.id)
         with self._session.transaction() as connection:
@@ -136,11 +136,11 @@ class BookingQueries:
         return changes_of(noted)
 
     def bookings_named(self, beginning: str) -> tuple[Booking, ...]:
-        """Up to 6 bookings of any time whose IDs have this beginning."""
+        """Returns up to 6 bookings of any time whose IDs begin with the text."""
         return self._some(tables.bookings.c.id.startswith(beginning, autoescape=True), 6)
 
     def bookings_near(self, booking_id: str) -> tuple[Booking, ...]:
-        """Bookings whose IDs begin or end like a mistyped one, for suggestions."""
+        """Returns bookings whose IDs begin or end like a mistyped ID, for suggestions."""
         part = len(booking_id) // 3
         if part < 2:
             return ()
@@ -157,7 +157,7 @@ class BookingQueries:
             return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
 
     def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:
-        """A series and its bookings. Raises Refused if there is none."""
+        """Returns a series and its bookings. Raises Refused for an unknown ID."""
         table = tables.series
         with self._session.transaction() as connection:
             row = connection.execute(select(table).where(table.c.id == series_id)).first()
@@ -190,7 +190,7 @@ class BookingQueries:
         return tuple(found)
 
     def busy(self, since: datetime, until: datetime, gpus: Iterable[str] | None = None) -> dict[str, list[Interval]]:
-        """Booked intervals of each GPU in the time."""
+        """Returns the booked intervals of each GPU between `since` and `until`."""
         with self._session.transaction() as connection:
             return self.load_busy(connection, since, until, gpus)
 
@@ -210,13 +210,17 @@ class BookingQueries:
         return dict(busy)
 
     def find(self, wish: Wish, limit: int = 5, zone: str = "") -> tuple[Fit, ...]:
-        """The first free places for the wish that the rules allow the user to book; empty if bookings are in the way.
+        """Returns the first free places for the wish that the rules allow the user to book.
+
+        The result is empty if bookings prevent any place.
 
         Args:
-            zone: Of the times in a refusal; the rules' zone by default.
+            wish: The requirements.
+            limit: The maximum number of places.
+            zone: The zone of times in a refusal; by default the rules' zone.
 
         Raises:
-            Refused: The wish can never be met.
+            Refused: The wish can never be fulfilled.
         """
         with self._session.transaction() as connection:
             self.check_length(connection, wish)
@@ -258,7 +262,7 @@ class BookingQueries:
         zone: str,
         except_booking: str | None = None,
     ) -> Allowance:
-        """The person's GPU-hours in all the time in which the wish may be booked."""
+        """Returns the person's GPU-hours during the time in which the wish may be booked."""
         now = self._session.now(connection)
         allowed = within_rules(wish, rules, now)
         around = Interval(allowed.earliest, allowed.latest or allowed.earliest)
@@ -267,7 +271,7 @@ class BookingQueries:
     def load_hours(
         self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
     ) -> Mapping[datetime, float]:
-        """The owner's GPU-hours in the weeks that the interval touches."""
+        """Returns the owner's GPU-hours in the weeks that the interval touches."""
         if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
             return {}
         weeks = by_week(around, rules.zone)
@@ -278,7 +282,7 @@ class BookingQueries:
         return gpu_hours((one for one in bookings if one.id != except_booking), rules.zone)
 
     def rules(self) -> Rules:
-        """The team's rules, else the defaults."""
+        """Returns the team's rules, by default those of a calendar without rules."""
         with self._session.transaction() as connection:
             return self.load_rules(connection)
 
@@ -290,22 +294,22 @@ class BookingQueries:
             raise StoreUnreadable(self._session.place, f"the rules ({error})") from None
 
     def logins(self) -> tuple[Login, ...]:
-        """The persons of UNIX users on hosts."""
+        """Returns the persons behind UNIX users on hosts."""
         with self._session.transaction() as connection:
             return tuple(Login(*row) for row in connection.execute(select(tables.logins)).all())
 
     def snapshot(self, days: float = 3) -> dict[str, Any]:
-        """The calendar of the coming days for agents, sent by each desktop that connects."""
+        """Returns the calendar of the coming days for agents. Each desktop that connects sends it to its hosts."""
         now = self.now()
         until = now + timedelta(days=days)
         bookings = self.bookings(now, until, live=True)
         return agent_snapshot(bookings, self.logins(), self.rules(), self._session.person, now, until)
 
     def snapshot_revision(self, now: datetime) -> str:
-        """The revision of the content of `snapshot()`: equal revisions stand for equal bookings, rules and logins.
+        """Returns a hash of the content of `snapshot()`. Equal revisions mean equal bookings, rules and logins.
 
-        Read it before the snapshot, which is then at least as new. It changes each hour, so that the end of an agent's
-        copy moves on.
+        The revision has to be read before the snapshot, which is then at least as new. The revision changes each hour,
+        so that the end of the period in an agent's copy is updated.
         """
         with self._session.transaction() as connection:
             last, rules = position(connection), self.load_rules(connection)
@@ -314,7 +318,7 @@ class BookingQueries:
         return sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def count(self) -> int:
-        """The number of all bookings, also released and cancelled ones."""
+        """Returns the number of all bookings, including released and cancelled ones."""
         with self._session.transaction() as connection:
             found: int = connection.execute(select(func.count()).select_from(tables.bookings)).scalar_one()
         return found
@@ -332,7 +336,7 @@ def _booking_of(row: Row[Any], gpus: list[str]) -> Booking:
 def agent_snapshot(
     bookings: Iterable[Booking], logins: Iterable[Login], rules: Rules, person: str, taken: datetime, until: datetime
 ) -> dict[str, Any]:
-    """JSON of the live bookings by start, without purposes, and of the logins by host pattern and user."""
+    """Returns the live bookings by start, without purposes, and the logins by host pattern and user, as JSON."""
     live = [one for one in bookings if one.is_live and one.end > taken and one.start < until]
     live.sort(key=lambda one: (one.start, one.id))
     by_login = sorted(logins, key=lambda one: (one.host_pattern, one.user, one.person))

@@ -25,7 +25,7 @@ def system_clock() -> datetime:
 
 
 class StoreSession:
-    """Shared by the parts of a store."""
+    """The connection that the parts of a store share."""
 
     def __init__(self, engine: Engine, person: str, is_admin: bool, clock: Clock, *, own_time: bool):
         self.engine = engine
@@ -40,27 +40,30 @@ class StoreSession:
 
     @property
     def is_private(self) -> bool:
-        """Whether it is a file on this computer, which no other user sees."""
+        """Whether the database is a file on this computer, which no other user can see."""
         return self.engine.dialect.name == "sqlite"
 
     @property
     def place(self) -> str:
-        """The database, for messages."""
+        """The name of the database for messages."""
         return place_of(self.engine.url)
 
     def transaction(self, *, writes: bool = False) -> AbstractContextManager[Connection]:
-        """See `engine.transaction`."""
+        """Starts a transaction; see `engine.transaction`."""
         return transaction(self.engine, writes=writes)
 
     def now(self, connection: Connection) -> datetime:
-        """The time by the clock of the team's database, which all desktops share; by this computer's for a file."""
+        """Returns the time by the clock of the team's database, or by this computer's clock for a file."""
         if self._own_time:
             return whole_seconds(self.clock())
         found: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
         return whole_seconds(found)
 
     def lock(self, connection: Connection, *names: str) -> None:
-        """Holds locks until the transaction ends, taken in one order. SQLite has one writing transaction at a time."""
+        """Acquires locks until the end of the transaction, in a fixed order.
+
+        SQLite needs no locks, since it has only one writing transaction at a time.
+        """
         if not self.is_private:
             digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
             keys = sorted({int.from_bytes(digest, "big", signed=True) for digest in digests})
@@ -73,7 +76,7 @@ class StoreSession:
         self.unreadable.add(what)
 
     def readable(self, rows: Iterable[Any], what: Callable[[Any], str]) -> list[Any]:
-        """The rows whose times are valid; the others are skipped, and named by `what`."""
+        """Returns the rows whose times are valid. The other rows are skipped and reported with the text of `what`."""
         found = []
         for row in rows:
             if any(value is tables.JUNK for value in row):
@@ -91,7 +94,10 @@ def upsert(
     *,
     newest: str | None = None,
 ) -> None:
-    """INSERT … ON CONFLICT: renews the named columns of known keys, with `newest` unless that column would decrease."""
+    """Inserts rows, or updates the `renewed` columns of rows with known keys.
+
+    With `newest`, a row is not updated if the value of that column would decrease.
+    """
     make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     statement: Any = make(table)
     columns = {name: statement.excluded[name] for name in renewed}

@@ -1,4 +1,4 @@
-"""The tables as SQLAlchemy uses them. Triggers, constraints and policies are in `migrations`."""
+"""The tables for SQLAlchemy. Triggers, constraints and policies are in `migrations`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ HEAD = max(KNOWN)
 
 
 class Junk:
-    """Stands for an invalid time, as SQLite stores any value in any column. Readers skip and name the row."""
+    """The type of the value for an invalid time, since SQLite stores any value in any column.
+
+    Readers skip the row and report it.
+    """
 
 
 JUNK = Junk()
 
 
 def moment_of(seconds: Any) -> datetime | Junk:
-    """A time from SQLite's seconds since 1970; JUNK for text, infinity, or a year that datetime does not have."""
+    """Converts SQLite's seconds since 1970 to a time.
+
+    Returns JUNK for text, infinity, or a year outside datetime's range.
+    """
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (TypeError, ValueError, OverflowError, OSError):
@@ -30,7 +36,7 @@ def moment_of(seconds: Any) -> datetime | Junk:
 
 
 class Moment(TypeDecorator[datetime]):
-    """An aware datetime in UTC: a timestamptz, or in SQLite whole seconds since 1970."""
+    """The column type of an aware datetime in UTC: timestamptz, or whole seconds since 1970 in SQLite."""
 
     impl = BigInteger
     cache_ok = True
@@ -53,7 +59,7 @@ metadata = MetaData()
 
 
 def _table(name: str, keys: int = 1, **columns: type[TypeEngine[Any] | TypeDecorator[Any]]) -> Table:
-    """A table whose primary key is its first `keys` columns."""
+    """Creates a table whose primary key consists of the first `keys` columns."""
     pairs = enumerate(columns.items())
     return Table(name, metadata, *(Column(column, kind, primary_key=place < keys) for place, (column, kind) in pairs))
 

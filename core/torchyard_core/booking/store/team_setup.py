@@ -1,4 +1,7 @@
-"""Setup of a team's database: schema, roles, policies, members. It can be repeated to add members or to upgrade."""
+"""Setup of a team's database: schema, roles, policies and members.
+
+The setup can be repeated to add members or to upgrade the schema.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _LOCK = 7_204_118
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the team. `password` is set if the role was created now; it is shown once and stored nowhere."""
+    """A member of the team. `password` is set if the role was created now; it is shown once and not stored."""
 
     name: str
     is_admin: bool
@@ -39,13 +42,13 @@ class Member:
 
 @dataclass(frozen=True)
 class TeamSetup:
-    """The result of a setup, with the settings of each member."""
+    """The result of a setup, with the setting of each member."""
 
     place: str
     members: tuple[Member, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """Lines for the terminal: each member's setting, and where the password is kept."""
+        """The lines for the terminal: the setting of each member, and instructions to store the password."""
         lines = []
         for one in self.members:
             lines.append(f"{one.name}{' (admin)' if one.is_admin else ''}: bookings_url: {one.url}")
@@ -59,10 +62,13 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> 
     """Creates or completes the team's calendar in one transaction.
 
     Args:
-        url: With a role that may create roles and schemas.
+        url: The URL of the database, with a role that may create roles and schemas.
+        members: The names of members to add.
+        admins: The names of admins to add.
 
     Raises:
-        BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew, or Refused for an invalid name.
+        BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew: The database cannot be used.
+        Refused: A name is invalid.
     """
     address = parsed(url)
     if address.get_backend_name() == "sqlite":
@@ -107,16 +113,16 @@ def _schema(connection: Connection, address: URL) -> None:
     connection.exec_driver_sql("GRANT USAGE ON SCHEMA torchyard TO torchyard_member, torchyard_admin")
     is_owner = "SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()"
     if connection.execute(text(is_owner)).scalar():
-        # The calendar needs no temporary tables, which could hide its tables of the same name.
+        # Temporary tables, which the calendar does not need, could hide its tables of the same name.
         connection.exec_driver_sql(f'REVOKE TEMPORARY ON DATABASE "{address.database}" FROM PUBLIC')
 
 
 def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> Member:
-    quoted = f'"{name}"'  # _NAME allows no quotes
+    quoted = f'"{name}"'  # _NAME excludes quotation marks.
     password = None
     if not _role_exists(connection, name):
         password = secrets.token_urlsafe(18)
-        # Only a verifier is sent, so that the password is in no log of statements.
+        # Only a verifier is sent, so that logs of statements do not contain the password.
         raw = connection.connection.driver_connection
         if raw is None:
             raise PermissionDenied("the connection was lost", hint="Try again.")

@@ -1,4 +1,4 @@
-"""Copies a store into another one: from a private file into the team's database, or back."""
+"""Copies a store to another: a private file to the team's database, or back."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ _PERSONS = ("owner", "person", "reporter")
 def transfer_all(
     source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Copies all rows of `source` into `target` in one transaction, and returns their numbers by table.
+    """Copies all rows of `source` to `target` in one transaction. Returns the number of rows by table.
 
     Rows whose key exists in `target` are skipped.
 
     Args:
-        persons: New names of owners, such as from the name in the settings to the database role.
+        source: The store to read.
+        target: The store to write.
+        persons: New names of owners by old name, for example the role in the database by the name in the settings.
 
     Raises:
         PermissionDenied: The user is no admin of the target.
-        Refused: Live bookings of both overlap; nothing is copied.
+        Refused: Live bookings of the two stores overlap. Nothing was copied.
     """
     if not target.is_admin:
         raise PermissionDenied(

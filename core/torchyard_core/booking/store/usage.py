@@ -1,4 +1,4 @@
-"""Use and idleness of GPUs, as agents saw them, and the release of idle bookings."""
+"""Use and idleness of GPUs as observed by agents, and the release of idle bookings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FREES = {Verdict.NO_SHOW: State.NO_SHOW, Verdict.RELEASE: State.RELEASED}
 
 @dataclass
 class UsageRecords:
-    """Records of use and evidence of idleness, usage reports, and idle release."""
+    """Records use and idleness of GPUs, reports usage, and releases idle bookings."""
 
     _session: StoreSession
     _queries: BookingQueries
@@ -31,7 +31,7 @@ class UsageRecords:
     _transactions: WriteTransactions
 
     def uses(self, since: datetime, until: datetime) -> tuple[Use, ...]:
-        """When GPUs were in use, and by whom, as agents reported."""
+        """Returns the periods during which GPUs were in use, and their users, as reported by agents."""
         table = tables.uses
         chosen = select(table).where(table.c.starts < until, table.c.ends > since).order_by(table.c.starts)
         with self._session.transaction() as connection:
@@ -41,13 +41,13 @@ class UsageRecords:
         return tuple(Use(row.gpu, row.host, row.person, row.starts, row.ends, row.run_id) for row in rows)
 
     def idle_evidence(self) -> tuple[IdleEvidence, ...]:
-        """Evidence about bookings that have not ended."""
+        """Returns the evidence about bookings that have not ended."""
         with self._session.transaction() as connection:
             return self._load_idle_evidence(connection)
 
     def _load_idle_evidence(self, connection: Connection) -> tuple[IdleEvidence, ...]:
         table, of = tables.idle_evidence, tables.bookings
-        # No join: SQLite would scan the many future bookings first.
+        # A join would make SQLite scan the many future bookings first.
         to_come = (
             select(of.c.id).where(of.c.id == table.c.booking_id, of.c.ends > self._session.now(connection)).exists()
         )
@@ -58,7 +58,7 @@ class UsageRecords:
         return tuple(IdleEvidence(*row) for row in rows)
 
     def usage(self, since: datetime, until: datetime, by: By = "person", zone: str = "UTC") -> tuple[UsageRow, ...]:
-        """GPU-hours booked, used and idle; see `usage_report.usage`."""
+        """Returns booked, used and idle GPU-hours; see `usage_report.usage`."""
         bookings, uses = self._queries.bookings(since, until), self.uses(since, until)
         return usage(bookings, uses, self._queries.slots(), since, until, self._queries.now(), by, zone)
 
@@ -71,10 +71,10 @@ class UsageRecords:
                 upsert(connection, tables.uses, [rows[key] for key in sorted(rows)], ("ends", "host", "run_id"))
 
     def record_idle(self, evidence: Iterable[IdleEvidence]) -> None:
-        """Records that booked GPUs were idle, with no live run on them.
+        """Records that booked GPUs were idle without a live run on them.
 
-        Members report on their own bookings only, other evidence of theirs is ignored. Older evidence never replaces
-        newer evidence of the same reporter.
+        Members report only on their own bookings; evidence about other bookings is ignored. Evidence of a reporter is
+        never replaced by older evidence of the same reporter.
         """
         rows = {
             one.booking_id: one.__dict__
@@ -93,10 +93,10 @@ class UsageRecords:
                     upsert(connection, tables.idle_evidence, [rows[key] for key in known], columns, newest="seen_at")
 
     def apply_idle(self) -> tuple[Booking, ...]:
-        """Frees running bookings that were idle for long enough: the user's own, an admin those of all users.
+        """Releases running bookings that were idle for long enough: the user's own, or those of all users for an admin.
 
-        Each booking is judged again under its lock, in the transaction that frees it, because a run may have begun
-        since.
+        Each booking is checked again under its lock, in the transaction that releases it, because a run may have begun
+        in the meantime.
         """
         now = self._queries.now()
         rules, evidence = self._queries.rules(), self.idle_evidence()
@@ -115,11 +115,11 @@ class UsageRecords:
         found = verdict(booking, self._load_idle_evidence(connection), self._queries.load_rules(connection), now)
         if found.verdict not in _FREES:
             return None
-        # It ends now, not when it became due: until now its GPUs could not be booked.
+        # The booking ends now, not when its release was due, since its GPUs could not be booked until now.
         return self._writer.update(connection, booking, state=_FREES[found.verdict], let_go_at=now, changed=now)
 
     def soon_idle(self) -> tuple[tuple[Booking, datetime], ...]:
-        """The user's running bookings that will be freed soon because they are idle, and when."""
+        """Returns the user's running bookings that will soon be released as idle, with the time of the release."""
         now = self._queries.now()
         rules, evidence = self._queries.rules(), self.idle_evidence()
         mine = self._queries.bookings(now, now + timedelta(seconds=1), owner=self._session.person, live=True)

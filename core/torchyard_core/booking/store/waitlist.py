@@ -1,4 +1,4 @@
-"""The waitlist of a store: requests that are served in order as GPUs become free."""
+"""The waitlist of a store: requests that are served in order when GPUs become free."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _REFUSALS = ("23514", "23P01")
 
 @dataclass
 class Waitlist:
-    """Entries of the waitlist, and their bookings."""
+    """Reads, adds and withdraws entries of the waitlist, and books GPUs for them."""
 
     _session: StoreSession
     _queries: BookingQueries
     _writer: BookingWriter
 
     def waiting(self, *, everything: bool = False) -> tuple[Waiting, ...]:
-        """The waitlist in order; with `everything` also the entries that were booked or withdrawn."""
+        """Returns the waitlist in order. With `everything`, booked and withdrawn entries are included."""
         with self._session.transaction() as connection:
             return self.load_waiting(connection, everything=everything)
 
@@ -57,7 +57,7 @@ class Waitlist:
         return tuple(found)
 
     def wait(self, wish: Wish, title: str, zone: str = "UTC") -> Waiting:
-        """Joins the end of the waitlist. Raises Refused for a wish that can never be met."""
+        """Adds an entry at the end of the waitlist. Raises Refused for a wish that can never be fulfilled."""
         if wish.count < 1 or wish.length < timedelta(minutes=1):
             raise Refused("the wish names no GPU, or no time", code="bad_wish", hint="Say how many, and for how long.")
         with self._session.transaction(writes=True) as connection:
@@ -71,7 +71,7 @@ class Waitlist:
         return one
 
     def stop_waiting(self, waiting_id: str) -> None:
-        """Leaves the waitlist. Raises Refused if the entry is not the user's, or does not wait."""
+        """Withdraws an entry. Raises Refused if the entry is not the user's, or is not waiting."""
         table = tables.waitlist
         which = (table.c.id == waiting_id, table.c.state == "waiting")
         mine = () if self._session.is_admin else (table.c.owner == self._session.person,)
@@ -80,7 +80,7 @@ class Waitlist:
                 raise Refused(f"you are not waiting as `{waiting_id}`", code="no_such_booking")
 
     def serve(self, connection: Connection) -> tuple[Booking, ...]:
-        """Books free GPUs for the entries, in order, in the transaction that frees them."""
+        """Books free GPUs for the entries in order, in the transaction that releases the GPUs."""
         if not self.load_waiting(connection):
             return ()
         self._session.lock(connection, "waitlist")
@@ -88,7 +88,7 @@ class Waitlist:
         try:
             rules = self._queries.load_rules(connection)
         except StoreUnreadable:
-            return ()  # so that bookings can still be released
+            return ()  # The waitlist is not served, so that bookings can still be released.
         until = max((one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting), default=now)
         around = Interval(now, min(until, now + LONGEST_SEARCH))
         hours = {one.owner: self._queries.load_hours(connection, one.owner, around, rules) for one in waiting}
@@ -101,7 +101,7 @@ class Waitlist:
                 served.append(self._serve_entry(connection, one, draft, now, rules))
                 nested.commit()
             except Refused:
-                nested.rollback()  # the entry stays in the list
+                nested.rollback()  # The entry stays in the waitlist.
             except exc.DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) not in _REFUSALS:
                     raise
@@ -109,7 +109,7 @@ class Waitlist:
         return tuple(served)
 
     def _serve_entry(self, connection: Connection, one: Waiting, draft: Draft, now: datetime, rules: Rules) -> Booking:
-        """Books for the entry's owner. In PostgreSQL by a function, as members may not book for other users."""
+        """Books for the entry's owner. In PostgreSQL a function does so, since members may not book for other users."""
         if not self._session.is_private:
             booking_id = new_id()
             values: dict[str, Any] = {"waiting": one.id, "booking": booking_id, "slots": list(draft.gpus)}

@@ -1,4 +1,4 @@
-"""Writing transactions of a store: repeated after a collision, with the waitlist served in the same transaction."""
+"""Writing transactions of a store. They are repeated after a collision, and serve the waitlist."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ class WriteTransactions:
     def run(
         self, attempt: Callable[[Connection], Result], *, except_booking: str | None = None, frees: bool = False
     ) -> Result:
-        """Runs a writing transaction, and repeats it after an Overlap with another one.
+        """Runs a writing transaction, and repeats it after an Overlap with another transaction.
 
         Args:
-            except_booking: The booking that is changed, which does not count towards the quota.
-            frees: The transaction may free GPUs, which the waitlist is then served with.
+            attempt: The function that writes.
+            except_booking: The booking to change, which does not count towards the quota.
+            frees: Whether the transaction may release GPUs, in which case the waitlist is served.
 
         Raises:
-            Clash: With free places nearby.
-            StoreUnavailable: Each of TRIES attempts collided.
+            Clash: Other bookings prevent the change. The error includes free places nearby.
+            StoreUnavailable: All TRIES attempts collided.
         """
         for _ in range(TRIES):
             try:
@@ -59,7 +60,11 @@ class WriteTransactions:
         )
 
     def serve_waiting(self) -> tuple[Booking, ...]:
-        """Serves the waitlist now. Returns its bookings since the last call, also those of other transactions here."""
+        """Serves the waitlist.
+
+        Returns:
+            The bookings made for entries of the waitlist since the last call, by any transaction of this store.
+        """
         self.run(lambda connection: None, frees=True)
         served = []
         while self._served:

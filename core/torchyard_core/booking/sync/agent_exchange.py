@@ -1,7 +1,7 @@
-"""Exchange between the calendar and agents: hosts get the bookings, and report the use of their GPUs.
+"""Exchange between the calendar and agents: hosts receive the bookings and report the use of their GPUs.
 
-Part of `app.sync_calendar`. What agents saw at night is applied by the first desktop that connects: idle bookings are
-freed, the waitlist is served.
+This is a part of `app.sync_calendar`. Evidence that agents collect while no desktop is connected is applied by the
+first desktop that connects: it releases idle bookings and serves the waitlist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Exchanged:
 def exchange_with_agents(fleet: Fleet, store: BookingStore) -> Exchanged:
     """Collects and applies the evidence of the connected hosts, then sends them the calendar.
 
-    No connection is opened. Raises errors of the store, such as StoreUnavailable.
+    Opens no connections. Raises errors of the store, such as StoreUnavailable.
     """
     links = open_links(fleet)
     now = store.now()
@@ -59,9 +59,9 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore) -> Exchanged:
 
 
 def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
-    """The evidence of all hosts on each booking, which is idle since the last of its GPUs is.
+    """Combines the evidence of all hosts about each booking. A booking is idle since the last of its GPUs became idle.
 
-    Bookings with a GPU that no host reported on are left out. Invalid entries are ignored.
+    Bookings with a GPU that no host has reported on are left out. Invalid entries are ignored.
     """
     seen: dict[str, list[tuple[set[str], datetime, datetime]]] = {}
     for answer in reports.values():
@@ -82,10 +82,10 @@ def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter
 
 
 def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
-    """The reported use of GPUs. The person is the one in the run's record, else the one of the login.
+    """Returns the reported use of GPUs. The person is that of the run's record, else that of the login.
 
-    Persons who share a login are joined as "one of: kim, lee". An unknown login stands for itself, with its host if a
-    person has that name.
+    Persons who share a login are joined as "one of: kim, lee". An unknown login is used as the person's name, followed
+    by its host if a person has that name.
     """
     uses = []
     for host, answer in reports.items():

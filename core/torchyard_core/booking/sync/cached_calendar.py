@@ -31,7 +31,7 @@ RETRY_S = 3.0
 
 @dataclass(frozen=True)
 class View:
-    """Bookings of a time. If they are not live, `as_of` is their age and `why` the reason."""
+    """Bookings of a period. If they are not live, `as_of` is the time of their last read, and `why` the reason."""
 
     bookings: tuple[Booking, ...]
     slots: tuple[Slot, ...]
@@ -44,7 +44,7 @@ class View:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Loaded bookings of a time, and their position in the change log."""
+    """Loaded bookings of a period, and their position in the change log."""
 
     time: Interval
     position: Position
@@ -56,7 +56,7 @@ class _Loaded:
     """The last applied changes, and their position."""
 
     def part(self, since: datetime, until: datetime) -> tuple[Booking, ...]:
-        """The bookings that overlap a shorter time."""
+        """Returns the bookings that overlap a shorter period."""
         begun = bisect_left(self.bookings, since, key=_start)
         earlier = tuple(one for one in self.bookings[:begun] if one.end > since)
         return earlier + self.bookings[begun : bisect_left(self.bookings, until, lo=begun, key=_start)]
@@ -79,7 +79,7 @@ class _Loaded:
 
 
 class Calendar:
-    """A user's access to the bookings. It opens the database on first use, and reopens it when it is back."""
+    """A user's access to the bookings. Opens the database at first use, and again after it was unavailable."""
 
     def __init__(
         self,
@@ -108,26 +108,26 @@ class Calendar:
 
     @property
     def person(self) -> str:
-        """The user by the settings; the store knows the database role."""
+        """The user's name in the settings. In a team's database it is the store that knows the role."""
         return self._person
 
     @property
     def has_begun(self) -> bool:
-        """False if the private file does not exist: there are no bookings, and SQLAlchemy need not be imported."""
+        """Whether the calendar exists. Without a private file there are no bookings, and SQLAlchemy is not imported."""
         return not self.is_private or Path(self._url.partition(":///")[2]).exists()
 
     @property
     def unreadable(self) -> frozenset[str]:
-        """Unreadable rows of the database, which were skipped."""
+        """Rows of the database that are unreadable and were skipped."""
         return frozenset(self._store.unreadable) if self._store is not None else frozenset()
 
     @property
     def is_private(self) -> bool:
-        """Whether it is a file on this computer, which no other user sees."""
+        """Whether the calendar is a file on this computer, which no other user can see."""
         return self._url.startswith("sqlite:")
 
     def store(self) -> BookingStore:
-        """The store, for changes. Raises StoreUnavailable while the database is unavailable."""
+        """Returns the store for changes. Raises StoreUnavailable while the database is unavailable."""
         try:
             store, _ = self._connect()
             self._is_kept = False
@@ -140,9 +140,9 @@ class Calendar:
             ) from None
 
     def view(self, since: datetime, until: datetime) -> View:
-        """The bookings of a time; while the database is unavailable the last known ones, with their age.
+        """Returns the bookings of a period, or the last known ones with their age while the database is unavailable.
 
-        Repeated calls for the same time read only what has changed since.
+        Repeated calls for the same period read only changes.
         """
 
         def look(store: BookingStore, slots: tuple[Slot, ...], now: datetime) -> tuple[Booking, ...]:
@@ -154,11 +154,14 @@ class Calendar:
         return self._view(look, since, until)
 
     def view_of(self, owner: str | None, since: datetime, until: datetime) -> View:
-        """As `view`, without reuse of loaded bookings, and of one owner if given."""
+        """Returns the bookings of a period, of one owner if given. Does not reuse loaded bookings as `view` does."""
         return self._view(lambda store, *_: store.bookings(since, until, owner=owner), since, until, owner)
 
     def view_around(self, now: datetime, until: datetime) -> View:
-        """As `view`, but only the current and the next booking of each GPU; all while the database is unavailable."""
+        """Returns only the current and the next booking of each GPU.
+
+        Returns all known bookings while the database is unavailable.
+        """
         return self._view(lambda store, *_: store.bookings_around(now, until), now, until)
 
     def _view(
@@ -183,7 +186,7 @@ class Calendar:
         return View(bookings, slots, now, True, known=Interval(since, until))
 
     def _last_known(self, asked: Interval, owner: str | None, why: str) -> View:
-        """The last known state: of the copy, or of this process if only that covers the time."""
+        """Returns the last known state: the local copy, or this process's bookings if only they cover the period."""
         kept, read = self._copy().read(asked.start, asked.end), self._loaded
         if read is not None and _covers(read.time, asked) and not (kept is not None and _covers(kept.known, asked)):
             view = View(read.part(asked.start, asked.end), read.slots, read.as_of, False, why, read.time)
@@ -194,7 +197,10 @@ class Calendar:
         return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
 
     def keep(self, *, all_of_it: bool = False) -> None:
-        """Extends the local copy a little, or with `all_of_it` completely, if the store was used since."""
+        """Extends the local copy by one step, or completely with `all_of_it`.
+
+        Has no effect without `all_of_it` if the store was not used since the last call.
+        """
         if self._is_kept and not all_of_it:
             return
         self._is_copying = all_of_it
@@ -204,12 +210,12 @@ class Calendar:
                 store, now = self._connect()
                 is_whole = self._keep(store, now, store.slots(), all_of_it=all_of_it) or not all_of_it
         except TorchyardError:
-            return  # the copy stays older, and its age is shown
+            return  # The copy is not updated, and its age is shown.
         finally:
             self._is_copying = False
 
     def rest(self) -> None:
-        """Closes the connection between calls, until the store keeps it open again."""
+        """Closes the connection between calls until the store keeps it open again."""
         with self._lock:
             if self._store is not None:
                 self._store.keep_connection(False)
@@ -221,7 +227,7 @@ class Calendar:
             self._store = None
 
     def _connect(self) -> tuple[BookingStore, datetime]:
-        """The opened store, and the time by its clock."""
+        """Returns the opened store and the time by its clock."""
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:
                 raise self._away[1]
@@ -242,22 +248,25 @@ class Calendar:
             last = self._loaded.last if self._loaded is not None else None
             is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME, last)
         except StoreUnavailable:
-            return True  # the next call reports it
+            return True  # The next call reports the error.
         self._is_kept = True
         return is_whole
 
     def _copy(self) -> LocalCopy:
-        from torchyard_core.booking.sync.local_copy import LocalCopy  # and with it sqlite3, where the calendar is used
+        # Only calendars in use import this module, which imports sqlite3.
+        from torchyard_core.booking.sync.local_copy import LocalCopy
 
         return LocalCopy(self._cache, self._url)
 
 
 def _load(read: _Loaded | None, store: BookingStore, asked: Interval) -> _Loaded:
-    """The loaded bookings with the changes since, or all bookings of the time read again."""
+    """Returns the loaded bookings with later changes applied, or reads all bookings of the period again."""
     if read is not None and read.serves(asked) and (changes := store.changes(read.position)) is not None:
         return read.with_changes(changes)
-    position = store.position()  # before the bookings, so that no change in between is missed
-    hour = timedelta(hours=1)  # whole hours, so that a window whose time moves along reads everything once an hour
+    # The position is read before the bookings, so that no change between the two reads is missed.
+    position = store.position()
+    # The period is extended to whole hours, so that a moving window reads all bookings only once an hour.
+    hour = timedelta(hours=1)
     time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
     return _Loaded(time, position, store.bookings(time.start, time.end))
 
@@ -276,7 +285,7 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def age(view: View, now: datetime) -> str:
-    """`as of 18:42, 35 min ago`; empty for a live view."""
+    """Formats the age of a view: `as of 18:42, 35 min ago`; empty for a live view."""
     if view.is_live or view.as_of is None:
         return ""
     return f"as of {_clock(view.as_of)}, {formatting.age((now - view.as_of).total_seconds())} ago"
@@ -287,6 +296,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _open_store(url: str, person: str) -> BookingStore:
-    from torchyard_core.booking.store import open_store  # SQLAlchemy takes 0.3 s, which most commands do not need
+    # The import of SQLAlchemy takes 0.3 s, and most commands do not need it.
+    from torchyard_core.booking.store import open_store
 
     return open_store(url, person)

@@ -1,8 +1,9 @@
-"""The copy of a team's calendar in an SQLite file on this computer, for when the database is unavailable.
+"""Copy of a team's calendar in an SQLite file on this computer, for times when the database is unavailable.
 
-It covers a time around now, follows the database's change log, and grows by a bounded number of bookings at a time, so
-that no command waits for it. Processes share the file: each reads it, queries the database, and writes in one short
-transaction, unless another process has written meanwhile. A damaged file is removed and created again.
+The copy covers a period around the present and follows the database's change log. It grows by a bounded number of
+bookings per call, so that no command waits for it. Processes share the file: each reads it, queries the database, and
+writes in one short transaction unless another process has written in between. A damaged file is removed and created
+again.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Kept:
-    """The copy of a time: `known` is all the time that it covers, `as_of` its age."""
+    """The copy of a period.
+
+    `known` is the whole period that the file covers, and `as_of` the time of the last update.
+    """
 
     bookings: tuple[Booking, ...]
     slots: tuple[Slot, ...]
@@ -71,17 +75,17 @@ class _State:
 
 
 class LocalCopy:
-    """A calendar's copy in a file, which may not exist. Each method opens and closes the file."""
+    """The copy of a calendar in a file, which may not exist. Each method opens and closes the file."""
 
     def __init__(self, file: Path, url: str):
         self._file = file
         self._url = url
 
     def read(self, since: datetime, until: datetime) -> Kept | None:
-        """The copy of that time; None if there is no copy of this calendar."""
+        """Returns the copy of the period, or None if there is no copy of this calendar."""
 
         def look(connection: sqlite3.Connection) -> Kept | None:
-            connection.execute("BEGIN")  # all three reads see one state of the file
+            connection.execute("BEGIN")  # The transaction lets all three reads see the same state of the file.
             if (state := self._state(connection)) is None:
                 return None
             chosen = "SELECT body FROM bookings WHERE starts < ? AND ends > ? ORDER BY starts, id"
@@ -100,10 +104,14 @@ class LocalCopy:
         at_a_time: int = AT_A_TIME,
         just_read: tuple[Position, Changes] | None = None,
     ) -> bool:
-        """Applies changes of the store, and extends the covered time. Raises errors of the store.
+        """Applies changes of the store to the copy, and extends the period that it covers. Raises errors of the store.
 
         Args:
-            just_read: Changes that were read already, with their position.
+            store: The calendar.
+            now: The current time.
+            slots: The slots of the calendar.
+            at_a_time: The number of bookings to add at most.
+            just_read: Changes that the caller has already read, with their position.
 
         Returns:
             False if the copy is incomplete and can be extended further.
@@ -147,7 +155,7 @@ class LocalCopy:
         slots: str,
         is_new: bool,
     ) -> bool:
-        """Writes in one transaction. Returns False, without writing, if another process has written since `before`."""
+        """Writes in one transaction. Returns False without writing if another process has written since `before`."""
         connection.execute("BEGIN IMMEDIATE")
         if self._state(connection) != before:
             connection.execute("ROLLBACK")
@@ -185,7 +193,10 @@ class LocalCopy:
         return _State(revision, Position(seq, token), Interval(_moment(since), _moment(until)), _moment(as_of))
 
     def _with(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
-        """Runs `work`; None if the file is busy or not writable. A damaged file is removed, and created anew later."""
+        """Runs `work`. Returns None if the file is busy or not writable.
+
+        A damaged file is removed, and created again later.
+        """
         try:
             with self._connected() as connection:
                 return work(connection)
@@ -193,7 +204,7 @@ class LocalCopy:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                 return None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            pass  # an SQLite file with other content
+            pass  # The SQLite file has other content.
         except OSError:
             return None
         self._remove()
@@ -222,7 +233,7 @@ class LocalCopy:
 
 
 def _missing(known: Interval, wanted: Interval, step: timedelta) -> Interval | None:
-    """The next time to read: the future before the past."""
+    """Returns the next period to read. The future is read before the past."""
     if known.end < wanted.end:
         return Interval(known.end, min(known.end + step, wanted.end))
     if known.start > wanted.start:

@@ -1,4 +1,4 @@
-"""`torchyard book`: books GPUs for a time, all of them or none."""
+"""`torchyard book`: books GPUs for a period."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def book(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Book GPUs for a time: all of them, or none.
+    """Book GPUs for a period: all of them, or none.
 
-    Where one of them is booked, prints by whom and until when, and the command that books the nearest free slot.
+    If a GPU is already booked, prints the booking and the command that books the nearest free slot.
 
-    Exit code 1: it cannot be booked, and nothing was changed. 3: the calendar's database does not answer.
+    Exit code 1: the GPUs cannot be booked, and nothing was changed. 3: the calendar's database does not answer.
 
     Example: torchyard book gpu-b:2-5 --from "tomorrow 9" --to 17:00 --title digits
     """

@@ -34,7 +34,7 @@ def rules(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the team's rules; with --set or --file change them (admins).
+    """Show the team's rules, or change them with --set or --file (admins only).
 
     Example: torchyard bookings rules --set longest_h=48 --set quota_gpu_hours=200
     """
@@ -85,7 +85,7 @@ def logins(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show which persons use which UNIX logins on hosts; change it (admins). Shared logins have several persons.
+    """Show the persons behind UNIX logins on hosts, or change them (admins only). A shared login has several persons.
 
     Example: torchyard bookings logins --add 'gpu-*:ubuntu=kim' --add 'gpu-*:ubuntu=lee'
     """
@@ -123,10 +123,10 @@ def set_up(
     admin: Annotated[list[str] | None, typer.Option(help="An admin's role; sets the rules. Repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Set up the team's calendar in a PostgreSQL database, or add members, or bring an older one up to date.
+    """Set up the team's calendar in a PostgreSQL database, add members, or upgrade the schema.
 
-    The role in URL must be allowed to make roles and a schema. What each member puts into settings.yaml is printed, and
-    the passwords of new roles, this once: they are kept nowhere.
+    The role in URL needs the right to create roles and a schema. Prints the line for each member's settings.yaml, and
+    the passwords of new roles, which are not stored and cannot be printed again.
 
     Example: torchyard bookings setup-team postgresql+psycopg://postgres@db/gpus --admin ada --member kim --member lee
     """
@@ -160,9 +160,9 @@ def move_to(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Copy the whole calendar into another database, all of it or nothing. This one stays as it is.
+    """Copy the whole calendar to another database: all of it, or nothing. This calendar is not changed.
 
-    Your own name is renamed to your role there by itself. Afterwards `bookings_url` in settings.yaml names the new one.
+    Your own name is replaced by your role in the other database. Afterwards, set `bookings_url` in settings.yaml to it.
 
     Example: torchyard bookings move-to postgresql+psycopg://ada@db/gpus --rename lee=lee_k
     """
@@ -191,7 +191,7 @@ def move_to(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the group."""
+    """Adds the commands of this module to the group."""
     app.command("rules")(rules)
     app.command("logins")(logins)
     app.command("setup-team")(set_up)

@@ -49,9 +49,9 @@ def find(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Find free slots for a number of GPUs, with the command that books each.
+    """Find free slots for a number of GPUs, with the command that books each slot.
 
-    Exit code 1: there is none; printed with the reason where rules, quota or fleet never allow one.
+    Exit code 1: there is no free slot. The reason is printed if rules, quota or fleet never allow one.
 
     Example: torchyard bookings find 4 --for 6h --min-memory-gb 40 --from "tomorrow 9"
     """
@@ -89,9 +89,9 @@ def wait(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Join the waitlist: GPUs that become free are booked for its entries, in order.
+    """Join the waitlist. GPUs that become free are booked for its entries in order.
 
-    Exit code 1: no release could make room for it; the reason is printed, and you do not wait.
+    Exit code 1: the request can never be met. The reason is printed, and no entry is added.
 
     Example: torchyard bookings wait 4 --for 6h --to "2026-11-27 18:00" --title digits
     """
@@ -151,7 +151,7 @@ def usage(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Report GPU-hours booked, used, booked but idle, and used without a booking.
+    """Report GPU-hours: booked, used, booked but idle, and used without a booking.
 
     Example: torchyard bookings usage --by week --csv
     """
@@ -194,7 +194,7 @@ def _wish(
 ) -> Wish:
     slots = book_gpus(chosen, store).slots()
     for host in hosts or ():
-        parse_slots(host, slots)  # raises for a host without GPUs, with the nearest name
+        parse_slots(host, slots)  # This call raises an error for a host without GPUs, with the nearest name.
     now = store.now()
     first = moment(earliest, zone, now)
     return Wish(
@@ -211,7 +211,7 @@ def _wish(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the group."""
+    """Adds the commands of this module to the group."""
     app.command("find")(find)
     app.command("wait")(wait)
     app.command("waitlist")(waitlist)

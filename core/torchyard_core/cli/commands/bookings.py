@@ -71,7 +71,7 @@ def list_bookings(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """List bookings. While the database is away, those last seen, with their age (exit code 3).
+    """List bookings. While the database is unavailable, lists the last known bookings with their age (exit code 3).
 
     Example: torchyard bookings list --mine --to +30d
     """
@@ -145,7 +145,7 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
 
 @app.command("history")
 def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Json = False) -> None:
-    """Show who changed a booking when, from which desktop, from what to what.
+    """Show the changes of a booking: the user, the desktop, the time, and the values before and after.
 
     Example: torchyard bookings history b3f0
     """
@@ -166,7 +166,7 @@ def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: 
 
 
 def _of(view: View, booking_id: str) -> Booking:
-    """The booking with that ID or beginning of an ID. Raises UsageError."""
+    """Returns the booking whose ID begins with `booking_id`. Raises UsageError."""
     found = [one for one in view.bookings if one.id.startswith(booking_id)]
     exact = [one for one in found if one.id == booking_id]
     if len(exact) == 1 or len(found) == 1:
@@ -187,7 +187,7 @@ def cancel(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel a booking. One that has begun is released, and its past is kept. The waitlist is served.
+    """Cancel a booking. A booking that has begun is released, and its past is kept. The waitlist is served.
 
     Example: torchyard bookings cancel b3f0
     """
@@ -228,7 +228,7 @@ def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> No
 
 
 def _serve_waiting(chosen: CommandContext, store: BookingStore) -> None:
-    """Serves the waitlist with what has become free, and prints the new bookings."""
+    """Serves the waitlist with the GPUs that have become free, and prints the new bookings."""
     for served in store.serve_waiting():
         remark(f"{served.owner} waited for this, and has it now: {booked_line(served, store.slots(), chosen.zone())}.")
 
@@ -244,7 +244,10 @@ def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Seq
 
 
 def _found(chosen: CommandContext, booking_id: str) -> Booking:
-    """A booking by the beginning of its ID, from the database. Raises UsageError, StoreUnavailable."""
+    """Returns the booking whose ID begins with `booking_id` from the database.
+
+    Raises UsageError or StoreUnavailable.
+    """
     store = chosen.calendar().store()
     found = store.bookings_named(booking_id) if booking_id else ()
     return _of(View(found or store.bookings_near(booking_id), (), store.now(), True), booking_id)
@@ -270,7 +273,7 @@ def change(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Move, shorten, extend or rename a booking: whole or not at all. A running one is only shortened or extended.
+    """Move, shorten, extend or rename a booking as a whole. A running booking can only be shortened or extended.
 
     Example: torchyard bookings change b3f0 --extend 2h
     """
@@ -288,7 +291,7 @@ def change(
     if end:
         finish = end_moment(end, begin or booking.start, where, store.now())
     elif begin is not None and finish is None:
-        finish = begin + (booking.end - booking.start)  # keeps its length
+        finish = begin + (booking.end - booking.start)  # The booking keeps its length.
     wanted = tuple(slot.id for slot in parse_slots(gpus, slots)) if gpus else None
     changes: dict[str, Any] = {"start": begin, "end": finish, "gpus": wanted}
     changes |= {"title": title, "purpose": purpose, "stop_at_end": stop_at_end}
@@ -296,7 +299,7 @@ def change(
         raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
 
     def instead(fit: Fit) -> str:
-        if booking.start <= store.now():  # it cannot be moved any more: proposes another after it
+        if booking.start <= store.now():  # A running booking cannot be moved, so another one after it is proposed.
             return book_command(fit, slots, where, chosen.zone())
         return change_command(fit, booking, slots, where, chosen.zone())
 
@@ -358,9 +361,9 @@ def import_ics(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Book the events of an iCalendar file (.ics), after a preview of each.
+    """Book the events of an iCalendar file (.ics) after a preview.
 
-    Exit code 1: not all of it could be read and booked.
+    Exit code 1: some events could not be read or booked.
 
     Example: torchyard bookings import holidays.ics --gpus gpu-b:0-1 --preview
     """

@@ -22,9 +22,9 @@ LEAVE_WITHIN_S = 10.0
 
 
 def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
-    """Install the agent on hosts, or update it. Runs continue; a newer agent stays.
+    """Install the agent on hosts, or update it. Runs continue, and a newer agent is kept.
 
-    `run` and `hosts check` do this where the agent is missing or old.
+    `run` and `hosts check` also install a missing agent and update an old one.
 
     Example: torchyard deploy gpu-a gpu-b
     """
@@ -62,9 +62,9 @@ def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = N
 def undeploy(
     context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Remove the agent from hosts with all its data, logs and outputs of past runs included.
+    """Remove the agent from hosts with all its data, including logs and outputs of past runs.
 
-    Refused on a host with a live run.
+    A host with a live run is refused.
 
     Example: torchyard undeploy gpu-a
     """
@@ -104,7 +104,7 @@ def undeploy(
 
 @dataclass(frozen=True)
 class Removed:
-    """The outcome of undeploying one host."""
+    """The result of undeploying one host."""
 
     name: str
     node: str = ""
@@ -116,11 +116,11 @@ class Removed:
         return self.error is not None and not isinstance(self.error, AgentMissing)
 
     def word(self) -> str:
-        """The outcome, for the progress display."""
+        """Returns the result for the progress display."""
         return "could not be undeployed" if self.failed else "removed" if self.answer else "nothing there"
 
     def sentence(self, gone: set[str]) -> str:
-        """One line for the user. `gone`: nodes that were undeployed together with this one."""
+        """Returns a line for the user. `gone` contains the nodes undeployed by the same command."""
         if self.answer is None:
             return f"{self.name}: there is no agent; nothing to remove."
         sharing = [node for node in self.answer["shared_with"] if node not in gone]
@@ -141,7 +141,7 @@ class Removed:
 
 
 def _undeploy(link: DaemonClient) -> dict[str, Any]:
-    """Undeploys one host; returns the daemon's answer after its exit."""
+    """Undeploys one host. Returns the daemon's answer after the daemon has exited."""
     left = threading.Event()
     link.on_close(left.set)
     answer: dict[str, Any] = link.call("undeploy", {"by": desktop_identity()}, UNDEPLOY_TIMEOUT_S)

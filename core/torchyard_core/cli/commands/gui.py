@@ -20,9 +20,9 @@ FILE = typer.Argument(metavar="FILE", help="A topology file to open.", show_defa
 
 
 def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_json: Json = False) -> None:
-    """Open the window, on a topology file or on an empty canvas, and stay until it is closed.
+    """Open the window with a topology file or an empty canvas, and wait until it is closed.
 
-    Exit code 1: the window's program failed. 2: it is not installed, or there is no screen here.
+    Exit code 1: the window failed. 2: the window is not installed, or there is no display.
 
     Example: torchyard gui train.yaml
     """
@@ -30,7 +30,7 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
     program = find_program()
     require_display()
     command = [program, "--home", str(chosen.home.path), "--fleet", str(chosen.fleet_file)]
-    # After --, the file's name may begin with a dash.
+    # After `--` the name of the file may begin with a dash.
     code = subprocess.run([*command, *(["--", str(file)] if file else [])]).returncode
     if as_json:
         print_json({"program": program, "exit_code": code})
@@ -39,7 +39,7 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
 
 
 def find_program() -> str:
-    """Path of the window's program: beside this Python, else on PATH. Raises UsageError."""
+    """Returns the path of the window's program: beside this Python interpreter, else on PATH. Raises UsageError."""
     found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
     if found is None:
         message = f"the window is not installed: there is no {PROGRAM} beside {sys.executable} or on your PATH."

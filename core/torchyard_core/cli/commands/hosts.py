@@ -1,4 +1,4 @@
-"""`torchyard hosts`: the fleet file, checks and audits of hosts, and their keys."""
+"""`torchyard hosts`: the fleet file, and checks, audit logs and keys of hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAME = typer.Argument(metavar="NAME", help="Its name in the fleet file.", show_d
 
 @app.command("list")
 def list_hosts(context: typer.Context, as_json: Json = False) -> None:
-    """List the hosts of the fleet file, as found by their last check.
+    """List the hosts of the fleet file with the facts found by their last check.
 
     Example: torchyard hosts list
     """
@@ -140,7 +140,7 @@ def add(
 
 @app.command("remove")
 def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False, as_json: Json = False) -> None:
-    """Remove a host from the fleet file. The agent stays on it unless you undeploy first.
+    """Remove a host from the fleet file. This does not remove the agent from the host: undeploy first.
 
     Example: torchyard hosts remove gpu-a
     """
@@ -158,9 +158,9 @@ def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False,
 
 @app.command("check")
 def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
-    """Log in to hosts, install the agent where it is missing, and print what each host has.
+    """Log in to hosts, install the agent if it is missing, and print the facts of each host.
 
-    Exit code 0: all are ready. 1: one is degraded. 3: one could not be reached or used.
+    Exit code 0: all hosts are ready. 1: a host is degraded. 3: a host could not be reached or used.
 
     Example: torchyard hosts check gpu-a gpu-b
     """
@@ -196,10 +196,9 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what was done to hosts and by whom: agents installed, started and removed, runs removed.
+    """Print the audit logs of hosts: installations, starts and removals of agents, and removals of runs.
 
-    Installs no agent. Exit code 1: an agent is too old to answer. 3: a host could not be reached
-    or used.
+    Installs no agent. Exit code 1: an agent is too old to answer. 3: a host could not be reached or used.
 
     Example: torchyard hosts audit gpu-a --last 20
     """
@@ -234,7 +233,7 @@ def trust(
 ) -> None:
     """Show the key of each host or bastion, and record it after confirmation.
 
-    Compare the fingerprint with the host's own: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there.
+    Compare the fingerprint with the output of `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the host.
 
     Example: torchyard hosts trust gpu-a
     """
@@ -250,7 +249,7 @@ def trust(
 
 
 def _trusted(chosen: CommandContext, name: str, dialer: SshDialer, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Shows and records the key of one host; returns `name`, `fingerprint`, `trusted`."""
+    """Shows and records the key of a host. Returns `name`, `fingerprint` and `trusted`."""
     key = show_key(chosen.inventory(), name, dialer)
     answer = {"name": name, "fingerprint": key.fingerprint, "trusted": True}
     if key.is_trusted:
@@ -293,7 +292,7 @@ HEADINGS = ("HOST", "STATE", "AGENT", "CPUS", "MEMORY", "GPUS", "TORCH", "PYTHON
 
 
 def row(found: HostCheck) -> list[str]:
-    """Cells for HEADINGS."""
+    """Returns the cells for HEADINGS."""
     return [
         found.name,
         found.state,
@@ -307,7 +306,10 @@ def row(found: HostCheck) -> list[str]:
 
 
 def enforcement_line(found: HostCheck) -> str:
-    """`gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`; empty without enforcement."""
+    """Formats the enforcement of a host, or returns an empty string without enforcement.
+
+    Example: `gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`
+    """
     policy = found.enforcement
     if policy is None or policy.level == "off":
         return ""

@@ -28,7 +28,7 @@ def import_(
     output: Annotated[Path | None, OUTPUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Print another system's document as a topology. What has no equivalent is listed on stderr with its line.
+    """Print another system's document as a topology. Keys without an equivalent are listed on stderr with their lines.
 
     Exit code 2: the document has another format or is invalid.
 
@@ -71,9 +71,9 @@ def export(
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Json = False,
 ) -> None:
-    """Print a topology as another system's document. What has no equivalent is listed on stderr.
+    """Print a topology as another system's document. Settings without an equivalent are listed on stderr.
 
-    Exit code 1: the topology has errors. 2: the format cannot express it.
+    Exit code 1: the topology has errors. 2: the format cannot express the topology.
 
     Example: torchyard export kubernetes examples/digits/downpour.yaml --image registry/digits:1
     """

@@ -26,9 +26,9 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print each replica's rank, host, GPUs and command. Starts nothing and contacts no host.
+    """Print the rank, host, GPUs and command of each replica. Starts nothing and contacts no host.
 
-    Uses what `hosts check` last found. Exit code 1: it could not start; the problems are on stderr.
+    Uses the facts found by `hosts check`. Exit code 1: the topology could not start; the problems are on stderr.
 
     Example: torchyard plan examples/digits/three-hosts.yaml --show worker-0
     """

@@ -1,4 +1,4 @@
-"""`torchyard presets`: topologies to start from, for scale tiers, strategies and other frameworks."""
+"""`torchyard presets`: predefined topologies for scale tiers, strategies and other frameworks."""
 
 from __future__ import annotations
 

@@ -55,12 +55,12 @@ def run(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Launch a topology and follow it to its end.
+    """Launch a topology and follow the run to its end.
 
-    Checks the hosts, sends the working folder, starts every replica, and shows what they report. Ctrl-C while it is
-    being launched takes everything back; while it runs, it asks whether to stop the run or leave it running.
+    Checks the hosts, sends the working folder, starts the replicas, and shows their reports. Ctrl-C during the launch
+    undoes it. During the run, Ctrl-C asks whether to stop the run or leave it running.
 
-    GPUs that others have booked are not used; GPUs of several hosts need a booking.
+    GPUs that others have booked are not used. A run with GPUs on several hosts needs a booking.
 
     Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
 
@@ -94,7 +94,7 @@ def run(
 
 
 def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> list[str]:
-    """The arguments of this `torchyard run`, without those about its time."""
+    """Returns the arguments of this `torchyard run` without options about its time."""
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
@@ -102,7 +102,7 @@ def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bo
 
 
 def booking_options(chosen: CommandContext, book: str | None, at: str | None, booking: str | None) -> BookingOptions:
-    """The options about the calendar. Raises Refused, UsageError."""
+    """Returns the options that concern the calendar. Raises Refused or UsageError."""
     from torchyard_core.booking.time_parser import length, moment
     from torchyard_core.launch.calendar_port import BookingOptions
 
@@ -118,7 +118,7 @@ def booking_options(chosen: CommandContext, book: str | None, at: str | None, bo
 
 
 def callbacks_for(chosen: CommandContext, view: RunView, *, as_json: bool) -> LaunchCallbacks:
-    """Prints the launch in `view`, and asks at the terminal."""
+    """Returns callbacks that print the launch in `view` and ask questions on the terminal."""
     from torchyard_core.app.launch_run import LaunchCallbacks
 
     return LaunchCallbacks(
@@ -133,7 +133,7 @@ def callbacks_for(chosen: CommandContext, view: RunView, *, as_json: bool) -> La
 
 
 def view_for(*, as_json: bool) -> RunView:
-    """The output of a launch and its run."""
+    """Returns the view for the output of a launch and its run."""
     return JsonView() if as_json else PlainView()
 
 
@@ -148,7 +148,7 @@ def launch_and_follow(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Launches and follows the run. Raises what the launch raises, and typer.Exit(1) without success."""
+    """Launches and follows a run. Raises errors of the launch, or typer.Exit(1) if the run does not succeed."""
     from torchyard_core.cli.calendar_sync import sync_calendar
     from torchyard_core.formatting import until
     from torchyard_core.launch.progress import Cancelled
@@ -167,7 +167,7 @@ def launch_and_follow(
             discard_output()
             message = "the reader of this output has gone, so the launch was taken back."
             raise RunFailed(message, code="unread", hint="Add --detach to start it and leave.") from None
-        sync_calendar(chosen, fleet)  # the agents need the run's booking while no desktop is connected
+        sync_calendar(chosen, fleet)  # The agents need the run's booking in case no desktop is connected later.
         if started.reserved.start_at is not None and not as_json:
             when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
             remark(f"It starts at {when} by itself; this computer need not be on then.")
@@ -178,9 +178,9 @@ def launch_and_follow(
             return
         try:
             ended = follow(started, fleet, view, interrupts, as_json=as_json)
-        except OSError as error:  # of our own output; hosts raise HostError
+        except OSError as error:  # The error concerns the command's own output, since errors of hosts are HostErrors.
             discard_output()
-            gone = isinstance(error, BrokenPipeError)  # as `| head` does
+            gone = isinstance(error, BrokenPipeError)  # The reader closed the pipe, as `| head` does.
             what = "The reader of this output has gone" if gone else f"This output cannot be written: {error.strerror}"
             remark(
                 f"{what}. Run {started.run_id} is left as it is: `torchyard runs show {started.run_id}` tells how it "
@@ -189,13 +189,13 @@ def launch_and_follow(
             raise typer.Exit(1) from None
     if ended is not None:
         record_end(history_of(chosen), ended)
-        sync_calendar(chosen, fleet)  # its booking ends with it
+        sync_calendar(chosen, fleet)  # The synchronisation ends the run's booking.
         if ended["state"] != "succeeded":
             raise typer.Exit(1)
 
 
 def answer(question: Confirmation, chosen: CommandContext, view: RunView, *, as_json: bool) -> bool | None:
-    """The user's answer to a question of the launch; None without a terminal. Ctrl-C ends the launch."""
+    """Returns the user's answer to a question of the launch, or None without a terminal. Ctrl-C cancels the launch."""
     if chosen.yes:
         return True
     if as_json or not sys.stdin.isatty():
@@ -206,7 +206,7 @@ def answer(question: Confirmation, chosen: CommandContext, view: RunView, *, as_
 
 
 def checked_name(name: str) -> str:
-    """The name given on the command line. Raises UsageError for one that is too long or not printable."""
+    """Returns the name given on the command line. Raises UsageError if it is too long or not printable."""
     if 0 < len(name) <= MAX_NAME and name.isprintable():
         return name
     shown = ascii(name if len(name) <= 20 else name[:20] + "…")
@@ -216,7 +216,7 @@ def checked_name(name: str) -> str:
 
 
 def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
-    """Shows the run until it is over. Returns its last event, or None where the user left it running."""
+    """Shows the run until its end. Returns its last event, or None if the user left the run running."""
     from torchyard_core.cli.views.replica_logs import ChiefLog
 
     chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
@@ -232,7 +232,7 @@ def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interru
 def follow_events(
     started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
 ) -> Event | None:
-    """Shows events up to the last one and returns it; None where the user left the run running."""
+    """Shows events up to the last one. Returns the last event, or None if the user left the run running."""
     from torchyard_core.launch.runs.follower import Follower
 
     others = [link for host, link in started.links.items() if host != started.primary.host]
@@ -259,7 +259,7 @@ def follow_events(
 
 
 def request_stop(started: StartedRun, fleet: Fleet, *, force: bool) -> None:
-    """Asks the primary to stop the run; prints an error of the request and continues."""
+    """Asks the primary to stop the run. Prints an error of the request without raising it."""
     from torchyard_core.launch.runs.known_runs import stop_request
 
     try:
@@ -274,7 +274,7 @@ CHOICES = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
 
 
 def choose_on_interrupt(view: RunView, run_id: str) -> str:
-    """The user's choice: `stop`, `detach` or `go on`. Another Ctrl-C leaves the run running."""
+    """Returns the user's choice: `stop`, `detach` or `go on`. Another Ctrl-C leaves the run running."""
     with view.paused():
         remark(f"\nRun {run_id} is running.")
         while True:
@@ -291,7 +291,7 @@ def choose_on_interrupt(view: RunView, run_id: str) -> str:
 
 
 def with_desktop_timings(ended: Event, own: dict[str, float]) -> Event:
-    """The run's last event with its times counted from the begin of the command."""
+    """Returns the run's last event with its times relative to the start of the command."""
     timings: dict[str, float | None] = dict(own)
     submitted = own["submitted_s"]
     del timings["submitted_s"]

@@ -1,4 +1,4 @@
-"""`torchyard runs`: runs of this desktop and of others."""
+"""`torchyard runs`: runs that were launched from this desktop and from others."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ STOP_WITHIN_S = 300.0
 
 @app.command("list")
 def list_all(context: typer.Context, as_json: Json = False) -> None:
-    """List the runs that the hosts and this desktop know of, newest first.
+    """List the runs that are known to the hosts and to this desktop, newest first.
 
-    Exit code 3: a host could not be reached; its runs are listed as this desktop last knew them.
+    Exit code 3: a host could not be reached; its runs are listed with their last known state.
 
     Example: torchyard runs list
     """
@@ -63,8 +63,10 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
         print_json([run.to_json() for run in runs])
     elif runs:
         rows = [
-            [run.run_id, run.name, _state(run), since(run.submitted), " ".join(run.hosts), run.restarted_from or "-"]
-            + [run.reason]
+            [
+                *(run.run_id, run.name, _state(run), since(run.submitted)),
+                *(" ".join(run.hosts), run.restarted_from or "-", run.reason),
+            ]
             for run in runs
         ]
         table(("ID", "NAME", "STATE", "SUBMITTED", "HOSTS", "RESTART OF", "REASON"), rows)
@@ -76,7 +78,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("show")
 def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = False) -> None:
-    """Show a run: its state, its replicas, and what they last reported. Exit code 0, however the run ended.
+    """Show a run with its state, its replicas and their last reports. The exit code is 0, however the run ended.
 
     Example: torchyard runs show last
     """
@@ -112,9 +114,11 @@ def logs(
     timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line, in UTC.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the logs of a run's replicas. Several logs are merged by time, each line after its replica's name.
+    """Print the logs of a run's replicas.
 
-    With --json: a line of JSON for each, {"replica", "local_rank", "line"}, and "time" with --timestamps.
+    Several logs are merged by time, and each line begins with the replica's name.
+
+    With --json, each line is a line of JSON: {"replica", "local_rank", "line"}, and "time" with --timestamps.
 
     Example: torchyard runs logs last -f --replica worker-0
     """
@@ -147,7 +151,7 @@ def logs(
             try:
                 FollowedLogs(all_to_come, LinePrinter(several, as_json, raw, timestamps)).follow()
             except KeyboardInterrupt:
-                raise typer.Exit(0) from None  # ends the following; the run goes on
+                raise typer.Exit(0) from None  # Ctrl-C ends the output, not the run.
         else:
             readers = listed()
             print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw, timestamps))
@@ -185,7 +189,7 @@ def stop(
         if shown["state"] == "waiting":
             free_prepared(run, links_of(fleet, run)[0].values())
         record_end(history_of(chosen), ended)
-        sync_calendar(chosen, fleet)  # its booking ends with it
+        sync_calendar(chosen, fleet)  # The synchronisation ends the run's booking.
     if as_json:
         print_json({"run_id": run.run_id, "state": ended["state"], "reason": ended["reason"]})
     else:
@@ -210,17 +214,17 @@ def restart(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Launch a run that has ended again, from its newest checkpoint, and follow it to its end.
+    """Launch an ended run again from its newest checkpoint, and follow it to its end.
 
     With --from-beginning it begins at the first step, and has checkpoints of its own.
 
-    It is a new run with an ID of its own: the same topology, and the code that the old one ran, whatever has become of
-    the file and the folder. Secrets come from this computer again.
+    The new run has its own ID. It has the topology and the code of the old run, even if the file and the folder have
+    changed since. Secrets are taken from this computer.
 
-    Of a run that another computer launched, only its hosts tell what it was: its command, hosts and secrets are shown
-    and confirmed first, and a secret is sent only where --secret names it.
+    For a run that was launched from another computer, the command, hosts and secrets are shown for confirmation, and
+    only secrets named with --secret are sent.
 
-    Exit code 0: the new run succeeded. 1: it failed or was stopped, or could not start; or the old one still goes on.
+    Exit code 0: the new run succeeded. 1: it failed, was stopped or could not start, or the old run has not ended.
 
     Example: torchyard runs restart last
     """
@@ -292,7 +296,7 @@ def fetch(
 def _fetch(
     fleet: Fleet, run: KnownRun, pattern: str, target: Path, links: dict[str, DaemonClient]
 ) -> tuple[list[Path], list[TorchyardError]]:
-    """Downloads from all hosts in parallel. Returns (files written, errors)."""
+    """Downloads files from all hosts in parallel. Returns the written files and the errors."""
     files, problems = list_files(run.run_id, pattern, run.hosts, links)
     with progress_bars() as bars:
         tasks = {} if bars is None else {host: bars.add_task(host, total=None) for host in files}
@@ -318,13 +322,16 @@ def _fetch(
 
 
 def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[str, Any]:
-    """The run's last event. Raises RunFailed after STOP_WITHIN_S, AgentFailed where the keeper died."""
+    """Waits for the run's last event and returns it.
+
+    Raises RunFailed after STOP_WITHIN_S, or AgentFailed if the keeper died.
+    """
     follower = Follower(run.run_id, link, lambda host: fleet.link(host, install=False))
     reason = ""
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                remark(f"{event['reason']}.")  # processes that the kernel does not end
+                remark(f"{event['reason']}.")  # The new reason names processes that the kernel does not end.
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":
             return event

@@ -25,9 +25,9 @@ LOOK_AHEAD = timedelta(days=14)
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
-    """Show every host and GPU of the fleet with its use, its booking, and whether it is free.
+    """Show the use, the booking and the availability of every host and GPU of the fleet.
 
-    A GPU in use without a booking is not free. Exit code 3: a host could not be reached.
+    A GPU that is used without a booking is not free. Exit code 3: a host could not be reached.
 
     Example: torchyard status
     """
@@ -80,7 +80,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
 
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
-    """(bookings of the coming days, exit code); an error of the calendar becomes an empty view with its reason."""
+    """Returns the bookings of the coming days and the exit code. An error of the calendar results in an empty view."""
     try:
         return calendar.view_around(now, now + LOOK_AHEAD), 0
     except TorchyardError as error:
@@ -88,7 +88,7 @@ def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
 
 
 def _users(samples: Mapping[str, dict[str, Any] | TorchyardError]) -> dict[str, list[str]]:
-    """The users of each slot on the hosts that answer."""
+    """Returns the users of each slot on the hosts that answer."""
     found: dict[str, list[str]] = {}
     for name, sample in samples.items():
         if not isinstance(sample, TorchyardError):
@@ -98,7 +98,7 @@ def _users(samples: Mapping[str, dict[str, Any] | TorchyardError]) -> dict[str, 
 
 
 def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any]:
-    """{"name", "state", "as_of", "host", "gpus", "replicas", "error"}; units as in docs/protocol.md."""
+    """Returns {"name", "state", "as_of", "host", "gpus", "replicas", "error"} with the units of docs/protocol.md."""
     if isinstance(found, TorchyardError):
         state = found.state if isinstance(found, HostError) else "degraded"
         nothing: dict[str, Any] = {"as_of": None, "host": None, "gpus": [], "replicas": {}}
@@ -109,7 +109,10 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
 
 
 def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
-    """Cells for HEADINGS. `known`: the host's slots, shown where it does not answer."""
+    """Returns the cells for HEADINGS.
+
+    `known` contains the host's slots, which are shown if the host does not answer.
+    """
     if isinstance(found, TorchyardError):
         state = found.state if isinstance(found, HostError) else "degraded"
         gpus = [slot for slot in known if not slot.is_cpu]

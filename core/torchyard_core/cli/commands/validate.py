@@ -20,8 +20,8 @@ def validate(
 ) -> None:
     """Print the problems of a topology file, one per line: `file:line: severity code message`.
 
-    Hosts are checked against the fleet file, where there is one. Exit code 0: nothing, or warnings. 1: errors.
-    2: it cannot be read, or is not YAML.
+    Hosts are checked against the fleet file if it exists. Exit code 0: no problems, or only warnings. 1: errors. 2: the
+    file cannot be read, or is not YAML.
 
     Example: torchyard validate examples/digits/three-hosts.yaml
     """

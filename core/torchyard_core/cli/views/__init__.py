@@ -1,1 +1,1 @@
-"""What commands print: tables, details and progress."""
+"""Output of commands: tables, details and progress."""

@@ -1,4 +1,4 @@
-"""Table rows of `hosts audit`."""
+"""Rows of the table that `hosts audit` prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ACTS = {
     "upgrade": "agent replaced",
     "start": "agent restarted",
     "retire": "agent retired",
-    "undeploy": "undeploy refused",  # one that is not refused takes the audit with it
+    "undeploy": "undeploy refused",  # A successful undeployment removes the audit log.
     "remove": "run removed",
     "take_back": "launch undone",
     "housekeeping": "garbage collected",
@@ -34,19 +34,19 @@ _COUNTED = {"runs": "run", "snapshots": "snapshot", "archives": "archive"}
 
 
 def outcome(found: HostAudit) -> str:
-    """The host's outcome, for the progress display."""
+    """Returns the result for a host, for the progress display."""
     if found.error is not None:
         return found.error.state if isinstance(found.error, HostError) else "cannot tell"
     return f"{len(found.acts)} acts" if len(found.acts) != 1 else "1 act"
 
 
 def row(host: str, act: Act) -> list[str]:
-    """Cells for HEADINGS, without control characters: agents may be of other versions, and name programs of users."""
+    """Returns the cells for HEADINGS without control characters, as agents report names of other users' programs."""
     return [clean_name(cell) or "-" for cell in (_time(act), host, describe(act), actor(act), details(act))]
 
 
 def describe(act: Act) -> str:
-    """The act: `agent installed`; the agent's own word for an act that this version does not know."""
+    """Returns a description such as `agent installed`, or the agent's own word for an unknown action."""
     what = str(act.get("what", ""))
     if what != "enforcement":
         return _ACTS.get(what, what)
@@ -55,12 +55,12 @@ def describe(act: Act) -> str:
 
 
 def actor(act: Act) -> str:
-    """`kim@laptop`, or `the agent itself`; empty where the desktop is unknown."""
+    """Returns the user as `kim@laptop`, or `the agent itself`; empty if the desktop is unknown."""
     return user_of(act) or ("the agent itself" if act.get("what") in _OF_ITSELF else "")
 
 
 def details(act: Act) -> str:
-    """Versions, run, counts or process, depending on the act."""
+    """Returns versions, run, counts or process, depending on the action."""
     what = act.get("what")
     if what == "enforcement":
         return _of_process(act)
@@ -88,7 +88,7 @@ def _of_process(act: Act) -> str:
 
 
 def _time(act: Act) -> str:
-    """Local time to the second."""
+    """Returns the local time in seconds precision."""
     time = str(act.get("time", ""))
     try:
         return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -1,4 +1,4 @@
-"""Bookings as table rows, lines and JSON, and the commands that hints propose."""
+"""Bookings as table rows, lines and JSON, and commands that hints propose."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def say_each(done: str, bookings: Iterable[Booking], slots: Sequence[Slot], zone
 
 
 def booking_json(booking: Booking, slots: Sequence[Slot]) -> dict[str, Any]:
-    """The booking with the names of its GPUs."""
+    """Returns the booking as JSON with the names of its GPUs."""
     return {**booking.to_json(), "names": format_slots(booking.gpus, slots)}
 
 
 def booked_line(booking: Booking, slots: Sequence[Slot], zone: str) -> str:
-    """`b1f…: gpu-b:2-5 from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`."""
+    """Formats a booking: `b1f…: gpu-b:2-5 from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`."""
     return f"{booking.id}: {format_slots(booking.gpus, slots)} {full_span(booking.start, booking.end, zone)}"
 
 
@@ -59,13 +59,20 @@ def waiting_json(one: Waiting) -> dict[str, Any]:
 
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """The command that books a fit, with times of `zone`; `usual` is the zone of commands without --zone."""
+    """Returns the command that books a free place.
+
+    Args:
+        fit: The place.
+        slots: The slots of the calendar.
+        zone: The zone of times in the command.
+        usual: The zone of commands without --zone.
+    """
     return f"torchyard book {_places(fit.gpus, slots)}{_when(fit, zone, usual)}"
 
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """The command that moves a future booking to a fit."""
-    now = " --from now"  # without it the end would count from the old start
+    """Returns the command that moves a future booking to a free place."""
+    now = " --from now"  # Without this option the end would be relative to the old start.
     moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
     return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
 
@@ -75,7 +82,7 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
-    """The options for the fit's times; `now` is the option for a fit that begins at once."""
+    """Returns the options for the times of a place. `now` is the option for a place that begins at once."""
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"
@@ -87,14 +94,14 @@ def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:
-    """The times of `--from` and `--to`. Raises Refused."""
+    """Parses the times of `--from` and `--to`. Raises Refused."""
     begin = moment(start, zone, now)
     return begin, end_moment(end, begin, zone, now)
 
 
 @contextmanager
 def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
-    """Prints a clash with the `command` for the nearest free place, and exits with its code."""
+    """Prints a clash with the `command` for the nearest free place, and exits with the clash's code."""
     try:
         yield
     except Clash as clash:
@@ -111,5 +118,5 @@ def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, a
 
 
 def why(refused: Refused) -> str:
-    """The reason of a refusal, as a part of a line."""
+    """Returns the reason of a refusal as a part of a line."""
     return refused.message.rstrip(".")

@@ -1,4 +1,4 @@
-"""Logs of replicas: printed whole or from a tail, and followed."""
+"""Output of replicas' logs: complete, the last lines, or continuously."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Readers = Callable[[], Sequence[LogReader]]
 
 @dataclass
 class LinePrinter:
-    """Prints lines of logs, each after its replica's name where there are several."""
+    """Prints lines of logs. With several replicas, each line begins with the replica's name."""
 
     several: bool
     as_json: bool
@@ -63,17 +63,20 @@ class LinePrinter:
 
 
 def print_logs(readers: Sequence[LogReader], printer: LinePrinter) -> None:
-    """Prints the logs as they are, their lines by time. Raises AgentRefused or a HostError."""
+    """Prints the current content of the logs, merged by time. Raises AgentRefused or HostError."""
     for reader, line in merge_lines((reader, reader.lines(wait=False)) for reader in readers):
         printer.show(reader, line)
     sys.stdout.flush()
 
 
 class FollowedLogs:
-    """Prints several logs by time and follows them, each on a thread of its own, until all have ended."""
+    """Prints several logs merged by time, and follows them until all have ended. Each log has its own thread."""
 
     def __init__(self, find: Readers, printer: LinePrinter):
-        """`find` returns a reader for each log that exists or is expected; it is called every LOOK_S seconds."""
+        """Creates the view.
+
+        `find` is called every LOOK_S seconds, and returns a reader for each existing or expected log.
+        """
         self._find = find
         self._printer = printer
         self._news: queue.Queue[tuple[LogReader, list[LogLine] | TorchyardError | None]] = queue.Queue()
@@ -90,7 +93,7 @@ class FollowedLogs:
         self._printed_to = 0.0
 
     def follow(self) -> None:
-        """Prints until the end."""
+        """Prints lines until all logs have ended."""
         found = self._look()
         for reader, line in merge_lines((reader, _past_lines(reader)) for reader in found):
             self._printer.show(reader, line)
@@ -112,7 +115,7 @@ class FollowedLogs:
         self._due.append((time.monotonic() + (HOLD_S if self._open > 1 else 0.0), lines[-1].time))
 
     def _print_due(self) -> None:
-        """Prints the lines whose wait is over, and the earlier ones."""
+        """Prints the lines that need not wait for other logs any longer, and all earlier lines."""
         while self._due and (self._due[0][0] <= time.monotonic() or not self._open):
             self._printed_to = max(self._printed_to, self._due.popleft()[1])
         while self._held and self._held[0][0] <= self._printed_to:
@@ -120,7 +123,7 @@ class FollowedLogs:
             self._printer.show(reader, line)
 
     def _take(self, reader: LogReader, news: list[LogLine] | TorchyardError | None) -> None:
-        """Handles lines, a temporary HostError, or the reader's end: None, or an AgentRefused."""
+        """Handles the news of a reader: lines, a HostError (temporary), None (the end) or an AgentRefused (the end)."""
         if isinstance(news, list):
             self._lost.pop(reader, None)
             self._hold(reader, news)
@@ -134,12 +137,12 @@ class FollowedLogs:
                 remark(f"torchyard: {reader.replica}: {news.sentence()}")
 
     def _look(self) -> list[LogReader]:
-        """The readers of new logs."""
+        """Returns the readers of new logs."""
         self._looked_at = time.monotonic()
         try:
             found = self._find()
         except HostError:
-            return []  # the readers report the lost connection
+            return []  # The readers report the lost connection.
         new = []
         for reader in found:
             if (reader.replica, reader.local_rank) not in self._known:
@@ -155,7 +158,7 @@ class FollowedLogs:
             threading.Thread(target=self._read, args=(reader,), name=name, daemon=True).start()
 
     def _read(self, reader: LogReader) -> None:
-        """Reads one log to its end; runs on the reader's thread."""
+        """Reads a log to its end. Runs on the reader's thread."""
         while not reader.ended:
             try:
                 if lines := list(reader.lines(wait=True)):
@@ -170,7 +173,10 @@ class FollowedLogs:
 
 
 def _past_lines(reader: LogReader) -> Iterator[LogLine]:
-    """The lines that the log has now; fewer if its host does not answer, which the reader's thread reports."""
+    """Yields the current lines of a log.
+
+    If the host does not answer, some are missing, and the reader reports the error.
+    """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)
 
@@ -180,7 +186,7 @@ LAST_LINES_S = 5.0
 
 
 class ChiefLog:
-    """Reads one replica's log on a thread of its own, and calls `show` with each line."""
+    """Reads the log of one replica on a separate thread, and calls `show` with each line."""
 
     def __init__(self, run_id: str, replica: str, link: AgentLink, reattach: Reattach, show: Callable[[str], None]):
         self._reader = LogReader(run_id, replica, 0, link, reattach)
@@ -202,13 +208,13 @@ class ChiefLog:
         self.leave()
 
     def leave(self) -> None:
-        """Shows no more lines; a line that is being shown is finished first."""
+        """Ends the output. A line that is being shown is finished first."""
         self._left.set()
         with self._showing:
             pass
 
     def raise_failure(self) -> None:
-        """Raises the OSError of the first failed write, for example because the reader closed the pipe."""
+        """Raises the OSError of the first failed write, which occurs for example if the reader closes the pipe."""
         if self._failure is not None:
             raise self._failure
 
@@ -223,4 +229,5 @@ class ChiefLog:
                 self._failure = error
                 return
             except TorchyardError:
-                self._left.wait(RETRY_S)  # the follower reports the lost connection; the log continues where it was
+                # The follower reports the lost connection, and the log continues from its last position.
+                self._left.wait(RETRY_S)

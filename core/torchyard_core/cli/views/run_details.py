@@ -1,4 +1,4 @@
-"""Output of `runs show`."""
+"""Output of `torchyard runs show`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def print_run(shown: dict[str, Any]) -> None:
 
 
 def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
-    """Prints a line of the metrics that the program has named."""
+    """Prints a line with the metrics whose names the program has chosen."""
     values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.custom_metrics(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")
@@ -78,6 +78,6 @@ def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> l
 
 
 def _number(metrics: dict[str, Any], name: str, form: str) -> str:
-    """`-` for an unknown value, NaN for one that is not finite."""
+    """Formats a metric. `-` stands for an unknown value, NaN for one that is not finite."""
     value = metrics.get(name)
     return format(value, form) if value is not None else "NaN" if name in metrics else "-"

@@ -1,4 +1,4 @@
-"""Output of a run that is launched and followed: JSON lines, plain lines, or progress bars on a terminal."""
+"""Output of a launch and its run: JSON lines, plain lines, or progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class JsonView:
         print_json_line(event)
 
     def print_log(self, replica: str, line: str) -> None:
-        """Prints nothing: logs are read with `runs logs`."""
+        """Prints nothing, since logs are available by `runs logs`."""
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 class PlainView:
-    """Prints lines on stderr, and progress bars where that is a terminal."""
+    """Prints lines on stderr, and progress bars if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -68,7 +68,7 @@ class PlainView:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-            # Without markup, since messages contain square brackets that are no style.
+            # Markup is disabled, since messages may contain square brackets.
             note = TextColumn("{task.fields[note]}", markup=False)
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), note)
             self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
@@ -87,8 +87,8 @@ class PlainView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops drawing inside the block, while a question is asked."""
-        with self._screen:  # log lines wait for it on their own thread
+        """Stops the display during the block, for a question to the user."""
+        with self._screen:  # The thread of the log waits for this lock before it prints.
             self._stop_bars()
             yield
             self._start_bars()
@@ -121,7 +121,7 @@ class PlainView:
             self._ended(event)
 
     def print_log(self, replica: str, line: str) -> None:
-        """Shows a line that a replica printed; may be called on any thread."""
+        """Shows a line that a replica printed. Thread-safe."""
         with self._screen:
             if self._bars is not None:
                 self._bars.console.print(f"{replica} | {log_line(line)}", highlight=False, markup=False)
@@ -148,7 +148,7 @@ class PlainView:
         if not event["ok"]:
             self._styled("✗", "red", f"{event['host']}: {event['message']}" if event["host"] else event["message"])
             return
-        # Equal messages of several hosts are printed as one line, after all checks.
+        # Equal messages of several hosts are combined in one line after all checks.
         hosts = self._passed.setdefault((event["message"], bool(event.get("warning"))), [])
         if event["host"] and event["host"] not in hosts:
             hosts.append(event["host"])

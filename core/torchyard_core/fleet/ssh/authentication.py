@@ -1,7 +1,7 @@
 """User authentication with keys of the ssh-agent, key files, and prompts, in this order.
 
-The order avoids prompts: keys that need no passphrase come first, and an encrypted file whose key the ssh-agent holds
-is not opened. A server may require several methods (AuthenticationMethods).
+The order avoids prompts: keys without a passphrase are tried first, and an encrypted file is not opened if the
+ssh-agent holds its key. A server may require several methods (AuthenticationMethods).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ METHODS = ("publickey", *ASKING_METHODS)
 
 
 class LoginExpired(Exception):
-    """Raised if the server closed the connection during a prompt. The next attempt has the user's answer."""
+    """Raised if the server closed the connection during a prompt. The next attempt uses the user's answer."""
 
 
 class Login:
-    """One authentication attempt over a transport whose host key was checked."""
+    """One authentication attempt over a transport whose host key has been checked."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, secrets: CredentialCache, began: float):
-        """`began` is the start of the login (monotonic), which may include earlier attempts."""
+        """Prepares an attempt. `began` is the start of the login (monotonic), which may include earlier attempts."""
         self._route = route
         self._transport = transport
         self._secrets = secrets
@@ -55,12 +55,12 @@ class Login:
         self._problems: list[str] = []
 
     def run(self) -> None:
-        """Authenticates.
+        """Authenticates the user.
 
         Raises:
-            LoginRefused: With the methods that were tried and the problems found.
+            LoginRefused: The server accepted no method. The message lists the methods and problems.
             LoginExpired: The server closed the connection during a prompt.
-            paramiko.SSHException, EOFError, OSError: The connection broke.
+            paramiko.SSHException, EOFError, OSError: The connection was lost.
         """
         self._transport.auth_timeout = LOGIN_TIMEOUT_S
         try:
@@ -77,7 +77,7 @@ class Login:
             raise
 
     def _run(self) -> None:
-        # Trying keys first saves the two round trips of asking for the accepted methods.
+        # If a key is accepted, trying keys first saves the two round trips of a request for the accepted methods.
         further = None if "publickey" in self._route.refused_methods else self._by_open_keys()
         done = set() if further is None else {"publickey"}
         if further is None:
@@ -93,14 +93,14 @@ class Login:
                 further = accepted
 
     def _start(self) -> Sequence[str]:
-        """The methods that the server accepts; none if it requires no authentication."""
+        """Requests the methods that the server accepts. Returns none if the server requires no authentication."""
         try:
             accepted: Sequence[str] = self._transport.auth_none(self._route.user)
         except paramiko.BadAuthenticationType as refusal:
             return refusal.allowed_types
         return accepted
 
-    # Each of these methods returns the methods that are still required (empty: authenticated), or None if refused.
+    # The following methods return the methods that are still required (empty: authenticated), or None if refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
         files = [inspect_key_file(path) for path in existing_identities(self._route)]
@@ -144,7 +144,7 @@ class Login:
         return accepted
 
     def _opened_key(self, file: KeyFile) -> paramiko.PKey | None:
-        """The key; None if it is encrypted and the user cannot be asked or skips it. Raises BadKey."""
+        """Returns the key, or None if it is encrypted and the user cannot be prompted or skips it. Raises BadKey."""
         if not file.encrypted:
             return file.open()
         if not self._may_ask:
@@ -152,7 +152,8 @@ class Login:
             return None
         self._asked_passphrase = True
         return self._secrets.obtain(
-            ("key", str(file.path), file.public),  # a replaced file holds another key
+            # The public key is part of the cache key, since the file may be replaced.
+            ("key", str(file.path), file.public),
             CredentialPrompt(CredentialKind.PASSPHRASE, self._route.name, f"the key {file.display_path}", "Passphrase"),
             self._began,
             lambda passphrase: _unlocked(file, passphrase),
@@ -198,7 +199,7 @@ class Login:
         )
 
     def _without_keys(self) -> list[str]:
-        """The reasons why there is no key to try."""
+        """Returns the reasons why there is no key to try."""
         named = [Path(path) for path in self._route.identity_files]
         missing = [f"the key {path} does not exist" for path in named if not path.exists()]
         return missing or [f"{path} is not a key file" for path in named] or ["there is no key to try"]

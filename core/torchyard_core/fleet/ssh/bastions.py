@@ -1,4 +1,4 @@
-"""Bastions: one login on each, shared by all hosts behind it while one of them needs it."""
+"""Logins on bastions. All hosts behind a bastion share one login, which is closed when no host needs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Connect = Callable[[Route], "SshConnection"]
 
 
 class Bastion:
-    """A shared login. The last user that releases it closes it."""
+    """A shared login on a bastion. It is closed when the last connection releases it."""
 
     def __init__(self, bastions: Bastions):
         self.login: Future[SshConnection] = Future()
@@ -34,7 +34,7 @@ class Bastion:
         return self.login.result()
 
     def release(self) -> None:
-        """Ends the use by one connection."""
+        """Releases the bastion for one connection."""
         self._bastions.release(self)
 
 
@@ -45,7 +45,10 @@ class Bastions:
         self._shared: dict[Route, Bastion] = {}
 
     def lease(self, route: Route) -> Bastion:
-        """The login on a bastion, for the caller to release. The first caller logs in. Raises HostError."""
+        """Returns the login on a bastion. The first caller logs in, and each caller has to release it.
+
+        Raises HostError.
+        """
         with self._lock:
             bastion = self._shared.get(route)
             first = bastion is None or not bastion.usable
@@ -55,14 +58,15 @@ class Bastions:
         if first:
             try:
                 bastion.login.set_result(self._connect(route))
-            except BaseException as error:  # raised in all threads that wait for this login
+            except BaseException as error:  # The future raises the error in all threads that wait for this login.
                 bastion.login.set_exception(error)
         try:
             bastion.login.result()
         except HostError as error:
             self.release(bastion)
             raise _copy(error) from error
-        except BaseException:  # also on Ctrl-C, a caller without a login must not count as its user
+        # BaseException includes KeyboardInterrupt: a caller without a login must not count as a user of the bastion.
+        except BaseException:
             self.release(bastion)
             raise
         return bastion
@@ -79,7 +83,7 @@ class Bastions:
 
 
 def _copy(error: HostError) -> HostError:
-    """A copy of the error, for another thread to raise."""
+    """Returns a copy of the error that another thread can raise."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.args = error.args

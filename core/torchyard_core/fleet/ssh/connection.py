@@ -1,4 +1,4 @@
-"""An SSH connection to a host and its only channel."""
+"""An SSH connection to a host, and the only channel of the connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CHANNEL_TIMEOUT_S = 60.0
 
 
 class Tunnel:
-    """A channel through a bastion with the interface of a socket. Closing ignores errors of a closed bastion."""
+    """A channel through a bastion with the interface of a socket.
+
+    `close` ignores errors of a bastion that is closed.
+    """
 
     def __init__(self, channel: paramiko.Channel):
         self._channel = channel
@@ -26,7 +29,7 @@ class Tunnel:
         self.settimeout = channel.settimeout
 
     @property
-    def _closed(self) -> bool:  # an attribute of sockets that paramiko reads
+    def _closed(self) -> bool:  # paramiko reads this private attribute of sockets.
         return bool(self._channel.closed)
 
     def close(self) -> None:
@@ -36,10 +39,10 @@ class Tunnel:
 
 
 class SshConnection:
-    """An SSH connection to a host. `close` also releases the bastions that it uses."""
+    """An SSH connection to a host. `close` also releases the bastions on its route."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, release: Callable[[], None]):
-        """`release` is called on closing and releases the bastion."""
+        """Creates a connection over an authenticated transport. `close` calls `release`, which releases the bastion."""
         self.route = route
         self._transport = transport
         self._release = release
@@ -48,12 +51,12 @@ class SshConnection:
 
     @property
     def is_active(self) -> bool:
-        """Whether the connection is up, as far as is known."""
+        """Whether the connection is active, as far as the transport knows."""
         return self._transport.is_active()
 
     @property
     def transport(self) -> paramiko.Transport:
-        """The transport. Raises Unreachable after the connection has ended."""
+        """The transport. Raises Unreachable if the connection has ended."""
         if not self._transport.is_active():
             raise Unreachable(self.route.name, f"{self.route.name} ({self.route.place}) closed the connection.")
         return self._transport
@@ -80,12 +83,12 @@ class SshConnection:
                 return
             self._closed = True
         self._transport.close()
-        self._transport.sock.close()  # a transport that ended by itself does not close its socket
+        self._transport.sock.close()  # A transport that has ended by itself does not close its socket.
         self._release()
 
 
 class SshChannel:
-    """A `Channel` over paramiko. Closing it closes its connection."""
+    """A `Channel` over paramiko. `close` also closes the connection."""
 
     def __init__(self, channel: paramiko.Channel, connection: SshConnection):
         self._channel = channel
@@ -112,5 +115,5 @@ class SshChannel:
 
     def close(self) -> None:
         with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
-            self._channel.close()  # the connection may end at the same time
+            self._channel.close()  # The connection may end at the same time.
         self._connection.close()

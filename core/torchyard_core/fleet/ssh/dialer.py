@@ -1,4 +1,4 @@
-"""SSH logins on hosts along their routes, with throttling per sshd and retries of early drops."""
+"""SSH logins on hosts along their routes. Logins are limited per sshd, and dropped connections are retried."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
 """Texts on standard error of an `ssh` as ProxyCommand that an sshd has dropped."""
 
-# Errors are caught and explained here, so paramiko's own log of tracebacks is silenced.
+# This package reports errors with explanations, so the tracebacks that paramiko logs are suppressed.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 class SshDialer:
-    """Logs in on hosts with keys and with credentials that the user has entered. Thread-safe."""
+    """Logs in on hosts with keys and with credentials entered by the user. Thread-safe."""
 
     def __init__(self, known_hosts: Path, questions: Prompter | None = None):
-        """`known_hosts` is Torchyard's own file. The user's file is read too, but never written."""
+        """Creates a dialer.
+
+        `known_hosts` is Torchyard's own file; the user's known_hosts is read, but never written.
+        """
         self.known_hosts = known_hosts
         self._keys = KnownHosts(known_hosts)
         self._config = UserConfig()
@@ -52,7 +55,7 @@ class SshDialer:
         self._bastions = Bastions(lambda route: self._connect(route, time.monotonic()))
 
     def reread(self) -> None:
-        """Re-reads `~/.ssh/config`. Keeps entered credentials and bastions."""
+        """Reads `~/.ssh/config` again. Keeps entered credentials and bastions."""
         self._config = UserConfig()
 
     def connect(self, host: Host) -> SshConnection:
@@ -60,7 +63,7 @@ class SshDialer:
         return self._connect(self._route(host), time.monotonic())
 
     def host_key(self, host: Host) -> tuple[str, str]:
-        """(fingerprint, known_hosts line) of the key that `host` presents now, trusted or not."""
+        """Returns the fingerprint and the known_hosts line of the key that `host` presents, trusted or not."""
         route = self._route(host)
         connection = self._retry(route, lambda: self._open(route, lambda transport: None))
         try:
@@ -70,15 +73,15 @@ class SshDialer:
         return fingerprint(key), f"{route.key_name} {key.get_name()} {key.get_base64()}"
 
     def known_keys(self, host: Host) -> dict[str, str]:
-        """Fingerprints of the trusted keys of `host` by key type."""
+        """Returns the fingerprints of the trusted keys of `host` by key type."""
         return {kind: fingerprint(key) for kind, key in self._keys.keys_of(self._route(host)).items()}
 
     def bastions(self, host: Host) -> list[Host]:
-        """The bastions on the way to `host`, the nearest first. Their keys are checked too."""
+        """Returns the bastions on the way to `host`, the nearest first. The keys of bastions are checked, too."""
         return [as_host(hop) for hop in self._route(host).hops[:-1]]
 
     def trust(self, host: Host, line: str) -> None:
-        """Records a host's key in Torchyard's file, replacing older ones."""
+        """Records a host's key in Torchyard's file. The key replaces older keys of the host."""
         self._keys.trust(self._route(host), line)
 
     def _route(self, host: Host) -> Route:
@@ -126,13 +129,15 @@ class SshDialer:
                 try:
                     self._shake_hands(route, transport, sock)
                     log_in(transport)
-                    if transport.is_authenticated():  # false if only the host key was requested
+                    # The transport is not authenticated if the caller requested only the host key.
+                    if transport.is_authenticated():
                         _await_first_response(transport)
-                except BaseException:  # also on Ctrl-C, the transport's thread must end
+                except BaseException:  # BaseException includes KeyboardInterrupt: the transport's thread must end.
                     transport.close()
                     raise
             return SshConnection(route, transport, release)
-        except BaseException as error:  # also on Ctrl-C, socket and bastion must be released
+        # BaseException includes KeyboardInterrupt: the socket and the bastion must be released.
+        except BaseException as error:
             if sock is not None:
                 sock.close()
             release()
@@ -153,14 +158,14 @@ class SshDialer:
                 message = f"the ProxyCommand to {route.name} failed: {complaint}."
                 raise Unreachable(route.name, message, hint="Try the command of ~/.ssh/config by hand.") from error
             if _was_dropped(error):
-                # paramiko reports its own timeout like a close by the server.
+                # paramiko reports its own timeout in the same way as a connection closed by the server.
                 if transport.remote_version and time.monotonic() - began >= transport.handshake_timeout:
                     raise silent_in_key_exchange(route) from error
                 raise EarlyDrop from error
             raise
 
     def _socket(self, route: Route, bastion: SshConnection | None) -> Any:
-        """A socket, or an object with its interface, to the host's SSH port."""
+        """Returns a socket, or an object with the same interface, that is connected to the host's SSH port."""
         if route.proxy_command:
             return ProxyCommand(route.proxy_command)
         if bastion is None:
@@ -185,12 +190,12 @@ class SshDialer:
 
 
 def _await_first_response(transport: paramiko.Transport) -> None:
-    """Waits until the server has answered a request after the login, or PASSED_WITHIN_S have passed.
+    """Waits until the server has answered a request after the login, or PASSED_WITHIN_S have elapsed.
 
-    OpenSSH counts a connection towards MaxStartups for a moment after the login has succeeded. Without this wait, eight
-    concurrent logins have exceeded a limit of ten. Other servers may not answer the request.
+    OpenSSH counts a connection towards MaxStartups until a moment after the login. Without this wait, eight concurrent
+    logins have exceeded a limit of ten. Other servers may not answer the request.
     """
-    # paramiko's own global_request() has no timeout.
+    # paramiko's global_request() has no timeout.
     answered = transport.completion_event = threading.Event()
     transport._send_user_message(keepalive_request())  # type: ignore[attr-defined]  # the stubs leave it out
     deadline = time.monotonic() + PASSED_WITHIN_S
@@ -199,7 +204,7 @@ def _await_first_response(transport: paramiko.Transport) -> None:
 
 
 def _was_dropped(error: BaseException) -> bool:
-    """Whether the server closed the connection before the key exchange, by the chain of paramiko's errors."""
+    """Returns whether the server closed the connection before the key exchange, from the chain of paramiko's errors."""
     while not isinstance(error, (EOFError, ConnectionResetError, BrokenPipeError)):
         if error.__context__ is None:
             return False

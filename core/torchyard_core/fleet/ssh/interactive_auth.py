@@ -1,4 +1,4 @@
-"""The authentication methods that prompt the user: password and keyboard-interactive."""
+"""Authentication by the methods that prompt the user: password and keyboard-interactive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASKING_METHODS = ("keyboard-interactive", "password")
 
 
 class InteractiveAuth:
-    """Answers the prompts of the server over one transport."""
+    """Answers the server's prompts over one transport."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, secrets: CredentialCache, began: float):
         self._transport = transport
@@ -34,10 +34,13 @@ class InteractiveAuth:
         """Whether the server rejected an answer."""
 
     def authenticate(self, method: str) -> Sequence[str] | None:
-        """Tries the method with up to TRIES answers. Stores accepted answers, except one-time codes.
+        """Tries the method with up to TRIES answers. Stores accepted answers except one-time codes.
 
-        Returns the methods that the server still requires (empty: authenticated), or None if it rejected all answers.
-        Raises NotAnswered.
+        Returns:
+            The methods that the server still requires (empty: authenticated), or None if all answers were rejected.
+
+        Raises:
+            NotAnswered: The user cancelled a prompt.
         """
         self._complaint = ""
         self.asked = True
@@ -71,7 +74,7 @@ class InteractiveAuth:
         return accepted
 
     def _answers(self, title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
-        """Answers the server's prompts, on the transport's thread. An exception ends the login."""
+        """Answers the server's prompts. Called on the transport's thread, where an exception ends the login."""
         text = printable(f"{title} {instructions}")
         return [self._answer(text, printable(prompt).rstrip(": ") or "Answer", echo) for prompt, echo in prompts]
 
@@ -85,7 +88,7 @@ class InteractiveAuth:
             instructions=text,
             complaint=self._complaint,
         )
-        # One-time codes are not stored: a repeated code would count as a wrong answer.
+        # One-time codes are not stored, since a repeated code counts as a wrong answer.
         return self._known_or_asked(question, keep=not echo and "password" in prompt.lower())
 
     def _known_or_asked(self, question: CredentialPrompt, *, keep: bool) -> str:
@@ -96,6 +99,7 @@ class InteractiveAuth:
         answer = self._secrets.ask(self._account, replace(question, complaint=self._complaint), self._began)
         self._used.add(key)
         if keep:
-            # Stored before the server accepts it: if the server has closed meanwhile, the next attempt uses it.
+            # The answer is stored before the server accepts it. If the server has closed the connection, the next
+            # attempt uses it.
             self._secrets.remember(key, answer)
         return answer

@@ -1,7 +1,7 @@
-"""Keepalive of SSH connections with requests that the peer must answer.
+"""Keepalive of SSH connections by requests that the peer must answer.
 
-paramiko's own keepalive expects no answer, so it does not notice a peer that vanished (power cut, pulled cable, lost
-NAT state). TCP alone takes a quarter of an hour.
+paramiko's own keepalive expects no answer, so it does not detect a peer that has disappeared (power cut, pulled cable,
+lost NAT state). TCP detects this only after a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from paramiko.packet import Packetizer
 
 
 class KeepalivePacketizer(Packetizer):
-    """Sends a request after a silence and ends the connection after several. Runs on the transport's thread."""
+    """Sends a request after a period of silence, and ends the connection after several unanswered requests.
+
+    The checks run on the transport's thread.
+    """
 
     def __init__(self, sock: Any):
         super().__init__(sock)
@@ -30,7 +33,7 @@ class KeepalivePacketizer(Packetizer):
         self._ask: Callable[[], None] = lambda: None
 
     def watch(self, interval_s: float, count: int, ask: Callable[[], None]) -> None:
-        """Starts the keepalive: calls `ask` after each `interval_s` of silence, and ends after `count` in a row."""
+        """Starts the keepalive. Calls `ask` after each `interval_s` of silence; `count` in a row end the connection."""
         self._heard_at = time.monotonic()
         self._ask, self._count, self._interval_s = ask, count, interval_s
 
@@ -41,7 +44,7 @@ class KeepalivePacketizer(Packetizer):
         return found
 
     def send_message(self, data: Any) -> None:
-        """Sends a message. Blocks while the peer reads nothing."""
+        """Sends a message. Blocks while the peer does not read."""
         with self._sending_lock:
             self._sending += 1
         try:
@@ -51,23 +54,24 @@ class KeepalivePacketizer(Packetizer):
                 self._sending -= 1
 
     def _check_keepalive(self) -> None:
-        """Called by paramiko ten times a second while nothing arrives."""
+        """Checks for silence. paramiko calls this method ten times a second while no data arrives."""
         if not self._interval_s or time.monotonic() - self._heard_at < self._interval_s:
             return
         if self._unanswered >= self._count:
-            raise EOFError  # ends the transport
+            raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        if not self._sending:  # else the request would block behind the unsent message; the silence counts anyway
+        # During a send the request would block behind the unsent message. The silence is counted nevertheless.
+        if not self._sending:
             self._ask()
 
 
 def keepalive_request() -> paramiko.Message:
-    """A request that sshd answers with a refusal, which suffices."""
+    """Returns a request that sshd answers with a failure, which is sufficient as evidence that the host is alive."""
     request = paramiko.Message()
     request.add_byte(cMSG_GLOBAL_REQUEST)
     request.add_string("keepalive@openssh.com")
-    request.add_boolean(True)  # wants an answer
+    request.add_boolean(True)  # This flag requests an answer.
     return request
 
 
@@ -78,7 +82,7 @@ def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> 
 
     def ask() -> None:
         if transport.in_kex or not transport.clear_to_send.is_set():
-            return  # during a key exchange nothing else may be sent; the silence counts anyway
+            return  # No other message may be sent during a key exchange. The silence is counted nevertheless.
         transport._send_message(keepalive_request())  # type: ignore[attr-defined]  # the stubs leave it out
 
     packetizer.watch(interval_s, count, ask)

@@ -1,4 +1,4 @@
-"""Trusted host keys, from the user's known_hosts and from Torchyard's own file. Only the latter is written."""
+"""Trusted host keys, from the user's known_hosts and from Torchyard's own file. Only Torchyard's file is written."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ REVOKED = "@revoked"
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """The fingerprint in the format of ssh-keygen: `SHA256:` and unpadded base64."""
+    """Returns the fingerprint of a key in the format of ssh-keygen: `SHA256:` and unpadded base64."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
 
 
 class KnownHosts:
-    """The trusted keys. Changed files are read again."""
+    """The trusted host keys. A file is read again after it has changed."""
 
     def __init__(self, path: Path):
-        """`path` is Torchyard's own file."""
+        """Creates an instance. `path` is Torchyard's own file."""
         self.path = path
         self._lock = threading.Lock()
         self._read: dict[Path, tuple[tuple[int, int], _Recorded]] = {}
 
     def keys_of(self, route: Route) -> dict[str, paramiko.PKey]:
-        """Trusted keys by type. Torchyard's file takes precedence over the user's."""
+        """Returns the trusted keys of a host by type. Torchyard's file takes precedence over the user's."""
         return self._named(route.key_name)
 
     def check(self, route: Route, key: paramiko.PKey) -> None:
@@ -57,7 +57,7 @@ class KnownHosts:
             return
         if not known:
             if route.key_name.startswith("[") and self._named(route.address.lower()).get(key.get_name()) == key:
-                return  # as in ssh(1), the same key recorded without its port is accepted
+                return  # As in ssh(1), the same key recorded without its port is accepted.
             message = f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}."
             hint = ("Compare it with the host's own before you trust it.", TrustKey(route.name))
             raise KeyUnknown(route.name, message, fingerprint=fingerprint(key), hint=hint)
@@ -69,7 +69,7 @@ class KnownHosts:
         )
 
     def prefer_known(self, route: Route, transport: paramiko.Transport) -> None:
-        """Prefers the types of trusted keys in the key exchange, as a host may have keys of several types."""
+        """Prefers the types of trusted keys in the key exchange, because a host may have keys of several types."""
         options = transport.get_security_options()
         known: list[str] = []
         for kind in self.keys_of(route):
@@ -78,14 +78,14 @@ class KnownHosts:
         options.key_types = tuple(sorted(types, key=lambda kind: (kind not in known, types.index(kind))))
 
     def trust(self, route: Route, line: str) -> None:
-        """Records a host's key in Torchyard's file, replacing older ones. Raises OSError."""
+        """Records a host's key in Torchyard's file. The key replaces older keys of the host. Raises OSError."""
         with self._lock:
             old = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
             kept = [known for known in old if known.split(" ")[0] != route.key_name]
             replace_content(self.path, "\n".join([*kept, line]) + "\n", errors="surrogateescape")
 
     def _paths(self) -> tuple[Path, Path]:
-        """The user's file, then Torchyard's, which overrides it."""
+        """Returns the paths of the user's file and of Torchyard's, which takes precedence."""
         return expand_user(USER_KNOWN_HOSTS), self.path
 
     def _named(self, name: str) -> dict[str, paramiko.PKey]:
@@ -95,7 +95,7 @@ class KnownHosts:
         return found
 
     def _recorded(self, path: Path) -> _Recorded:
-        # As in ssh(1), an unreadable file counts as missing.
+        # As in ssh(1), an unreadable file is treated as missing.
         with self._lock, contextlib.suppress(OSError):
             state = path.stat()
             stamp = (state.st_mtime_ns, state.st_size)
@@ -107,7 +107,7 @@ class KnownHosts:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """The contents of one known-hosts file."""
+    """The parsed content of one known_hosts file."""
 
     entries: tuple[tuple[tuple[str, ...], paramiko.PKey], ...]
     """Names, plain or hashed, with their key."""
@@ -116,7 +116,10 @@ class _Recorded:
 
     @staticmethod
     def of(text: str) -> _Recorded:
-        """Parses a file line by line. Damaged lines and other markers (`@cert-authority`) are skipped."""
+        """Parses a file line by line.
+
+        Damaged lines and lines with unsupported markers (`@cert-authority`) are skipped.
+        """
         entries = []
         revoked = set()
         for line in map(str.strip, text.splitlines()):
@@ -129,7 +132,7 @@ class _Recorded:
         return _Recorded(tuple(entries), frozenset(revoked))
 
     def named(self, name: str) -> dict[str, paramiko.PKey]:
-        """The keys of a host by type. The first line of a type counts."""
+        """Returns the keys of a host by type. If several lines have keys of one type, the first applies."""
         found: dict[str, paramiko.PKey] = {}
         for names, key in self.entries:
             if key.get_name() not in found and any(_is_name(name, known) for known in names):
@@ -138,7 +141,7 @@ class _Recorded:
 
 
 def _entry(line: str) -> tuple[tuple[str, ...], paramiko.PKey] | None:
-    """(names, key) of a line; None if it holds no key."""
+    """Returns the names and the key of a line, or None for a line without a key."""
     if not line or line.startswith(("#", "@")):
         return None
     try:
@@ -149,10 +152,10 @@ def _entry(line: str) -> tuple[tuple[str, ...], paramiko.PKey] | None:
 
 
 def _is_name(name: str, known: str) -> bool:
-    """Whether a recorded name, which may be hashed, is this one."""
+    """Returns whether a recorded name, which may be hashed, is `name`."""
     if not known.startswith("|1|"):
         return known == name
     try:
         return paramiko.HostKeys.hash_host(name, known) == known
-    except (ValueError, IndexError, AssertionError):  # a truncated line
+    except (ValueError, IndexError, AssertionError):  # The line is truncated.
         return False

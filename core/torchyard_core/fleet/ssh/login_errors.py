@@ -1,4 +1,4 @@
-"""Errors of logins as messages with hints."""
+"""Conversion of login errors to messages with hints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.fleet.ssh.route import Route
 
 
 def explain(route: Route, error: BaseException) -> HostError:
-    """The HostError for an error of paramiko or the system."""
+    """Returns the HostError for an error of paramiko or the operating system."""
     name, place = route.name, f"{route.name} ({route.place})"
     if isinstance(error, HostError):
         return error
@@ -43,7 +43,7 @@ def explain(route: Route, error: BaseException) -> HostError:
 
 
 def silent_in_key_exchange(route: Route) -> HostError:
-    """The error for a server that sends its short banner and then no packets of the key exchange."""
+    """Returns the error for a server that sends its banner, but no packets of the key exchange."""
     return Unreachable(
         route.name,
         f"{route.name} ({route.place}) sends its SSH banner and then nothing more: the key exchange did not end.",

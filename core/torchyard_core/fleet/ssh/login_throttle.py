@@ -1,4 +1,4 @@
-"""Throttling of concurrent logins: an sshd drops those above its MaxStartups (10 by default)."""
+"""Limit of concurrent logins: an sshd drops connections beyond its MaxStartups (10 by default)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ AT_ONCE = 8
 
 
 class EarlyDrop(Exception):
-    """Raised if an sshd closes the connection before the login, because of MaxStartups or while it starts."""
+    """Raised if an sshd closes the connection before the login, because of MaxStartups or during its start."""
 
 
 class LoginGate:
-    """Limits concurrent logins at one sshd. A drop by the sshd lowers the limit."""
+    """Limits the number of concurrent logins on one sshd. A dropped connection lowers the limit."""
 
     def __init__(self) -> None:
         self._free = threading.Condition()
@@ -25,7 +25,10 @@ class LoginGate:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Waits for a slot and holds it until the login has ended. An EarlyDrop in the body lowers the limit."""
+        """Waits for a slot and holds it until the login has ended.
+
+        An EarlyDrop in the `with` block lowers the limit.
+        """
         with self._free:
             self._free.wait_for(lambda: self._in_progress < self.limit)
             self._in_progress += 1
@@ -42,7 +45,7 @@ class LoginGate:
 
 
 class LoginThrottle:
-    """The gates of all sshds, by a key of each (`Route.throttle_key`)."""
+    """The login gates of all sshds. The key is `Route.throttle_key`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +57,7 @@ class LoginThrottle:
 
 
 class Backoff:
-    """Exponential backoff with jitter, in seconds: at most `first_s` at first, never more than `most_s`."""
+    """Exponential backoff with jitter. Pauses start at `first_s` seconds at most, and never exceed `most_s`."""
 
     def __init__(self, first_s: float, most_s: float, chance: Callable[[], float] = random.random):
         self._first_s = first_s
@@ -63,11 +66,11 @@ class Backoff:
         self.failures = 0
 
     def next(self) -> float:
-        """The pause after one more failure, of which half is random."""
+        """Returns the pause after another failure in seconds. Half of the pause is random."""
         whole = min(self._most_s, self._first_s * 2.0 ** min(self.failures, 30))
         self.failures += 1
         return whole * (0.5 + self._chance() / 2)
 
     def reset(self) -> None:
-        """Starts over after a success."""
+        """Resets the failures after a success."""
         self.failures = 0

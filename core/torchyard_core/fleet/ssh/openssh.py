@@ -1,6 +1,6 @@
-"""The system's `ssh` as transport: its command line and the meaning of its error output.
+"""The system's `ssh` as transport: its command line and the interpretation of its error output.
 
-It checks host keys itself, against the user's file and Torchyard's, which is passed as a global one.
+`ssh` checks host keys itself, against the user's known_hosts and Torchyard's file, which is passed as the global file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CONFIGURATION_WITHIN_S = 10.0
 
 
 def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle) -> Channel:
-    """Runs `remote` on `host`, after waiting for a slot at the first sshd on the way. Raises OSError."""
+    """Waits for a login slot on the first sshd of the route, then runs `remote` on `host`. Raises OSError."""
     with ExitStack() as slot:
         slot.enter_context(throttle[_first_hop(host, known_hosts)].slot())
         return _SlotChannel(ProcessChannel(ssh_command(host, known_hosts, remote)), slot.pop_all())
 
 
 class _SlotChannel:
-    """A channel that releases its login slot at the first output of the host, or at the end of the output."""
+    """A channel that releases its login slot at the first output of the host or at the end of the output."""
 
     def __init__(self, channel: Channel, slot: ExitStack):
         self._channel = channel
@@ -51,7 +51,7 @@ class _SlotChannel:
 
 
 def _first_hop(host: Host, known_hosts: Path) -> str:
-    """A key for the first sshd on the way, by ssh's own evaluation of its configuration."""
+    """Returns a key for the first sshd of the route, as `ssh -G` evaluates the configuration."""
     try:
         command = ["ssh", "-G", *ssh_command(host, known_hosts, "")[1:-1]]
         done = subprocess.run(
@@ -70,7 +70,7 @@ def _first_hop(host: Host, known_hosts: Path) -> str:
 
 
 def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
-    """The command line that runs `remote` on `host` without prompts."""
+    """Returns the command line that runs `remote` on `host` without prompts."""
     options = ["-o", "BatchMode=yes", "-o", f'GlobalKnownHostsFile="{known_hosts}" {GLOBAL_KNOWN_HOSTS}', "-T"]
     options += ["-p", str(host.port)] if host.port else []
     options += ["-l", host.user] if host.user else []
@@ -80,7 +80,7 @@ def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
 
 
 def explain(host: str, output: str) -> HostError | None:
-    """The HostError for the error output of `ssh`; None if the output does not concern the connection."""
+    """Returns the HostError for error output of `ssh`, or None if the output does not concern the connection."""
     text = " ".join(output.split())[-300:]
     if "HOST IDENTIFICATION HAS CHANGED" in output:
         return KeyChanged(host, f"the host key of {host} has changed, says ssh.", fingerprint=_fingerprint(output))

@@ -1,4 +1,4 @@
-"""Private keys for logins: key files, plain or encrypted, and keys of an ssh-agent."""
+"""Private keys for logins: plain or encrypted key files, and keys of an ssh-agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPENSSH = b"openssh-key-v1\0"
 
 @dataclass(frozen=True)
 class KeyFile:
-    """Properties of a key file, known without decrypting the key."""
+    """Properties of a key file that are known without decrypting the key."""
 
     path: Path
     public: bytes
@@ -44,7 +44,7 @@ class KeyFile:
         return str(self.path)
 
     def open(self, passphrase: str | None = None) -> paramiko.PKey:
-        """Loads the key, with the certificate beside it, if any. Raises BadKey or WrongPassphrase."""
+        """Loads the key, and the certificate beside the file if there is one. Raises BadKey or WrongPassphrase."""
         try:
             secret = None if passphrase is None else passphrase.encode()
             return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # cryptography takes bytes
@@ -69,7 +69,7 @@ class WrongPassphrase(BadKey):
 
 
 def inspect_key_file(path: Path) -> KeyFile:
-    """Determines the public key of a file and whether it is encrypted. Accepts files with any contents."""
+    """Reads the public key of a file, and whether the private key is encrypted. Files may have any content."""
     try:
         text = path.read_bytes()
     except OSError:
@@ -85,11 +85,15 @@ def inspect_key_file(path: Path) -> KeyFile:
 
 
 def _openssh(text: bytes) -> tuple[bytes, bool]:
-    """(public key, whether encrypted) of OpenSSH's format, whose header is never encrypted (PROTOCOL.key)."""
+    """Returns the public key, and whether the private key is encrypted, from a file in OpenSSH's format.
+
+    The header of this format is never encrypted (PROTOCOL.key).
+    """
     try:
         data = base64.b64decode(b"".join(line for line in text.splitlines() if line and b"-----" not in line))
         fields, at = [], len(_OPENSSH)
-        for number in range(4):  # cipher, KDF, KDF options, then a count and the first public key
+        # The fields are cipher, KDF, KDF options, the number of keys, and the first public key.
+        for number in range(4):
             at += 4 if number == 3 else 0
             length = struct.unpack_from(">I", data, at)[0]
             fields.append(data[at + 4 : at + 4 + length])
@@ -106,7 +110,7 @@ def _public_line(path: Path) -> bytes:
 
 
 def _public_blob(line: bytes) -> bytes:
-    """The key of a line such as `ssh-ed25519 AAAA… comment`; empty for any other text."""
+    """Returns the key of a line such as `ssh-ed25519 AAAA… comment`, or an empty value for other text."""
     words = line.split(None, 2)
     if len(words) < 2 or not words[0].startswith((b"ssh-", b"ecdsa-", b"sk-")):
         return b""
@@ -117,7 +121,7 @@ def _public_blob(line: bytes) -> bytes:
 
 
 class _Agent(AgentSSH):
-    """An ssh-agent at a given path (IdentityAgent)."""
+    """An ssh-agent at the given path (IdentityAgent)."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -126,14 +130,17 @@ class _Agent(AgentSSH):
         try:
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # the stubs leave it out
-        except BaseException:  # also on Ctrl-C, the socket must be closed
+        except BaseException:  # BaseException includes KeyboardInterrupt: the socket must be closed.
             connection.close()
             raise
 
 
 @contextmanager
 def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
-    """The keys of the ssh-agent, usable within the context; empty without an ssh-agent."""
+    """Yields the keys of the ssh-agent, or an empty list without an ssh-agent.
+
+    Keys are usable within the context only.
+    """
     agent: AgentSSH | None = None
     try:
         with contextlib.suppress(OSError, paramiko.SSHException):
@@ -141,7 +148,7 @@ def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
             if path and hasattr(socket, "AF_UNIX"):
                 agent = _Agent(path)
             elif route.agent is None:
-                agent = paramiko.Agent()  # on Windows Pageant and OpenSSH's agent
+                agent = paramiko.Agent()  # On Windows this finds Pageant and OpenSSH's agent.
         yield list(agent.get_keys()) if agent is not None else []
     finally:
         if agent is not None:

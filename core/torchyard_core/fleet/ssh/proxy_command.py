@@ -1,7 +1,7 @@
 """A ProxyCommand with the interface of a socket.
 
-The program's standard input and output are one end of a socket pair, so that paramiko gets timeouts, an end of the
-stream, and no busy waiting.
+The program's standard input and output are one end of a socket pair, which provides paramiko with timeouts and an end
+of the stream, without busy waiting.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ENDS_WITHIN_S = 2.0
 
 
 class ProxyCommand:
-    """The running program, with those methods of a socket that paramiko uses."""
+    """A running ProxyCommand with the methods of a socket that paramiko uses."""
 
     def __init__(self, command: str):
-        """Starts the program in a shell, as ssh(1) does. Raises OSError, also on systems other than POSIX."""
+        """Starts the program in a shell, as ssh(1) does. Raises OSError; always on systems other than POSIX."""
         if os.name != "posix":
             raise OSError(0, "ProxyCommand needs `transport: openssh` on this system")
         own_end, its_end = socket.socketpair()
@@ -38,7 +38,7 @@ class ProxyCommand:
                 stderr=self._errors,
                 start_new_session=True,
             )
-        except BaseException:  # also on Ctrl-C, nothing may stay open
+        except BaseException:  # BaseException includes KeyboardInterrupt: the sockets and the process must not remain.
             own_end.close()
             self._errors.close()
             raise
@@ -48,11 +48,11 @@ class ProxyCommand:
         self.recv = own_end.recv
 
     def send(self, data: bytes) -> int:
-        """Sends bytes and returns their number, as a socket does."""
+        """Sends bytes and returns their number, like a socket."""
         return self._socket.send(data)
 
     def complaint(self, within_s: float = 0.5) -> str:
-        """The error output of a program that has failed by itself; otherwise empty."""
+        """Returns the error output of a program that has failed, or an empty string."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(within_s):
                 with self._lock:

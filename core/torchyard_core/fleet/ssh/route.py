@@ -1,4 +1,4 @@
-"""Routes to hosts, from the fleet file and `~/.ssh/config`. Opens no connections."""
+"""Routes to hosts, from the fleet file and `~/.ssh/config`. This module opens no connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Lookup = Callable[[str], Settings]
 
 @dataclass(frozen=True)
 class Route:
-    """One login on the way to a host; `via` is the one before it. Equal routes can share a login."""
+    """One login on the way to a host. `via` is the previous login. Equal routes can share a login."""
 
     name: str = field(compare=False)
     """Name for messages: the host's in the fleet, or the bastion's as written."""
@@ -67,25 +67,34 @@ class Route:
 
     @property
     def hops(self) -> tuple[Route, ...]:
-        """All logins on the way, the nearest first and this one last."""
+        """All logins on the way to the host, the nearest first and this one last."""
         return (*(self.via.hops if self.via else ()), self)
 
     @property
     def throttle_key(self) -> object:
-        """Key of the login throttle: the sshd as reached from here, or the gateway of a ProxyCommand."""
+        """The key of the login throttle: the address of the sshd, or the gateway of a ProxyCommand."""
         return self.proxy_template or (self.address, self.port, self.via)
 
 
 def route_to(host: Host, lookup: Lookup) -> Route:
-    """The route to a host. The fleet file takes precedence over `~/.ssh/config`, and that over defaults.
+    """Returns the route to a host. The fleet file takes precedence over `~/.ssh/config`, which overrides the defaults.
 
-    Raises Unreachable if the jumps form a circle or are malformed, LoginRefused without a user name.
+    Raises:
+        Unreachable: The jumps form a circle or are malformed.
+        LoginRefused: The user name is unknown.
     """
     return _route(host, lookup, host.proxy_jump, ())
 
 
 def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, int, str], ...]) -> Route:
-    """`jump` is a ProxyJump, None for that of the configuration; `seen` are the later logins, to detect circles."""
+    """Returns the route to a host with the given jumps.
+
+    Args:
+        host: The host or bastion.
+        lookup: Returns the settings of `~/.ssh/config` for a host name.
+        jump: A ProxyJump value; None for the one in the configuration.
+        seen: The logins after this one on the way, to detect circles.
+    """
     alias = host.address or host.name
     found = lookup(alias)
     user = host.user or _one(found, "user") or _own_login(host.name)
@@ -102,7 +111,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
         )
     template = _one(found, "proxycommand") if jump is None else ""
     if jump is None:
-        # As in ssh(1), the first of ProxyJump and ProxyCommand counts.
+        # As in ssh(1), the first of ProxyJump and ProxyCommand in the configuration applies.
         keys = list(found)
         jump = _one(found, "proxyjump")
         if jump and template and keys.index("proxyjump") > keys.index("proxycommand"):
@@ -130,7 +139,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
     if not jump or jump.lower() == "none":
         return route
     *before, last = [part.strip() for part in _expand(jump, tokens).split(",") if part.strip()]
-    # As in ssh(1), the last jump uses its own configuration unless other jumps are written before it.
+    # As in ssh(1), the last jump uses its own ProxyJump unless other jumps are written before it.
     via = _route(jump_host(host.name, last), lookup, ",".join(before) or None, (*seen, (address, port, user)))
     return replace(route, via=via)
 
@@ -138,7 +147,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
 def _own_login(name: str) -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError) as error:  # in containers, users may have no name
+    except (OSError, KeyError, ImportError) as error:  # In a container the user ID may have no name.
         message = f"there is no user name for the login on {name}: this computer's user has none."
         hint = "Set `user` for the host in the fleet file or in ~/.ssh/config."
         raise LoginRefused(name, message, hint=hint) from error
@@ -152,12 +161,12 @@ def jump_host(name: str, jump: str) -> Host:
         raise Unreachable(name, f"the jump `{jump}` on the way to {name} is malformed.", hint=hint)
     user, address, port = match.groups()
     address = address.strip("[]")
-    # Not validated, because an IPv6 address is not a valid host name of the fleet.
+    # The host is not validated, because an IPv6 address is not a valid host name in the fleet file.
     return Host.model_construct(name=address, address=address, user=user, port=int(port) if port else None)
 
 
 def as_host(route: Route) -> Host:
-    """A bastion of a route as a host with the same route."""
+    """Returns the bastion of a route as a host with the same route."""
     before = ",".join(f"{hop.user}@{_bracketed(hop.name)}:{hop.port}" for hop in route.hops[:-1])
     return Host.model_construct(
         name=route.name, address=route.name, user=route.user, port=route.port, proxy_jump=before or "none"
@@ -165,7 +174,7 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """The existing key files of a route: the named ones, else those with default names."""
+    """Returns the existing key files of a route: the configured ones, else those with default names."""
     named = [Path(path) for path in route.identity_files]
     default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or default if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
@@ -225,7 +234,7 @@ def _path(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
-    """Expands tokens of ssh_config(5) and `${VARIABLE}`. Unknown ones stay."""
+    """Expands the tokens of ssh_config(5) and `${VARIABLE}`. Unknown tokens are kept."""
     known = {"%": "%", "d": str(expand_user("~")), "i": str(os.getuid()) if hasattr(os, "getuid") else ""}
 
     def of(match: re.Match[str]) -> str:
@@ -241,13 +250,13 @@ def _expand(text: str, tokens: Mapping[str, str]) -> str:
 
 
 class _Unexpanded(paramiko.SSHConfig):
-    """Does not expand tokens: address, port and user depend on the fleet file too."""
+    """An SSHConfig that does not expand tokens, since address, port and user also depend on the fleet file."""
 
     TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - paramiko's own
 
 
 class UserConfig:
-    """The user's configuration with includes. Thread-safe."""
+    """The user's SSH configuration with its includes. Thread-safe."""
 
     def __init__(self, path: Path = USER_CONFIG):
         self._path = path
@@ -255,7 +264,7 @@ class UserConfig:
         self._config: paramiko.SSHConfig | None = None
 
     def lookup(self, alias: str) -> Settings:
-        """The settings for a host name as in `ssh NAME`. Raises FileProblem."""
+        """Returns the settings that apply to `ssh NAME`. Raises FileProblem."""
         with self._lock:
             try:
                 if self._config is None:

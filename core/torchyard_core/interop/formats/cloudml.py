@@ -1,6 +1,6 @@
 """Google Cloud ML Engine's `config.yaml`: `trainingInput` with a scale tier, or roles with machine types.
 
-Source: the REST resource `projects.jobs#TrainingInput`, which the file mirrors.
+Source: the REST resource `projects.jobs#TrainingInput`, which has the same structure as the file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OUTSIDE = {"labels": "they are that cloud's", "jobId": "runs get their own"} | 
 
 
 def read(text: str, source: str = "config.yaml") -> Imported:
-    """Reads a job. Raises FileProblem for text that is not a CloudML job, or one that CloudML would refuse."""
+    """Reads a job. Raises FileProblem for text that is not a CloudML job, and for a job that CloudML would refuse."""
     expect("cloudml", text, source, ALLOWED)
     reader = DocumentReader.of(text, source)
     _in_camel_case(reader.document.composed)
@@ -101,7 +101,10 @@ def _camel(key: str) -> str:
 
 
 def _of_tier(reader: DocumentReader, job: Place, tier: str) -> list[dict[str, Any]]:
-    """The pools of a scale tier, which fixes machine types and counts. Raises FileProblem for others beside it."""
+    """Returns the pools of a scale tier, which determines machine types and counts.
+
+    Raises FileProblem if the job also has its own machine types or counts.
+    """
     for word in ROLES:
         for what in ("Type", "Count"):
             if f"{word}{what}" in reader.block(job):
@@ -139,13 +142,13 @@ def _types_hint() -> str:
 
 
 def _machine(reader: DocumentReader, kind: Place, config: Place, role: Role) -> dict[str, Any]:
-    """Keys of a pool for a machine type and a configuration."""
+    """Returns the keys of a pool for a machine type and a configuration."""
     name = reader.text(kind) or ""
     known = machine(name)
     if known.cpus is None and "-" not in name:
         if "tpu" in name:
             reader.stop(f"{name} is a TPU; {_NO_TPUS}.", kind, _types_hint())
-        # Names of Compute Engine's types have a dash; all types without a dash are CloudML's own and known.
+        # Names of Compute Engine's machine types contain a dash. All types without a dash are CloudML's own.
         meant = did_you_mean(name, [one.name for one in cloudml_machines()])
         reader.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
     pool_data = read_sizes(reader, known, kind)
@@ -174,7 +177,7 @@ def _program(reader: DocumentReader, job: Place) -> dict[str, Any]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a `config.yaml`, with a scale tier if the pools equal one, else with CUSTOM."""
+    """Writes a `config.yaml` with a scale tier if the pools equal one, else with the tier CUSTOM."""
     remarks: list[Remark] = []
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         remarks.append(Remark("reducers are not carried over: CloudML has parameter servers only."))
@@ -201,7 +204,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _tier_of(pools: list[Pool]) -> str:
-    """The scale tier with exactly these roles, counts and machine types."""
+    """Returns the scale tier with exactly these roles, counts and machine types."""
     if len(pools) > 1 or pools[0].machine is not None:
         signature = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:
@@ -224,7 +227,7 @@ def _written_pool(pool: Pool, word: str, remarks: list[Remark]) -> dict[str, Any
     if gpus is not None and (chosen.gpus, chosen.gpu_model) != (pool.gpus, pool.gpu_model):
         if chosen.gpus and pool.gpu_model is None and chosen.gpus == pool.gpus:
             return _counted(pool_data, pool, word)
-        # Only Compute Engine's types take accelerators; some have them built in.
+        # Only Compute Engine's machine types allow accelerators, and some have them built in.
         pool_data[f"{word}Type"] = chosen.machine if fits else machine_with(*gpus) or chosen.machine
         pool_data[f"{word}Config"] = {"acceleratorConfig": {"count": gpus[1], "type": gpus[0]}}
     return _counted(pool_data, pool, word)
@@ -235,7 +238,7 @@ def _counted(pool_data: dict[str, Any], pool: Pool, word: str) -> dict[str, Any]
 
 
 def _smallest(pool: Pool) -> Machine:
-    """The smallest CloudML machine type that satisfies a pool; the largest if none does."""
+    """Returns the smallest CloudML machine type that satisfies a pool, or the largest if none does."""
     takes_gpus = pool.gpus and pool.role is not Role.PS
     models = {one.gpu_model for one in cloudml_machines() if one.gpus}
     built_in = takes_gpus and (pool.gpu_model is None or pool.gpu_model in models)

@@ -1,6 +1,6 @@
-"""Vertex AI's CLUSTER_SPEC: addresses of worker pools, the own task, and the job.
+"""Vertex AI's CLUSTER_SPEC: the addresses of worker pools, the task of the reader, and the job.
 
-The CLUSTER_SPEC of a Torchyard run is read without loss, since its `job` is the topology.
+The CLUSTER_SPEC of a Torchyard run is imported without loss, since its `job` is the topology.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POOLS = {"workerpool0": Role.CHIEF, "workerpool1": Role.WORKER, "workerpool2": R
 
 
 def read(text: str, source: str = "CLUSTER_SPEC") -> Imported:
-    """Reads a CLUSTER_SPEC. Raises FileProblem for other text, and for one that no service would set."""
+    """Reads a CLUSTER_SPEC. Raises FileProblem for other text, and for a value that no service would set."""
     expect("cluster-spec", text, source, ALLOWED)
     reader = value_of("CLUSTER_SPEC", text, source)
     jobs = read_jobs(reader, ("cluster",), POOLS)
@@ -44,7 +44,7 @@ def read(text: str, source: str = "CLUSTER_SPEC") -> Imported:
 
 
 def _from_vertex_job(reader: DocumentReader, jobs: dict[str, Job]) -> Imported | None:
-    """The topology of a Vertex AI job in `job`, if there is one for this cluster."""
+    """Returns the topology of a Vertex AI job in `job`, or None if `job` does not describe this cluster."""
     job: Any = reader.at(("job",))
     if isinstance(job, str):
         job = _parsed(job)
@@ -58,7 +58,7 @@ def _from_vertex_job(reader: DocumentReader, jobs: dict[str, Job]) -> Imported |
     if sum(pool.replicas for pool in imported.topology.pools) != sum(job.count for job in jobs.values()):
         reader.remark("`job` has other replicas than the cluster: the cluster was taken.", ("job",))
         return None
-    # Lines of the job's text are not lines of this document.
+    # Line numbers in the job's text do not refer to this document.
     return replace(imported, remarks=tuple(replace(remark, line=None) for remark in imported.remarks))
 
 

@@ -1,6 +1,6 @@
-"""CLUSTER_SPEC and TF_CONFIG as text: alone, as `TF_CONFIG='{…}'`, or in a script.
+"""CLUSTER_SPEC and TF_CONFIG as text: the value alone, `TF_CONFIG='{…}'`, or a script that sets the variable.
 
-They are written by the code that sets them for replicas, `torchyard_agent.protocol.rank_environment`.
+They are written by the same code that sets them for replicas, `torchyard_agent.protocol.rank_environment`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMS = ("json", "export")
 
 
 def value_of(variable: str, text: str, source: str) -> DocumentReader:
-    """The document in a variable. Raises FileProblem for one that does not parse."""
+    """Returns the document in a variable. Raises FileProblem if it does not parse."""
     script = script_in(text, source)
     node = script.find([variable, variable.lower()]) if script is not None else None
     if script is None or node is None:
@@ -37,7 +37,7 @@ def value_of(variable: str, text: str, source: str) -> DocumentReader:
 
 
 def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | None:
-    """The topology that Torchyard stored in `job`, if it still matches the cluster."""
+    """Returns the topology that Torchyard has stored in `job`, if it still matches the cluster."""
     job = reader.at(("job",))
     if not isinstance(job, dict) or not {"version", "pools", "program"} <= job.keys():
         return None
@@ -54,7 +54,7 @@ def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | Non
 
 
 def check_task(reader: DocumentReader, jobs: dict[str, Job], allowed: tuple[str, ...]) -> tuple[str, int] | None:
-    """(type, index) of `task`, or None. Raises FileProblem for a task that the cluster does not have."""
+    """Returns the type and index of `task`, or None. Raises FileProblem for a task that the cluster does not have."""
     task = reader.block(("task",))
     if not task:
         return None
@@ -116,7 +116,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 
 
 def _plans(topology: Topology) -> list[ReplicaPlan]:
-    """Plans with only the values that names and addresses need."""
+    """Returns plans of the replicas with only the values that names and addresses require."""
     addresses = addresses_for(topology)
     return [
         ReplicaPlan(

@@ -1,7 +1,7 @@
 """Export to Kubernetes: a JobSet with an indexed Job per pool, or indexed Jobs with a headless Service.
 
-Sources: Kubernetes' "Job with Pod-to-Pod Communication" (a pod of an indexed Job is `JOB-INDEX.SERVICE`), and JobSet
-v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
+Sources: Kubernetes' "Job with Pod-to-Pod Communication" (the name of a pod of an indexed Job is `JOB-INDEX.SERVICE`),
+and JobSet v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes one JobSet, or with form `job` a Service and a Job for each pool."""
+    """Writes a JobSet. With the form `job`, writes a Service, and a Job for each pool."""
     form = options.form or FORMS[0]
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
@@ -110,7 +110,7 @@ def _jobset(topology: Topology, name: str, jobs: list[tuple[Component, dict[str,
 
 @dataclass(frozen=True)
 class _Pods:
-    """The pods of every component, with their DNS names in the cluster."""
+    """The pods of all components, with their DNS names in the cluster."""
 
     _topology: Topology
     _name: str
@@ -123,7 +123,7 @@ class _Pods:
         return f"{self._name}-{one.name}{between}{index}.{self._name}"
 
     def job(self, one: Component) -> dict[str, Any]:
-        """The spec of a component's indexed Job."""
+        """Returns the spec of a component's indexed Job."""
         container: dict[str, Any] = {
             "name": "replica",
             "image": self._image,
@@ -141,7 +141,7 @@ class _Pods:
         if self._form == "job":
             template = {"metadata": {"labels": {"app": self._name}}, "spec": pod}
         else:
-            del pod["subdomain"]  # set by JobSet
+            del pod["subdomain"]  # JobSet sets this field.
         count = one.pool.replicas
         return {
             "completionMode": "Indexed",
@@ -161,7 +161,7 @@ class _Pods:
     def _script(self, one: Component) -> str:
         components = self._components
         lines = ["set -e", "REPLICA=$JOB_COMPLETION_INDEX", f"MASTER_ADDR={self._host(components[0], 0)}"]
-        # The script computes the addresses, since a thousand of them may exceed the length of a command.
+        # The script computes the addresses, since a thousand addresses may exceed the length of a command.
         lines += [_HOSTS, LIST_FUNCTIONS]
         for number, other in enumerate(components):
             before, after = self._host(other, "/").split("/")

@@ -1,6 +1,6 @@
 """Apache SINGA's `cluster { … }` in a job file: groups of workers and servers, which determine the strategy.
 
-Groups run asynchronously to each other, the workers inside a group in step. Source: `ClusterProto` in SINGA 0.3's
+Groups are asynchronous to each other; the workers inside a group are synchronous. Source: `ClusterProto` in SINGA 0.3's
 `job.proto`, with its defaults.
 """
 
@@ -48,7 +48,7 @@ _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": F
 
 
 def read(text: str, source: str = "job.conf") -> Imported:
-    """Reads a job file. Raises FileProblem for one without `cluster`, and for invalid counts."""
+    """Reads a job file. Raises FileProblem for a file without `cluster`, and for invalid counts."""
     found = detect_format(text, _OTHERS)
     if found is not None:
         expect("singa", text, source, ALLOWED)
@@ -132,7 +132,7 @@ class _Cluster:
         return self._counts["nserver_groups"] * self._counts["nservers_per_group"]
 
     def _kind(self) -> StrategyKind:
-        """The strategy that the counts determine."""
+        """Returns the strategy that the counts determine."""
         groups = self._counts["nworker_groups"]
         if not self._servers():
             if groups > 1:
@@ -168,7 +168,7 @@ class _Cluster:
         self._remarks.append(Remark("the document does not say how many GPUs a replica takes: set `gpus`."))
 
 
-# Writing
+# Writer
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
@@ -183,7 +183,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
     servers = count_of(topology, Role.PS, Role.REDUCER)
     counts = {"nworker_groups": len(groups), "nserver_groups": 1, "nworkers_per_group": groups[0]}
     if kind is StrategyKind.HOGWILD:
-        # In SINGA each worker group has servers of its own on its nodes.
+        # In SINGA each worker group has its own servers on its nodes.
         counts |= {"nserver_groups": len(groups), "nservers_per_group": groups[0]}
     elif servers:
         counts["nservers_per_group"] = servers
@@ -200,7 +200,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
         remarks.append(Remark("the chief is one of the workers."))
     lines = [f"  {name}: {number}" for name, number in counts.items()]
     lines.append(f"  {SEPARATE}: {'true' if servers and kind is not StrategyKind.HOGWILD else 'false'}")
-    # No remark on the strategy, since SINGA derives it from the counts.
+    # The strategy gets no remark, since SINGA derives it from the counts.
     plain = topology.model_copy(update={"strategy": type(topology.strategy)()})
     remarks += omission_remarks(plain)
     return Exported("cluster {\n" + "\n".join(lines) + "\n}\n", tuple(remarks))

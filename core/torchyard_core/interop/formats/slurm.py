@@ -1,6 +1,6 @@
 """Export to Slurm: an `sbatch` script in which each pool is a component of a heterogeneous job.
 
-Source: Slurm's "Heterogeneous Job Support". The script computes addresses, which are only known when it runs.
+Source: Slurm's "Heterogeneous Job Support". The script computes the addresses, which are unknown before it runs.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _start(topology: Topology, number: int, one: Component, components: list[Com
     script.append(f"exec {start_command(topology, one, components)}")
     mark = f"POOL_{number}"
     group = f"--het-group={number} " if len(components) > 1 else ""
-    # srun inherits neither --cpus-per-task nor options of a component.
+    # srun inherits neither --cpus-per-task nor the options of a component.
     asked = " ".join(option for option in _resources(one.pool) if not option.startswith("--mem="))
     return [
         f"run_{number}=$(cat <<'{mark}'",
@@ -114,7 +114,10 @@ def _single_quoted(value: str) -> str:
 
 
 def _end(topology: Topology, components: list[Component]) -> list[str]:
-    """Lines that wait until the components that end the run are done or one of them fails, then stop the others."""
+    """Returns the lines that wait for the end of the run, then stop the other components.
+
+    A run ends when the components that determine its end have finished, or one of them fails.
+    """
     roles = {EndsWith.TRAINERS: (Role.CHIEF, Role.WORKER), EndsWith.CHIEF: (Role.CHIEF,), EndsWith.ALL: tuple(Role)}
     ends = roles[topology.ends_with]
     awaited = [f"$started_{number}" for number, one in enumerate(components) if one.role in ends]

@@ -1,4 +1,4 @@
-"""TensorFlow clusters that are started by hand: a ClusterSpec's dictionary, or command lines.
+"""TensorFlow clusters that are started by hand: the dictionary of a ClusterSpec, or command lines.
 
 The dictionary is dense or sparse; the command lines have `--ps_hosts --worker_hosts --job_name --task_index`.
 """
@@ -55,7 +55,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 def read(text: str, source: str = "cluster") -> Imported:
-    """Reads a cluster. Raises FileProblem for other text, and for tasks that the lists do not have."""
+    """Reads a cluster. Raises FileProblem for other text, and for tasks that are not in the lists."""
     expect("tensorflow", text, source, ALLOWED)
     if re.search(r"--?\w+_hosts\b", text):
         return _Commands(text, source).imported()
@@ -71,7 +71,7 @@ def read(text: str, source: str = "cluster") -> Imported:
 
 
 def _dictionary(text: str, source: str) -> DocumentReader:
-    """Reads a dictionary, alone or as the argument of `tf.train.ClusterSpec(…)` in a script."""
+    """Reads a dictionary: alone, or as the argument of `tf.train.ClusterSpec(…)` in a script."""
     script = script_in(text, source)
     node = script.argument("ClusterSpec") or script.find(_DICTIONARIES) if script is not None else None
     if script is not None and node is not None:
@@ -81,7 +81,7 @@ def _dictionary(text: str, source: str) -> DocumentReader:
 
 
 class _Commands:
-    """Reader of the command lines of one cluster, which must all have the same lists."""
+    """Reader of the command lines of one cluster. All lines must have the same lists."""
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
@@ -126,7 +126,10 @@ class _Commands:
             self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
 
     def _compare_host(self, command: CommandLine, host: str) -> None:
-        """Adds a remark if `ssh` connects to another name than the list has, which may be the same host."""
+        """Adds a remark if `ssh` connects to a name that differs from the one in the list.
+
+        Both may be the same host.
+        """
         short, other = command.host.partition(".")[0], host.partition(".")[0]
         if command.host in ("", host) or (short == other and not short.isdecimal()):
             return
@@ -168,7 +171,7 @@ class _Commands:
         return parted[0]
 
     def _set_variables(self, pool: dict[str, Any], job: str) -> None:
-        """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the commands' other variables."""
+        """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the other variables."""
         env: dict[str, str] = {}
         for (name, _), command in self._tasks.items():
             if name != job:
@@ -215,15 +218,18 @@ class _Commands:
 
 
 def _short(start: list[str]) -> set[str]:
-    """Options of the interpreter, such as `-m` and `-u`."""
+    """Returns the options of the interpreter, such as `-m` and `-u`."""
     return {word.lstrip("-") for word in start if word.startswith("-")}
 
 
-# Writing
+# Writer
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a command for each task, the dictionary, or a worker's sparse one. Raises UsageError without trainers."""
+    """Writes a command for each task, the dictionary, or the sparse dictionary of a worker.
+
+    Raises UsageError for a topology without trainers.
+    """
     form = options.form or FORMS[0]
     remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
     addresses = addresses_for(topology)
@@ -252,7 +258,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
-    """The sparse dictionary of one worker: itself and all servers."""
+    """Returns the sparse dictionary of one worker, which contains the worker and all servers."""
     workers = cluster.get("worker", [])
     name = name or f"worker-{max(0, len(workers) - 1)}"
     if addresses.get(name) not in workers:
@@ -264,7 +270,7 @@ def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str
 
 
 def _written_commands(topology: Topology, addresses: dict[str, str], remarks: list[Remark]) -> str:
-    """The command lines, in which the chief is worker 0, as in TensorFlow 1.x."""
+    """Returns the command lines. The chief is worker 0, as in TensorFlow 1.x."""
     replicas = replicas_of(topology)
     workers = [replica for replica in replicas if replica.role.trains]
     servers = [replica for replica in replicas if replica.role is Role.PS]

@@ -1,4 +1,4 @@
-"""TensorFlow's TF_CONFIG: addresses by type, and the own task. The evaluator is never a key of `cluster`."""
+"""TensorFlow's TF_CONFIG: addresses by type, and the task of the reader. `cluster` never contains the evaluator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = (*TYPES, "evaluator")
 
 
 def read(text: str, source: str = "TF_CONFIG") -> Imported:
-    """Reads a TF_CONFIG. Raises FileProblem for other text, and for one that TensorFlow would refuse."""
+    """Reads a TF_CONFIG. Raises FileProblem for other text, and for a value that TensorFlow would refuse."""
     expect("tf-config", text, source, ALLOWED)
     reader = value_of("TF_CONFIG", text, source)
     cluster = ("cluster",)
@@ -51,7 +51,7 @@ def read(text: str, source: str = "TF_CONFIG") -> Imported:
 
 
 def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
-    """The program: the module in CloudML's `job`, else a placeholder."""
+    """Returns the program: the module in CloudML's `job`, else a placeholder."""
     job = ("job",)
     module = reader.text((*job, "python_module")) if isinstance(reader.at(job), dict) else None
     program = (
@@ -63,7 +63,7 @@ def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for one without TF_CONFIG."""
+    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for a replica without TF_CONFIG."""
     exported = written("TF_CONFIG", topology, options)
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         note = replace(exported.remarks[0], message="reducers are not in it: TensorFlow has no word for them.")

@@ -1,4 +1,4 @@
-"""Export to TorchX: a component, a Python file whose function returns the AppDef (`torchx run FILE:NAME`).
+"""Export to TorchX: a Python file with a component, a function that returns the AppDef (`torchx run FILE:NAME`).
 
 Source: `torchx.specs.AppDef`, and `torchx.components.dist.ddp` for the address of rank 0.
 """
@@ -28,7 +28,7 @@ RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the file. Under launcher torch all trainers are one role."""
+    """Writes the file. With launcher torch all trainers form one role."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     torch = topology.program.launcher is Launcher.TORCH
@@ -72,7 +72,7 @@ def _remarks_on(topology: Topology, options: ExportOptions) -> list[Remark]:
 
 
 def _trainers(topology: Topology, components: list[Component], remarks: list[Remark]) -> dict[str, Any]:
-    """Chief and workers as one role, in which rank 0 is the chief."""
+    """Returns chief and workers as one role in which rank 0 is the chief."""
     pools = [one.pool for one in components]
     largest = max(pools, key=lambda pool: (pool.gpus, pool.cpus or 0, pool.memory_gb or 0))
     asked = {(pool.gpus, pool.cpus, pool.memory_gb) for pool in pools}
@@ -91,7 +91,7 @@ def _trainers(topology: Topology, components: list[Component], remarks: list[Rem
         f"--nnodes={count}",
         f"--nproc_per_node={max(1, largest.gpus)}",
     ]
-    # Neither TorchX nor the shell expands the program's own words.
+    # The program's own words are expanded neither by TorchX nor by the shell.
     own = shlex.join([*what, *program.args, *same]).replace("$", "$$")
     quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", own])
     env = program.env | (pools[0].env if len({tuple(pool.env.items()) for pool in pools}) == 1 else {})

@@ -1,10 +1,10 @@
-"""Vertex AI's `workerPoolSpecs`, as YAML, JSON, Python or `--worker-pool-spec` flags.
+"""Vertex AI's `workerPoolSpecs` as YAML, JSON, Python or `--worker-pool-spec` flags.
 
-A pool's position determines its task: 0 the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators. An empty
-pool keeps its position.
+A pool's position determines its task: 0 is the primary, 1 the workers, 2 parameter servers or reducers, 3 evaluators.
+An empty pool keeps its position.
 
-Source: the REST resource `CustomJobSpec`, alone, in a CustomJob (`jobSpec`) or in a tuning job (`trialJobSpec`); keys
-in camelCase, or in snake_case as the Python client has them.
+Source: the REST resource `CustomJobSpec`, alone, in a CustomJob (`jobSpec`) or in a tuning job (`trialJobSpec`). Keys
+are in camelCase, or in snake_case as in the Python client.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class _Task:
 
 
 class _Vertex(DocumentReader):
-    """A document with keys in camelCase or snake_case."""
+    """A document whose keys are in camelCase or snake_case."""
 
     def key(self, place: Place, name: str) -> Place:
-        """The place of a key, in the spelling of the document."""
+        """Returns the place of a key in the spelling of the document."""
         snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
         block = self.at(place)
         return (*place, snake if isinstance(block, dict) and snake in block and name not in block else name)
@@ -140,7 +140,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
 
 
 def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> list[_Task]:
-    """Drops the reducers beside a single trainer, since no strategy uses them."""
+    """Removes the reducers beside a single trainer, since no strategy uses them."""
     pool = next((task for task in tasks if task.role is Role.REDUCER), None)
     if pool is None:
         return tasks
@@ -154,7 +154,7 @@ def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> lis
 
 
 def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
-    """Sets the line of everything below a place to the line of its flag."""
+    """Sets the line of everything below a place to the line of the corresponding flag."""
     composed = reader.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line
@@ -162,7 +162,7 @@ def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
 
 
 def _find(reader: _Vertex) -> Place:
-    """The place of the list of pools."""
+    """Returns the place of the list of pools."""
     if isinstance(reader.data, list):
         return ()
     around: Place = ()
@@ -185,7 +185,7 @@ def _name(reader: _Vertex, place: Place) -> str:
 
 
 def _task(reader: _Vertex, place: Place, position: int) -> _Task | None:
-    """The pool at a position; None for an empty one."""
+    """Returns the pool at a position, or None for an empty pool."""
     spec = reader.block(place)
     counted = reader.key(place, "replicaCount")
     if not spec:
@@ -264,9 +264,9 @@ def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
 
 
 def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
-    """One program for all pools. Arguments that the pools do not share become arguments of pools."""
+    """Returns one program for all pools. Arguments that differ between pools become arguments of the pools."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
-    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run the service's program.
+    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run a program of the service.
     first = tasks[0]
     for task in tasks[1:]:
         if (task.command, task.module, task.script) != (first.command, first.module, first.script):
@@ -295,11 +295,14 @@ def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
     return missing_program(reader.remarks, command=not reduces) | args | env
 
 
-# Writing
+# Writer
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a CustomJob's `displayName` and `jobSpec`, or flags. Raises UsageError for both servers and reducers."""
+    """Writes a CustomJob's `displayName` and `jobSpec`, or flags.
+
+    Raises UsageError for a topology with both servers and reducers.
+    """
     form = options.form or FORMS[0]
     if count_of(topology, Role.PS) and count_of(topology, Role.REDUCER):
         message = "Vertex AI's pool 2 holds parameter servers or reducers, not both, and this topology has both."
@@ -328,7 +331,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark]) -> str:
-    """The command with flags, which have no environments and one list of arguments for all pools."""
+    """Returns the command with flags, which have no environment variables and one list of arguments for all pools."""
     plain: dict[str, Any] = {"displayName": shlex.quote(topology.name), "workerPoolSpecs": specs}
     for spec in specs:
         for block in ("containerSpec", "pythonPackageSpec"):
@@ -352,7 +355,7 @@ def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
 
 
 def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
-    """The machine type with these GPUs built in, else the smallest n1 with the pool's CPUs and memory."""
+    """Returns the machine type with these GPUs built in, else the smallest n1 with the pool's CPUs and memory."""
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
     if gpus is not None and (built_in := machine_with(*gpus)) is not None:
         name = built_in
@@ -368,13 +371,13 @@ def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]
 
 
 class _Programs:
-    """Programs of pools in Vertex AI's terms."""
+    """The programs of pools in the form of Vertex AI."""
 
     def __init__(self, topology: Topology, options: ExportOptions, remarks: list[Remark]) -> None:
         self._program = topology.program
         self._image = options.image or IMAGE
         self._remarks = remarks
-        # A program that is a module of a package is exported as a Python module, any other as a container command.
+        # A module of a package is exported as a Python module, any other program as a container command.
         self._module = bool(self._program.module) or _runs_module(topology)
         if not options.image:
             what = "with the interpreter that runs the package" if self._module else "that holds program and packages"
@@ -409,12 +412,12 @@ _IMAGES = ("image_uri", "executor_image_uri", "output_image_uri", "package_uris"
 
 
 def is_in_script(text: str) -> bool:
-    """Whether the pools are in Python that is not also YAML or JSON."""
+    """Returns whether the pools are in Python text that is neither YAML nor JSON."""
     return bool(_NAMED.search(text)) and is_script(text)
 
 
 def job_of_script(text: str, source: str) -> Document:
-    """The pools, and the job's name if it is a literal. Raises FileProblem for computed pools."""
+    """Returns the pools, and the job's name if it is a literal. Raises FileProblem for computed pools."""
     script = PythonText(text, source)
     pools = script.find([KEY])
     if pools is None:

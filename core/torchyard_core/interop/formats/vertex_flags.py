@@ -41,7 +41,11 @@ def are_flags(text: str) -> bool:
 
 
 def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], list[Remark]]:
-    """(job, line of each pool, remarks on other flags). Raises FileProblem for unknown keys of a flag."""
+    """Parses the command, and raises FileProblem for unknown keys of a flag.
+
+    Returns:
+        The job, the line of each pool, and remarks on other flags.
+    """
     job: dict[str, Any] = {"workerPoolSpecs": []}
     lines: list[int] = []
     left: list[Remark] = []
@@ -61,13 +65,13 @@ def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], lis
 
 
 def _listed(value: str) -> list[str]:
-    """The entries of a list flag, separated by commas or by the separator in `^…^`."""
+    """Returns the entries of a list flag, which are separated by commas or by the separator in `^…^`."""
     match = re.match(r"\^([^^]+)\^", value)
     return value.split(",") if match is None else value[match.end() :].split(match[1])
 
 
 def _as_list(entries: list[str]) -> str:
-    """A list flag's value, with another separator if an entry has a comma."""
+    """Returns a list flag's value, with a separator other than the comma if an entry contains a comma."""
     if not any("," in entry for entry in entries) and not entries[0].startswith("^"):
         return ",".join(entries)
     sign = next(
@@ -77,7 +81,7 @@ def _as_list(entries: list[str]) -> str:
 
 
 def _option_lines(text: str, command: CommandLine) -> list[int]:
-    """The line of each option, counted by the backslashes before it."""
+    """Returns the line of each option, determined from the backslashes before it."""
     lines = text.splitlines()
     at, found = command.line - 1, []
     column = 0
@@ -99,7 +103,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
-            continue  # a further entry of a list
+            continue  # The word is a further entry of a list.
         if name not in KEYS:
             hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
@@ -113,7 +117,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
 
 
 def as_flags(job: dict[str, Any]) -> str:
-    """The command that creates a job, without the keys that flags do not have."""
+    """Returns the command that creates a job. Keys without a corresponding flag are left out."""
     flag_names = {path: key for key, path in KEYS.items()}
     words = ["gcloud ai custom-jobs create", f"--display-name={job['displayName']}"]
     for pool in job["workerPoolSpecs"]:

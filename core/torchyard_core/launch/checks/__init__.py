@@ -1,1 +1,1 @@
-"""Preflight checks of a launch."""
+"""The preflight checks of a launch."""

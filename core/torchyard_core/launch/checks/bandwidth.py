@@ -1,4 +1,7 @@
-"""Bandwidth between the hosts of a run: measured per pair, cached for a day, never measured on a busy link."""
+"""Bandwidth between the hosts of a run, which is measured per pair and cached for a day.
+
+A link in use is never measured.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class BandwidthCache:
             self._known = known if isinstance(known, dict) else {}
 
     def of(self, pair: Pair, key: str) -> Measurement:
-        """The last measurement of a pair, or one without a value. `key` identifies the pair by its addresses."""
+        """Returns the last measurement of a pair, or a Measurement without a value.
+
+        `key` contains the addresses of the pair.
+        """
         entry: Any = self._known.get(key)
         try:
             return Measurement(pair, float(entry["bytes_s"]), float(entry["at"]))
@@ -67,7 +73,7 @@ class BandwidthCache:
             return Measurement(pair, None)
 
     def keep(self, figures: Mapping[str, Measurement]) -> None:
-        """Adds measurements to the file. Errors of the file are ignored: it is only a cache."""
+        """Adds measurements to the file. Errors are ignored, since the file is only a cache."""
         if self._file is None or not figures:
             return
         self._known |= {key: {"bytes_s": round(f.bytes_s or 0), "at": round(f.at, 3)} for key, f in figures.items()}
@@ -76,9 +82,10 @@ class BandwidthCache:
 
 
 def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Measurement]:
-    """Measurements of all pairs of the run's hosts. Those older than a day are renewed, unless a link is busy.
+    """Returns measurements of all pairs of the run's hosts.
 
-    `stop` ends the measuring after the current round.
+    Measurements older than a day are repeated unless a link is in use. `stop` ends the measurements after the current
+    round.
     """
     bandwidths = BandwidthCache(file)
     pairs = neighbours(context.plan.hosts)
@@ -95,7 +102,7 @@ def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Meas
 
 @dataclass
 class _Measuring:
-    """Measures pairs in rounds, in which no host takes part twice."""
+    """Measures pairs in rounds. In a round, a host takes part in one measurement at most."""
 
     _context: LaunchContext
     _stop: Event
@@ -162,7 +169,7 @@ def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
-    """One line for all pairs with the age of each measurement, and warnings for slow and unmeasured pairs."""
+    """Returns a line for all pairs with the age of each measurement, and warnings for slow and unmeasured pairs."""
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]
     lines = []

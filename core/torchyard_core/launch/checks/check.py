@@ -1,4 +1,4 @@
-"""A line of a launch's checklist, and the table of all checks: name, title, order and documentation."""
+"""A line of a launch's checklist, and the table of all checks with name, title, order and documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Severity = Literal["green", "amber", "red"]
 
 @dataclass(frozen=True)
 class CheckSpec:
-    """A row of the checklist, which shows the lines of one check for all hosts."""
+    """A row of the checklist, which contains the lines of one check for all hosts."""
 
     name: str
     """`Check.name`, and `name` in `run --json`."""
@@ -53,7 +53,10 @@ CHECKLIST = (
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the checklist, about one host or all. With `ok` False it stops the launch; a warning has True."""
+    """A line of the checklist, about one host or all hosts.
+
+    `ok` is false if it prevents the launch, and true for a warning.
+    """
 
     name: str
     """A name of `CHECKLIST`."""
@@ -67,7 +70,7 @@ class Check:
     """The code of the error that caused the line, if any: the window chooses a remedy by it."""
 
     def to_event(self) -> dict[str, Any]:
-        """The event of `run --json`."""
+        """Returns the event of `run --json`."""
         message = TorchyardError(self.message, hint=self.advice).sentence() if self.advice else self.message
         event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
         return {**event, "warning": True} if self.warning else event
@@ -79,10 +82,10 @@ class Check:
 
     @property
     def severity(self) -> Severity:
-        """Red stops the launch, amber warns."""
+        """The severity of the line: an error prevents the launch, a warning does not."""
         return "red" if not self.ok else "amber" if self.warning else "green"
 
 
 def failed(checks: Sequence[Check]) -> list[Check]:
-    """The lines that stop the launch."""
+    """Returns the lines that prevent the launch."""
     return [check for check in checks if not check.ok]

@@ -1,4 +1,4 @@
-"""Connectivity between the hosts of a run, in both directions, at the ports that it holds."""
+"""Connectivity between the hosts of a run in both directions, on the ports that the hosts hold."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ ANSWER_S = 30.0
 
 
 def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of hosts, each once: all pairs of up to ALL_PAIRS_UP_TO hosts, else a ring."""
+    """Returns pairs of hosts, each once: all pairs of up to ALL_PAIRS_UP_TO hosts, else a ring."""
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(combinations(hosts, 2))
     return list(zip(hosts, [*hosts[1:], hosts[0]], strict=True))
 
 
 def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
-    """Connections to try as (source, target): both ways of each pair, and of each host with the primary, the first."""
+    """Returns the connections to test as (source, target).
+
+    Both directions are tested for each pair, and between each host and the primary, which is the first.
+    """
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(permutations(hosts, 2))
     pairs = [*neighbours(hosts), *((hosts[0], host) for host in hosts[1:])]
@@ -41,7 +44,7 @@ def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
 def check_connectivity(
     context: LaunchContext, prepared: Mapping[str, Prepared], progress: LaunchProgress
 ) -> list[Check]:
-    """Tries all connections, and closes the listeners. Returns no lines for a run on one host."""
+    """Tests all connections, and closes the listeners. Returns no lines for a run on one host."""
     hosts = context.plan.hosts
     if len(hosts) < 2:
         return []
@@ -56,7 +59,7 @@ def check_connectivity(
         listening: dict[str, Any] = progress.wait_for_all(pending)
         return _verdicts(listening, _try_all(token, links, listening, progress))
     finally:
-        # No need to wait: each host handles this before the request that starts the run.
+        # The answer need not be awaited, since each host handles this request before the one that starts the run.
         for link in links.values():
             link.submit("network.close", {"token": token})
 
@@ -72,7 +75,7 @@ def _listen(link: AgentLink, listen: dict[str, Any]) -> dict[str, Any]:
 def _try_all(
     token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], progress: LaunchProgress
 ) -> dict[str, list[dict[str, Any]]]:
-    """The targets that could not be reached, by source host."""
+    """Returns the targets that could not be reached, by source host."""
     targets_of: dict[str, list[dict[str, Any]]] = {host: [] for host in links}
     for source, target in directions(list(links)):
         there = listening[target]

@@ -1,4 +1,4 @@
-"""Verdicts on the answers to `host.facts`, before anything is sent to the hosts. Pure."""
+"""Checks of the answers to `host.facts`, before any data is sent to the hosts, as pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_DISK_MB = 200
 
 
 def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Check]:
-    """The lines for one host, from its answer to `host.facts`."""
+    """Returns the lines for one host from its answer to `host.facts`."""
     return [
         *_check_python(topology, host, facts),
         _check_disk(host, facts),
@@ -30,9 +30,9 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
 
 
 def check_working_folders(plan: Plan) -> list[Check]:
-    """A warning for each host on which several replicas run the training loop in one working folder.
+    """Returns a warning for each host on which several replicas run the training loop in one working folder.
 
-    Under launcher `torch`, parameter servers and reducers never reach the loop.
+    With launcher `torch`, parameter servers and reducers do not execute the loop.
     """
     any_writes = plan.topology.program.launcher is Launcher.COMMAND
     writers = Counter(
@@ -53,7 +53,7 @@ def check_working_folders(plan: Plan) -> list[Check]:
 
 
 def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """An error for each host that is the same machine as another host of the run, under another name."""
+    """Returns an error for each host that is the same machine as another host of the run."""
     lines: list[Check] = []
     first: dict[str, str] = {}
     for host, found in facts.items():
@@ -65,7 +65,7 @@ def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 
 def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
-    """A warning if the strategy needs `torchyard_roles` and the program does not import it (`joins` False)."""
+    """Returns a warning if the strategy needs `torchyard_roles` and the program does not join (`joins` is false)."""
     kind = topology.strategy.kind
     if joins is not False or kind in (StrategyKind.NONE, StrategyKind.ALL_REDUCE):
         return []

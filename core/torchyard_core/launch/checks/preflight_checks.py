@@ -1,4 +1,7 @@
-"""Verdicts on the answers to `host.preflight`: clocks, limits, shared memory, GPUs, leftovers of earlier runs. Pure."""
+"""Checks of the answers to `host.preflight`, as pure functions.
+
+They concern clocks, limits, shared memory, GPUs and remains of earlier runs.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ Measured = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Clock:
-    """The offset of a host's clock from this computer's, in seconds, with its maximum error."""
+    """The offset of a host's clock from this computer's in seconds, with its maximum error."""
 
     offset: float
     error: float
 
     @staticmethod
     def read(sent: float, answer: Measured, heard: float) -> Clock:
-        """Computes the offset as NTP does, so that the time the host takes to answer does not matter.
+        """Computes the offset as NTP does, so that the duration of the host's work does not matter.
 
         `sent` and `heard` are the times of request and answer by this computer's clock.
         """
@@ -43,7 +46,10 @@ class Clock:
 
 
 def check_start_clock(primary: str, clock: Clock) -> Check:
-    """An error if the primary's clock, by which a scheduled run starts, is more than 5 s off this computer's."""
+    """Returns an error if the primary's clock differs from this computer's by more than 5 s.
+
+    The primary's clock determines the start of a scheduled run.
+    """
     by = clock.offset
     if abs(by) - clock.error <= CLOCKS_WITHIN_S:
         return Check(
@@ -58,7 +64,7 @@ def check_start_clock(primary: str, clock: Clock) -> Check:
 
 
 def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
-    """A line for all hosts, or a warning for each whose clock is off.
+    """Returns a line for all hosts, or a warning for each host whose clock is wrong.
 
     The reference is the median of the hosts' clocks, not this computer's clock.
     """
@@ -89,7 +95,7 @@ def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
 
 
 def check_conditions(host: str, measured: Measured, launcher: Launcher, ranks: int) -> list[Check]:
-    """The lines for one host. `ranks` is the number of ranks of the whole run."""
+    """Returns the lines for one host. `ranks` is the number of ranks of the whole run."""
     return [
         *_check_limits(host, measured, ranks),
         *(_check_shm(host, measured) if launcher is Launcher.TORCH else []),

@@ -1,4 +1,4 @@
-"""Requests `host.preflight` from all hosts of a launch at once, while other work goes on."""
+"""Requests `host.preflight` from all hosts of a launch at the same time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWERS_WITHIN_S = 30.0
 
 
 class PreflightClient:
-    """Sends the requests when it is created, and turns the answers into lines of the checklist."""
+    """Sends the requests at its creation, and converts the answers to lines of the checklist."""
 
     def __init__(self, context: LaunchContext, *, with_gpus: bool = True):
         self._context = context
@@ -39,7 +39,7 @@ class PreflightClient:
     def checks(self, launcher: Launcher, progress: LaunchProgress, *, scheduled: bool = False) -> list[Check]:
         """Waits for all answers and returns the lines of the checklist. Raises Cancelled or HostError.
 
-        A `scheduled` run starts by the primary's clock, which is then checked too.
+        The primary's clock is also checked for a `scheduled` run, which starts by that clock.
         """
         ranks = sum(replica.ranks for replica in self._context.plan.replicas)
         clocks: dict[str, Clock] = {}

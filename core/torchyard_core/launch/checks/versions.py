@@ -1,4 +1,4 @@
-"""Verdicts on the versions of Python, torch, CUDA and driver, which should agree on all hosts of a run. Pure."""
+"""Checks that the versions of Python, torch, CUDA and driver agree on all hosts of a run, as pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 def check_versions(facts: Facts) -> list[Check]:
-    """A warning for each product whose versions differ. CUDA and driver are compared between hosts with GPUs."""
+    """Returns a warning for each product whose versions differ.
+
+    CUDA and driver are compared only on hosts with GPUs.
+    """
     with_gpus = {host: found for host, found in facts.items() if found.get("gpus")}
     found = [
         _compare("python", "Python", facts, _python, "Pickles of one host may be unreadable on another."),
@@ -27,9 +30,9 @@ def check_versions(facts: Facts) -> list[Check]:
 
 
 def check_torch_builds(plan: Plan, facts: Facts) -> list[Check]:
-    """An error for each host where replicas need GPUs and torch was built without CUDA, so that it cannot use them.
+    """Returns an error for each host where replicas need GPUs and torch was built without CUDA.
 
-    It is a warning where `setup` may activate an environment with another torch.
+    It is a warning if `setup` may activate an environment with another torch.
     """
     program = plan.topology.program
     if program.launcher is not Launcher.TORCH:
@@ -83,7 +86,7 @@ def _compare(
 
 
 def _differences(product: str, by_version: dict[str, list[str]]) -> str:
-    """`gpu-b has torch 2.12.0; gpu-a and gpu-c have 2.13.0`, the version of the fewest hosts first."""
+    """Formats differing versions, the least common first: `gpu-b has torch 2.12.0; gpu-a and gpu-c have 2.13.0`."""
     few_first = sorted(by_version.items(), key=lambda item: (len(item[1]), item[0]))
     parts = []
     for number, (version, hosts) in enumerate(few_first):
@@ -106,7 +109,7 @@ def _names(hosts: list[str]) -> str:
 
 
 def _check_driver(host: str, found: Mapping[str, Any]) -> Check | None:
-    """A warning if torch was built for a newer major version of CUDA than the host's driver supports."""
+    """Returns a warning if torch was built for a newer major version of CUDA than the host's driver supports."""
     built, runs = found.get("torch_cuda"), found.get("driver_cuda")
     if not built or not runs or int(str(built).split(".")[0]) <= int(str(runs).split(".")[0]):
         return None

@@ -1,1 +1,1 @@
-"""Launched runs: history, state, logs and downloads."""
+"""Runs after their launch: history, state, logs and downloads."""

@@ -1,4 +1,4 @@
-"""Download of a run's files from its hosts: each file once, and checkpoints completely or not at all."""
+"""Download of a run's files from its hosts. Each file is downloaded once, and checkpoints completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def list_files(
 ) -> tuple[dict[str, Files], dict[str, TorchyardError]]:
     """Lists the files to download from each host. A replicated checkpoint is taken from the first of `hosts`.
 
-    Returns the files and the errors, both by host. A host without files of the run is in neither.
+    Returns:
+        The files and the errors, both by host name. A host without files of the run is in neither.
     """
     pending: dict[str, Future[Any]] = {
         host: links[host].submit("files.list", {"run_id": run_id, "pattern": pattern})
@@ -47,7 +48,7 @@ def list_files(
 
 
 def _files(host: str, answer: Any) -> Files:
-    """The files of a host's answer. Raises HostError for a malformed answer."""
+    """Returns the files in a host's answer. Raises HostError for a malformed answer."""
     try:
         files: Files = [{"path": str(file["path"]), "size": int(file["size"])} for file in answer]
     except (TypeError, KeyError, ValueError, OverflowError) as error:
@@ -58,7 +59,7 @@ def _files(host: str, answer: Any) -> Files:
 
 
 def without_copies(found: Mapping[str, Files]) -> dict[str, Files]:
-    """Keeps each checkpoint only for the first host that has it."""
+    """Returns the files with each checkpoint only at the first host that has it."""
     seen: set[str] = set()
     left: dict[str, Files] = {}
     for host, files in found.items():
@@ -108,7 +109,7 @@ def fetch_files(
 
 
 def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
-    """Downloads one file to a scratch file and renames it at the end. Yields the size of each piece.
+    """Downloads a file to a temporary file and renames it at the end. Yields the size of each piece.
 
     Bytes beyond the announced `size` are ignored, for example those of a growing log.
     """
@@ -127,16 +128,16 @@ def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> I
                 output.write(data)
                 offset += len(data)
                 yield len(data)
-    except BaseException:  # also on Ctrl-C, no partial file may stay
+    except BaseException:  # BaseException includes KeyboardInterrupt: no partial file may remain.
         scratch.unlink(missing_ok=True)
         raise
     scratch.replace(place)
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """`path` below `folder`. Raises HostError for a path outside of it.
+    """Returns `path` below `folder`. Raises HostError for a path outside of `folder`.
 
-    Control characters, which could act on a terminal, and unencodable surrogates are escaped as in `%1b`.
+    Control characters, which could affect a terminal, and unencodable surrogates are escaped as in `%1b`.
     """
     place = (folder / _UNSAFE.sub(_percent, path)).resolve()
     if not place.is_relative_to(folder.resolve()):

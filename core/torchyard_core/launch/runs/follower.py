@@ -1,4 +1,4 @@
-"""Following of a run through its primary's journal until it ends, across lost connections."""
+"""Following of a run through its primary's journal until its end, across lost connections."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Event = dict[str, Any]
 
 
 class Follower:
-    """The events of one run as they happen, and the `view` that results from them.
+    """Yields the events of a run as they happen, and maintains the `view` that results from them.
 
-    A lost connection is reported as a `connection` event with the time of the last journal entry. After reconnecting,
-    the journal is replayed from there. Links outlive a follower: call `close` when stopping early.
+    A lost connection is reported as a `connection` event with the time of the last journal entry. After a new
+    connection, the journal is replayed from that entry. Links outlive a follower: call `close` before stopping early.
     """
 
     def __init__(
@@ -46,11 +46,13 @@ class Follower:
         """Creates a follower.
 
         Args:
-            primary: Link to the primary.
+            run_id: The ID of the run.
+            primary: The link to the primary.
             reattach: Opens a new link to a host.
-            others: Links to the other hosts of the run.
+            others: The links to the other hosts of the run.
             on_sample: Called with (host, sample) for each telemetry sample, on the threads of the links.
-            away: Other hosts of the run that do not answer now; they are retried.
+            away: Other hosts of the run that do not answer at present. Connecting to them is retried.
+            with_telemetry: Whether telemetry is requested from the hosts.
         """
         self.view = journal_replay.new_view(run_id)
         self._run_id = run_id
@@ -140,9 +142,9 @@ class Follower:
             if entry["event"] == "report":
                 self._steps[entry["replica"]] = float(entry.get("step") or 0)
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
-                self._steps.pop(entry["replica"], None)  # it restarts from the step of its checkpoint
+                self._steps.pop(entry["replica"], None)  # The replica restarts from the step of its checkpoint.
             yield entry
-        # Older daemons send `alive` False with every piece of a long journal; only the last message has no entries.
+        # Older daemons send `alive` False with each piece of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
             rebooted = "rebooted" in (message.get("died") or "")
             raise RunFailed(
@@ -154,7 +156,7 @@ class Follower:
             )
 
     def _is_old(self, entry: Event) -> bool:
-        """Whether the entry was seen before: the link may also serve an earlier follower of the same run."""
+        """Returns whether the entry was seen before, since the link may also serve an earlier follower of the run."""
         seen = self.view["seen"]
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
@@ -184,7 +186,7 @@ class Follower:
             }
 
     def _bring_back(self) -> Iterator[Event]:
-        """Yields events for hosts that answer again. Reconnecting happens on other threads and never blocks."""
+        """Yields events for hosts that answer again. New connections are opened on other threads and never block."""
         for host, retry in list(self._away.items()):
             link = retry.link(self._reattach)
             if link is not None:
@@ -212,7 +214,7 @@ def _back(host: str) -> Event:
 
 
 class _Retry:
-    """Repeated attempts to reconnect to a host, with growing pauses."""
+    """Repeated attempts to connect to a host, with growing pauses."""
 
     def __init__(self, host: str):
         self._host = host
@@ -221,7 +223,7 @@ class _Retry:
         self._attempt: Future[AgentLink] | None = None
 
     def link(self, reattach: Reattach) -> AgentLink | None:
-        """The new link, once there is one. Never blocks. Raises errors other than HostError."""
+        """Returns the new link when it is open, else None. Never blocks. Raises errors other than HostError."""
         if self._attempt is None:
             if time.monotonic() >= self._next:
                 self._attempt = in_background(reattach, self._host)
@@ -245,7 +247,7 @@ _lock = threading.Lock()
 
 
 def watch_telemetry(link: AgentLink, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    """Calls `listener` with one sample per second, on the link's thread. Returns a function that stops this."""
+    """Calls `listener` with one sample per second on the link's thread. Returns a function that ends the calls."""
     unlisten = link.listen("telemetry", listener)
     with _lock:
         _watchers[link] = _watchers.get(link, 0) + 1

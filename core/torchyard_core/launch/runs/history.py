@@ -1,4 +1,4 @@
-"""History of the runs that this desktop launched, with one JSON file per run."""
+"""History of the runs that this desktop has launched, with one JSON file per run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.atomic_write import replace_content
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run as this desktop last knew it. Times are RFC 3339, UTC."""
+    """A run in its last state known to this desktop. Times are RFC 3339 in UTC."""
 
     run_id: str
     name: str
@@ -49,7 +49,7 @@ class RunRecord:
 
     @property
     def tells_what_ran(self) -> bool:
-        """Whether the record suffices to restart the run, apart from the files of its code."""
+        """Whether the record suffices to restart the run, except for the files of its code."""
         return bool(self.topology) and self.snapshot != ""
 
     def to_json(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class RunRecord:
 
 
 class History:
-    """The folder of run records, which are replaced atomically."""
+    """The folder of run records, which are written atomically."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -67,18 +67,18 @@ class History:
         replace_content(self._folder / f"{record.run_id}.json", json.dumps(record.to_json(), indent=1) + "\n")
 
     def update(self, run_id: str, **changes: Any) -> None:
-        """Changes fields of a record, if it exists. Raises OSError."""
+        """Changes fields of a record if it exists. Raises OSError."""
         record = self.load(run_id)
         if record is not None:
             self.save(replace(record, **changes))
 
     def remove(self, run_id: str) -> None:
-        """Removes the record of a run, if there is one."""
+        """Removes the record of a run if it exists."""
         with suppress(OSError):
             (self._folder / f"{run_id}.json").unlink(missing_ok=True)
 
     def load(self, run_id: str) -> RunRecord | None:
-        """The record, or None if it is missing or unreadable."""
+        """Returns the record, or None if it is missing or unreadable."""
         try:
             data = json.loads((self._folder / f"{run_id}.json").read_text(encoding="utf-8"))
             return RunRecord(**{**data, "hosts": tuple(data["hosts"])})
@@ -86,13 +86,13 @@ class History:
             return None
 
     def records(self) -> list[RunRecord]:
-        """All records, newest first."""
+        """Returns all records, newest first."""
         found = (self.load(path.stem) for path in sorted(self._folder.glob("*.json"), reverse=True))
         return [record for record in found if record is not None]
 
 
 def fields_at_end(event: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a record that the event `run_ended` changes."""
+    """Returns the fields of a record that change at the event `run_ended`."""
     return {
         "state": event["state"],
         "reason": event["reason"],
@@ -105,5 +105,5 @@ def fields_at_end(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def new_run_id(now: datetime | None = None) -> str:
-    """A new run ID such as `20261123-091502-3f9c`, with the time in UTC."""
+    """Returns a new run ID such as `20261123-091502-3f9c`, which contains the time in UTC."""
     return f"{(now or datetime.now(UTC)):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

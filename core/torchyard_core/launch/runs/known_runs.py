@@ -1,4 +1,4 @@
-"""Runs known to this desktop or to hosts: listing, lookup, details and stopping."""
+"""Runs that are known to this desktop or to hosts: listing, lookup, details and stopping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FREE_WITHIN_S = 15.0
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run in its present state by its primary, or in its last known state if the primary does not answer."""
+    """A run in its present state at its primary, or in its last known state if the primary does not answer."""
 
     run_id: str
     name: str
@@ -43,7 +43,7 @@ class KnownRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has certainly ended: by its primary's report, or seen by this desktop."""
+        """Whether the run has certainly ended: reported by its primary, or seen by this desktop."""
         return is_over(self.state) and not self.reported_by
 
     def to_json(self) -> dict[str, Any]:
@@ -66,9 +66,10 @@ def list_runs(
     history: History,
     on_problem: Callable[[TorchyardError], None] = lambda problem: None,
 ) -> list[KnownRun]:
-    """Every run known to a reachable host or to this desktop, newest first.
+    """Returns the runs known to the reachable hosts or to this desktop, newest first.
 
-    `on_problem` is called with the error of a host that did not answer, whose runs are listed as last known here.
+    `on_problem` is called with the error of a host that did not answer. Its runs are listed with their last known
+    state.
     """
     answers: dict[str, Future[Any]] = {name: link.submit("run.list", {}) for name, link in links.items()}
     found: dict[str, KnownRun] = {}
@@ -98,7 +99,7 @@ def list_runs(
                 reported_by_primary.add(line["run_id"])
             elif line["run_id"] in reported_by_primary:
                 continue
-            if own is not None:  # only hosts that take part in the run are believed
+            if own is not None:  # Only hosts that take part in the run are trusted.
                 if host == own.primary or (host in own.hosts and known is not None and not known.is_fresh):
                     found[own.run_id] = _of_own(_from_host(line, host), own, host)
                 continue
@@ -111,11 +112,11 @@ def list_runs(
 
 
 def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
-    """The run with this ID, else the only one whose ID starts or ends with it, else the newest of this name.
+    """Returns the run with this ID, else the only one whose ID starts or ends with it, else the newest of this name.
 
-    `last` stands for the newest run. Raises UsageError if no run matches, or several do.
+    `last` means the newest run. Raises UsageError if no run or several runs match.
     """
-    if not run_id.strip():  # an unset shell variable must not select the only run
+    if not run_id.strip():  # The empty value of an unset shell variable must not select the only run.
         raise UsageError("the run's ID is empty.", code="no_run", hint=ListRuns())
     if run_id == "last" and runs:
         return runs[0]
@@ -132,23 +133,23 @@ def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
 
 
 def show_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:
-    """The details of the run by its primary (`runs show`)."""
+    """Returns the details of the run from its primary (`runs show`)."""
     return run_details(run, ask_run(run, link))
 
 
 def ask_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:
-    """The primary's answer to `run.show`, which includes the record stored there."""
+    """Returns the primary's answer to `run.show`, which includes the record stored on the primary."""
     answer: dict[str, Any] = link.call("run.show", {"run_id": run.run_id})
     return answer
 
 
 def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
-    """The details of the run, from a host's answer to `run.show`."""
+    """Returns the details of the run from a host's answer to `run.show`."""
     record = shown["record"]
     about = record.get("record", {})
     state, reason = _state_of(shown)
     replicas = _with_planned(shown["replicas"], about.get("replicas", []))
-    if state != shown["state"]:  # the keeper died before it could record the end of its replicas
+    if state != shown["state"]:  # The keeper died before it could record the end of its replicas.
         replicas = [_lost(replica) for replica in replicas]
     return {
         **run.to_json(),
@@ -169,7 +170,7 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
-    """The details of the run as this desktop last knew them, with the keys of `show_run`."""
+    """Returns the details of the run in its state last known to this desktop, with the keys of `show_run`."""
     return {
         **run.to_json(),
         "fresh": False,
@@ -184,7 +185,7 @@ def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
 
 
 def _with_planned(replicas: list[dict[str, Any]], planned: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All replicas in the plan's order, those without a reported state as pending."""
+    """Returns all replicas in the plan's order. Replicas without a reported state are pending."""
     reported = {replica["name"]: replica for replica in replicas}
     pending = {"state": "pending", "exit_code": None, "restarts": 0, "reason": ""}
     all_pending = {
@@ -198,25 +199,25 @@ def _lost(replica: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_run(run: KnownRun, link: AgentLink, *, force: bool = False) -> None:
-    """Requests a stop, whose end the journal reports. Raises AgentRefused if the run has ended already."""
+    """Requests the stop of a run; the journal reports its end. Raises AgentRefused if the run has ended already."""
     link.call("run.stop", stop_request(run.run_id, force=force))
 
 
 def free_prepared(run: KnownRun, links: Iterable[AgentLink]) -> None:
-    """Makes hosts release what they hold for a run that was stopped before it began."""
+    """Makes hosts release the resources of a run that was stopped before it began."""
     answers = [link.submit("run.abort", {"run_id": run.run_id, "by": desktop_identity()}) for link in links]
     wait(answers, FREE_WITHIN_S)
 
 
 def stop_request(run_id: str, *, force: bool, how: str = "") -> dict[str, Any]:
-    """The parameters of `run.stop`. The run's reason ends with `how`, such as `in the window`."""
+    """Returns the parameters of `run.stop`. The reason in the run's state ends with `how`, such as `in the window`."""
     by = desktop_identity()
     reason = f"stopped by {by}{f' {how}' if how else ''}"
     return {"run_id": run_id, "reason": reason, "force": force, "by": by}
 
 
 def host_of(replica: str, shown: dict[str, Any]) -> str:
-    """The host of a replica. Raises UsageError with the names of all replicas."""
+    """Returns the host of a replica. Raises UsageError with the names of all replicas."""
     by_name = {found["name"]: str(found["host"]) for found in shown["replicas"]}
     if replica not in by_name:
         names = ", ".join(sorted(by_name)) or "none yet"
@@ -236,7 +237,7 @@ def _from_record(record: RunRecord) -> KnownRun:
 
 
 def _never_begun(run: KnownRun) -> KnownRun:
-    """A run whose start was never confirmed and that its primary does not list."""
+    """Returns the state of a run whose start was never confirmed and that its primary does not list."""
     reason = f"{run.primary} has no record of it: it did not begin, or was removed since"
     return replace(run, state=RunState.STOPPED.value, reason=reason, as_of=utc_now(), is_fresh=True)
 
@@ -260,7 +261,7 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
 
 
 def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
-    """A run of this desktop's history with only its state taken from a host's report."""
+    """Returns a run of this desktop's history with only its state taken from a host's report."""
     return replace(
         reported,
         name=own.name,
@@ -275,12 +276,12 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
 
 
 def _state_of(report: dict[str, Any]) -> tuple[str, str]:
-    """(state, reason) of a run by a host's report. A run whose keeper died before its end has failed."""
+    """Returns the state and reason of a run from a host's report. A run whose keeper died before its end has failed."""
     if report["alive"] or is_over(report["state"]):
         return report["state"], report["reason"]
     return "failed", report.get("died") or "its keeper died"
 
 
 def is_over(state: str) -> bool:
-    """Whether a run in this state has ended."""
+    """Returns whether a run in this state has ended."""
     return state in ("succeeded", "failed", "stopped")

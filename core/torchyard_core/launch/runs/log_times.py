@@ -1,4 +1,4 @@
-"""The times of one log's bytes, as its host noted them."""
+"""The times at which the bytes of a log were written, as recorded by the log's host."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MOST_ENTRIES = 16_384
 
 
 class LogTimes:
-    """Times by byte offset, in seconds since the epoch by the clock of the log's host; they never decrease."""
+    """Times by byte offset, in seconds since the epoch by the clock of the log's host. Times never decrease."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
         self._times: list[float] = []
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Adds the entries of later bytes; beyond MOST_ENTRIES, older ones are thinned out."""
+        """Adds the entries of later bytes. Beyond MOST_ENTRIES, older entries are thinned out."""
         for size, time in entries:
             if not self._sizes or size > self._sizes[-1]:
                 self._sizes.append(size)
@@ -28,16 +28,16 @@ class LogTimes:
             self._sizes, self._times = [size for size, _ in kept], [time for _, time in kept]
 
     def time(self, offset: int) -> float:
-        """When the byte at `offset` was written; 0 if no time is known."""
+        """Returns the time at which the byte at `offset` was written, or 0 if unknown."""
         number = min(bisect_right(self._sizes, offset), len(self._times) - 1)
         return self._times[number] if self._times else 0.0
 
     def since(self, time: float) -> int | None:
-        """The offset of the first byte that was written at `time` or later, or None."""
+        """Returns the offset of the first byte written at `time` or later, or None."""
         return self._begin(bisect_left(self._times, time))
 
     def after(self, time: float) -> int | None:
-        """The offset of the first byte that was written after `time`, or None."""
+        """Returns the offset of the first byte written after `time`, or None."""
         return self._begin(bisect_right(self._times, time))
 
     def _begin(self, number: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Logs of a run's ranks, read from its hosts."""
+"""Logs of a run's ranks, read from the run's hosts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class LogLine(NamedTuple):
 
 
 class LogReader:
-    """The lines of one rank's log, from its start, also while it grows."""
+    """Reads the lines of one rank's log from its start, also while the log grows."""
 
     def __init__(
         self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach, tail: int | None = None
     ):
-        """`tail`: begin with the last complete lines, so many."""
+        """Creates a reader. With `tail`, it begins with that number of last complete lines."""
         self.replica = replica
         self.local_rank = local_rank
         self._run_id = run_id
@@ -51,7 +51,7 @@ class LogReader:
             while (newline := data.rfind(b"\n")) >= 0:
                 data = data[:newline]
                 begin = end + newline + 1
-                count -= begin < size  # no line begins after the newline at the end of the file
+                count -= begin < size  # No line begins after the newline at the end of the file.
                 if not count:
                     self._offset = begin
                     return
@@ -92,9 +92,9 @@ class LogReader:
 
 
 def merge_lines(logs: Iterable[tuple[LogReader, Iterable[LogLine]]]) -> Iterator[tuple[LogReader, LogLine]]:
-    """The lines of several logs by time, those of one time in the order of the logs.
+    """Yields the lines of several logs by time. Lines with equal times are in the order of the logs.
 
-    Times are those of the hosts' clocks: lines of two hosts are ordered as exactly as their clocks agree.
+    Times are those of the hosts' clocks, so the order of lines of different hosts is as exact as the clocks agree.
     """
 
     def with_reader(reader: LogReader, lines: Iterable[LogLine]) -> Iterator[tuple[LogReader, LogLine]]:
@@ -110,7 +110,7 @@ def log_readers(
     reattach: Reattach,
     tail: int | None = None,
 ) -> list[LogReader]:
-    """A reader for each log of the run, or of one replica, on the hosts in `links`."""
+    """Returns a reader for each log of the run, or of one replica, on the hosts in `links`."""
     wanted = {found["name"]: str(found["host"]) for found in shown["replicas"] if replica in (None, found["name"])}
     readers = []
     for host in dict.fromkeys(wanted.values()):

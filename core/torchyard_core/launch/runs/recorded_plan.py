@@ -1,4 +1,4 @@
-"""The plan of a past or live run, restored from its record."""
+"""Restoring the plan of a past or live run from its record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def recorded_plan(
 ) -> tuple[Plan, tuple[HostFacts, ...]] | None:
     """Restores the plan of a run and the facts of its hosts from the record's `topology` and `replicas`.
 
-    A host that is not `known` any more gets the GPUs that the run used. Returns None for an unreadable topology.
+    A host that is not in `known` gets the GPUs that the run used. Returns None for an unreadable topology.
     """
     topology = topology_from_text(text).topology if text else None
     if topology is None or not planned:
@@ -44,7 +44,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
 
 
 def _placed(topology: Topology, planned: Sequence[Mapping[str, Any]], hosts: Mapping[str, HostFacts]) -> Plan:
-    """The plan of `topology` with each replica on the host and GPUs of the record."""
+    """Returns the plan of `topology` with each replica on the host and GPUs in the record."""
     places = {str(replica["name"]): replica for replica in planned}
     unplaced = plan(topology, ())
     replicas = []

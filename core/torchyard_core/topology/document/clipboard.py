@@ -69,8 +69,8 @@ def _entry(entry: Any) -> Copied:
 def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topology, tuple[str, ...]]:
     """The topology with the copied replicas, and their names.
 
-    They join the pool of their name if it differs only in the number of replicas, else they become a new pool. A pin
-    to GPUs of another replica's pin is dropped. Raises UsageError where only a second chief would be pasted.
+    They join the pool of their name if it differs only in the number of replicas, else they become a new pool. A pin to
+    GPUs of another replica's pin is dropped. Raises UsageError where only a second chief would be pasted.
     """
     pools = list(topology.pools)
     members: list[list[str | None]] = [list(names) for names in members_of(topology)]

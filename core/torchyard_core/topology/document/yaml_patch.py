@@ -1,8 +1,8 @@
 """Patching of a topology's YAML text: unchanged parts stay byte for byte, with their comments.
 
-A value is replaced in place where the style of the text allows it. Otherwise the changed key at the top of the file,
-or the changed entry of `pools`, is rewritten as a whole. The result is parsed again; there is none if it differs from
-the topology or if the text has an unsupported style.
+A value is replaced in place where the style of the text allows it. Otherwise the changed key at the top of the file, or
+the changed entry of `pools`, is rewritten as a whole. The result is parsed again; there is none if it differs from the
+topology or if the text has an unsupported style.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replacement of single values in YAML text, which leaves style, order and comments around them.
 
-Supported are scalars and lists in brackets anywhere, and adding or removing keys in block and flow mappings. The
-caller rewrites other changed values, such as block lists and multi-line text.
+Supported are scalars and lists in brackets anywhere, and adding or removing keys in block and flow mappings. The caller
+rewrites other changed values, such as block lists and multi-line text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Placement by hand: pins for a drop onto a host or GPU, and the reasons to refuse one.
 
-The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs that the replicas take), or empty,
-which leaves the choice to the planner.
+The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs that the replicas take), or empty, which
+leaves the choice to the planner.
 """
 
 from __future__ import annotations

@@ -360,6 +360,6 @@ def _why_not_free(host: HostFacts, index: int) -> str:
     user = host.user_of(gpu)
     if user is None:
         return "which is taken"
-    if not user and gpu.uuid in host.gpu_bookings:
+    if not user and (gpu.uuid in host.gpu_bookings or gpu.uuid in host.gpu_exclusions):
         return f"which is {host.why_taken(gpu)}"
     return f"which {user} is using" if user else "which another user is using"

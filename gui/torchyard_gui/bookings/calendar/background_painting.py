@@ -1,4 +1,4 @@
-"""Painting below and above the bookings: grid, folded hosts, use without a booking, and the now-line."""
+"""Painting below and above the bookings: grid, folded hosts, use without a booking, and the current time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints columns and lanes. The origin is the start of the first lane."""
+    """Paints the columns of days and the lanes. The origin of the painter is the start of the first lane."""
     look = theme()
     painter.fillRect(clip, look.color("s0"))
     bottom = min(clip.bottom(), float(picture.lanes.height))
@@ -42,7 +42,7 @@ def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF
 
 
 def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints how many slots of each folded host are booked over time, such as `3 of 4`."""
+    """Paints the number of booked slots of each folded host over time, such as `3 of 4`."""
     look = theme()
     since, until = axis.starts[0], axis.days[-1].end
     painter.setFont(look.font("tiny"))
@@ -65,7 +65,7 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
 
 
 def paint_unbooked(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints dashed amber boxes where GPUs are used without a booking."""
+    """Paints dashed amber boxes at times when GPUs are used without a booking."""
     pen = QPen(theme().color("wait"), 1)
     pen.setDashPattern([3, 2])
     painter.setBrush(Qt.BrushStyle.NoBrush)

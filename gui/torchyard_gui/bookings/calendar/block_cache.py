@@ -1,5 +1,8 @@
-"""Cache of block corners. `drawRoundedRect` costs 0.2 ms, and a calendar draws thousands of blocks: corners are drawn
-once for each look and copied, the rest is filled."""
+"""Cache of the rounded corners of blocks.
+
+`drawRoundedRect` costs 0.2 ms, and a calendar draws thousands of blocks. The corners are therefore drawn once for each
+look and copied; the rest of a block is filled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Look = tuple[str, bool, bool]
 
 
 class BlockCache:
-    """Draws block bodies. Call `forget` when the theme changes."""
+    """Draws block bodies with cached corners. Call `forget` when the theme changes."""
 
     def __init__(self) -> None:
         self._corners: dict[tuple[Look, float], tuple[QPixmap, ...]] = {}
@@ -25,7 +28,7 @@ class BlockCache:
         self._inks.clear()
 
     def draw(self, painter: QPainter, rect: QRectF, token: str, own: bool, is_selected: bool) -> None:
-        """Draws a block's body; `rect` has whole pixels."""
+        """Draws the body of a block. `rect` must have whole pixels."""
         look = token, own, is_selected
         fill, line = self._ink(look)
         if rect.width() < 2 * CORNER or rect.height() < 2 * CORNER:
@@ -51,7 +54,7 @@ class BlockCache:
             painter.drawPixmap(QPointF(x, y), pixmap)
 
     def _ink(self, look: Look) -> tuple[QColor, QColor]:
-        """Returns the tint blended with the card, and the outline; both opaque."""
+        """Returns the two colours of a block: the tint blended with the card, and the outline. Both are opaque."""
         found = self._inks.get(look)
         if found is None:
             token, own, is_selected = look
@@ -63,7 +66,7 @@ class BlockCache:
         return found
 
     def _corner(self, look: Look, ratio: float) -> tuple[QPixmap, ...]:
-        """Returns the corners: top left, top right, bottom left, bottom right."""
+        """Returns pixmaps of the four corners: top left, top right, bottom left, bottom right."""
         found = self._corners.get((look, ratio))
         if found is None:
             fill, line = self._ink(look)

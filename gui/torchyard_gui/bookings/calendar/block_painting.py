@@ -1,4 +1,4 @@
-"""Painting of bookings: body, use, idle time, and as much text as fits."""
+"""Painting of bookings: body, use, idle time, and a label shortened to the available width."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READABLE = 42
 
 @dataclass(frozen=True)
 class BlockLabel:
-    """Texts of a block: `title` in bold, `more` below it or alone, `outside` beside a block that is too narrow."""
+    """Texts of a block: `title` in bold, `more` below the title or alone, `outside` beside a narrow block."""
 
     title: str = ""
     more: str = ""
@@ -42,7 +42,13 @@ class BlockLabel:
 def label_for(
     width: float, height: float, title: str, person: str, gpus: str, ends: str, beside: float, measure: Measure
 ) -> BlockLabel:
-    """Chooses the texts that fit into `width` and `height` in the block and `beside` pixels to its right."""
+    """Chooses the texts of a block.
+
+    Args:
+        width: Width available in the block, in pixels.
+        height: Height available in the block, in pixels.
+        beside: Free width to the right of the block, in pixels.
+    """
     two_lines = height >= 2 * LINE + 2
     below = _longest(width, (f"{person} · {gpus} · {ends}", f"{person} · {gpus}", person), measure)
     if measure(title, True) <= width:
@@ -64,7 +70,7 @@ def _longest(width: float, texts: tuple[str, ...], measure: Measure) -> str:
 
 
 class BlockPainter:
-    """Paints blocks; caches text widths, pens and brushes. Call `forget` when the theme changes."""
+    """Paints blocks. Text widths, pens and brushes are cached; call `forget` when the theme changes."""
 
     def __init__(self) -> None:
         self._widths: dict[tuple[str, bool], float] = {}
@@ -82,7 +88,7 @@ class BlockPainter:
         self._metrics = None
 
     def measure(self, text: str, bold: bool) -> float:
-        """Returns the width of 12 px text."""
+        """Returns the width of a text in the 12 px font."""
         width = self._widths.get((text, bold))
         if width is None:
             if self._metrics is None:
@@ -93,7 +99,10 @@ class BlockPainter:
     def paint(
         self, painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF, selected: str = "", lifted: str = ""
     ) -> None:
-        """Paints the blocks within `clip`; the block of `lifted`, which is being moved, is pale."""
+        """Paints the blocks within `clip`.
+
+        The blocks of the booking `lifted`, which is being moved, are painted pale.
+        """
         since, until = axis.starts[0], axis.days[-1].end
         for number, block in enumerate(picture.blocks):
             if block.top >= clip.bottom():
@@ -108,7 +117,7 @@ class BlockPainter:
                 painter.setOpacity(1.0)
 
     def _beside(self, picture: DisplayList, block: Block, axis: Axis) -> float:
-        """Returns the free width to the right of a block, up to the next one on its first lane."""
+        """Returns the free width between a block and the next block on its first lane."""
         right = axis.x_of(block.end)
         nearest = axis.width
         for other in picture.following(block):
@@ -147,7 +156,7 @@ class BlockPainter:
         return self._hatch
 
     def _label(self, picture: DisplayList, axis: Axis, block: Block, width: float, height: float) -> BlockLabel:
-        """Returns the label of a block, cached until the calendar or the shown days change."""
+        """Returns the label of a block. Labels are cached until the calendar or the shown days change."""
         if self._labelled != (id(picture), axis):
             self._labelled = (id(picture), axis)
             self._labels.clear()
@@ -221,7 +230,7 @@ class BlockPainter:
             painter.drawText(QRectF(room.left() + 16, room.top() + 2 * LINE + 2, room.width() - 16, LINE), LEFT, note)
 
     def _base(self, box: QRectF) -> QPointF:
-        """Returns the baseline origin of centred 12 px text; three times as fast as Qt's own layout."""
+        """Returns the baseline origin that centres a 12 px text vertically; three times as fast as a layout by Qt."""
         if self._metrics is None:
             self._metrics = QFontMetricsF(theme().font("small")), QFontMetricsF(theme().font("small_strong"))
         metrics = self._metrics[0]
@@ -249,6 +258,6 @@ class BlockPainter:
 
 
 def rect_of(block: Block, axis: Axis) -> QRectF:
-    """Returns the rectangle of a block in whole pixels, with 1 px left to the lanes above and below."""
+    """Returns the rectangle of a block in whole pixels, with a margin of 1 px to the lanes above and below."""
     x, right = round(axis.x_of(block.start)), round(axis.x_of(block.end))
     return QRectF(x, block.top + 1, max(right - x - 1, 4), block.bottom - block.top - 3)

@@ -1,4 +1,4 @@
-"""Bookings as blocks in the lanes: adjacent lanes of one booking form one block. No Qt."""
+"""Blocks of the calendar: adjacent lanes of one booking form one block. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORTEST_SHOWN = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Block:
-    """A booking on adjacent lanes, from the top of the first to the bottom of the last."""
+    """Part of a booking on adjacent lanes, from the top of the first lane to the bottom of the last."""
 
     booking: Booking
     slots: tuple[Slot, ...]
@@ -33,7 +33,7 @@ class Block:
 
 
 def is_shown(booking: Booking) -> bool:
-    """Whether a booking is shown: all but those cancelled before they began."""
+    """Returns whether a booking is shown. Bookings that were cancelled before they began are hidden."""
     return booking.state is not State.CANCELLED and booking.until > booking.start
 
 
@@ -60,12 +60,14 @@ def _block(booking: Booking, rows: Sequence[Row]) -> Block:
 
 
 def hue_of(person: str) -> int:
-    """Returns the number of an owner's colour, one of five, the same on every desktop."""
+    """Returns the number of an owner's colour, one of five. The number is the same on every desktop."""
     return crc32(person.encode(), 55) % HUES
 
 
 def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
-    """Returns how many slots of a folded host are booked, as (start, end, count) without zeros.
+    """Returns the number of booked slots of a folded host over time, as (start, end, count).
+
+    Counts of zero are omitted.
 
     Args:
         booked: The booked times of each slot.
@@ -88,7 +90,10 @@ def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
 def free_now(
     slots: Iterable[Slot], bookings: Iterable[Booking], in_use: Collection[str], now: datetime
 ) -> tuple[int, int]:
-    """Returns how many GPUs are neither booked nor in use now, and how many there are. CPU slots do not count."""
+    """Returns how many GPUs are neither booked nor in use now, and the number of all GPUs.
+
+    CPU slots are not counted.
+    """
     booked = {gpu for one in bookings if one.start <= now < one.end and one.is_live for gpu in one.gpus}
     gpus = [slot.id for slot in slots if not slot.is_cpu]
     return sum(gpu not in booked and gpu not in in_use for gpu in gpus), len(gpus)
@@ -96,7 +101,7 @@ def free_now(
 
 @dataclass(frozen=True)
 class Usage:
-    """Actual use beside the bookings."""
+    """Actual use of GPUs, for comparison with the bookings."""
 
     used: Mapping[str, Sequence[Interval]]
     """By GPU, merged."""
@@ -107,10 +112,10 @@ class Usage:
 
 
 class UsageBuilder:
-    """Computes Usage incrementally: only what changed since the last result is compared again.
+    """Computes `Usage` incrementally: only GPUs and bookings that changed since the last call are compared again.
 
-    Hosts are not watched all the time, and unwatched time does not count as idle. Idle time is what an agent reports as
-    idle, the whole of a booking that was never used, and gaps between two uses seen on the same host.
+    Hosts are not watched all the time, and unwatched time does not count as idle. Idle time is the time that an agent
+    reports as idle, the whole of a booking that was never used, and gaps between two uses observed on the same host.
     """
 
     def __init__(self) -> None:
@@ -127,7 +132,7 @@ class UsageBuilder:
 
     @property
     def booked(self) -> Mapping[str, Mapping[str, Interval]]:
-        """Returns the times of the shown bookings, by GPU and booking."""
+        """The times of the shown bookings, by GPU and booking."""
         return self._booked
 
     def of(
@@ -138,8 +143,12 @@ class UsageBuilder:
         evidence: Iterable[IdleEvidence],
         now: datetime,
     ) -> Usage:
-        """Returns the usage for the current bookings; `come` and `gone` are those added and removed since the last
-        call."""
+        """Returns the usage for the current bookings.
+
+        Args:
+            come: Bookings added since the last call.
+            gone: Bookings removed since the last call.
+        """
         is_new = uses is not self._uses
         if is_new:
             self._take_uses(uses)
@@ -171,7 +180,7 @@ class UsageBuilder:
         self._used = {gpu: merge(times) for gpu, times in by_gpu.items()}
 
     def _move(self, come: Iterable[Booking], gone: Iterable[Booking]) -> set[str]:
-        """Updates the bookings and their index by GPU; returns the GPUs whose bookings changed."""
+        """Updates the bookings and their index by GPU. Returns the GPUs whose bookings changed."""
         gpus: set[str] = set()
         for booking in gone:
             self._bookings.pop(booking.id, None)
@@ -201,7 +210,7 @@ class UsageBuilder:
 
 
 def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
-    """Returns the intervals of `times`, which are sorted and disjoint, that touch `within`."""
+    """Returns the intervals that touch `within`. `times` must be sorted and disjoint."""
     first = bisect_right(times, within.start, key=_start)
     return times[max(first - 1, 0) : bisect_right(times, within.end, key=_start)]
 
@@ -214,7 +223,10 @@ def _long(times: Iterable[Interval]) -> list[Interval]:
 
 
 def strip_of(block: Block, used: Mapping[str, Sequence[Interval]]) -> tuple[tuple[float, float, float], ...]:
-    """Returns when the block's lanes were in use, and what share of them: (start, end, share above 0)."""
+    """Returns the use of the block's lanes over time, as (start, end, share of the lanes in use).
+
+    Shares of 0 are omitted.
+    """
     changes: dict[float, int] = defaultdict(int)
     for slot in block.slots:
         for interval in touching(block.booking.interval, used.get(slot.id, ())):

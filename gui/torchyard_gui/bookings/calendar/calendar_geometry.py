@@ -18,7 +18,10 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarGeometry(QAbstractScrollArea):
-    """Scroll area that fits all days across; lanes scroll below the headings. Positions are in viewport pixels."""
+    """Scroll area whose width shows all days; lanes scroll vertically below the headings.
+
+    Positions are in viewport pixels.
+    """
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -51,7 +54,7 @@ class CalendarGeometry(QAbstractScrollArea):
         return self.picture.lanes.lanes
 
     def boxes(self, gpus: Sequence[str], start: float, end: float) -> tuple[Box, ...]:
-        """Returns the boxes of the GPUs' lanes from `start` to `end`, with adjacent lanes merged."""
+        """Returns the boxes of the lanes of `gpus` from `start` to `end`. Adjacent lanes are merged into one box."""
         return boxes_of(gpus, start, end, self.picture.lanes)
 
     def gpus_of(self, cursor: Cursor) -> tuple[str, ...]:
@@ -59,11 +62,11 @@ class CalendarGeometry(QAbstractScrollArea):
         return tuple(rows[number].slots[0].id for number in cursor.lanes if number < len(rows))
 
     def in_lanes(self, position: QPoint) -> QPointF:
-        """Returns the position relative to the start of the first lane."""
+        """Converts a viewport position to one relative to the start of the first lane."""
         return QPointF(position.x() - M.lane_header, self._content_y(position))
 
     def show_rows(self, top: int, bottom: int) -> None:
-        """Scrolls as little as needed to show the rows from `top` to `bottom`."""
+        """Scrolls by the least amount that shows the rows from `top` to `bottom`."""
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():
             bar.setValue(max(0, top - M.host_row))

@@ -1,4 +1,4 @@
-"""Painting of the static calendar, without input state."""
+"""Painting of the calendar except drags, keyboard edits and other transient input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarPainter:
-    """Paints the calendar with cached resources. Call `forget` when the theme changes."""
+    """Paints the calendar with cached pens, texts and corners. Call `forget` when the theme changes."""
 
     def __init__(self) -> None:
         self.blocks = BlockPainter()
@@ -42,7 +42,7 @@ class CalendarPainter:
         Args:
             selected: ID of the selected booking.
             lifted: ID of the booking that is being moved.
-            marked: Lanes of the keyboard cursor.
+            marked: Lanes under the keyboard cursor.
         """
         down = M.days_header - scrolled
         body = QRectF(M.lane_header, M.days_header, rect.right() - M.lane_header, rect.bottom() - M.days_header)
@@ -76,7 +76,7 @@ class CalendarPainter:
 
 
 class SnapshotCache:
-    """Caches the painted viewport. Call `forget` when calendar, days, selection or scroll position change."""
+    """Cache of the painted viewport. Call `forget` when the calendar, days, selection or scroll position change."""
 
     def __init__(self, viewport: QWidget, paint: Callable[[QPainter, QRectF], None]):
         self._viewport = viewport
@@ -87,7 +87,7 @@ class SnapshotCache:
         self._pixmap = None
 
     def draw(self, painter: QPainter, rect: QRect) -> None:
-        """Draws the part within `rect`."""
+        """Draws the part of the viewport within `rect`."""
         ratio = self._viewport.devicePixelRatioF()
         if self._pixmap is None:
             self._pixmap = self._taken(ratio)

@@ -1,4 +1,4 @@
-"""Interfaces through which gestures, mouse and keyboard act on the calendar view.
+"""Interfaces of the calendar view for gestures, mouse input and keyboard input.
 
 Positions are in viewport pixels, times in seconds since 1970.
 """
@@ -25,21 +25,25 @@ Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
 
 
 class GestureTarget(Protocol):
-    """The calendar as seen by a mouse gesture."""
+    """Interface of the calendar for mouse gestures."""
 
     def second_at(self, position: QPoint) -> float: ...
     def lane_at(self, position: QPoint) -> Row | None: ...
     def lane_rows(self) -> Sequence[Row]: ...
 
     def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
-        """Previews a booking with its times or the reason for its refusal; returns that reason or ""."""
+        """Shows a preview of a booking with its times, or with the reason why it is refused.
+
+        Returns:
+            The reason of the refusal, or "".
+        """
 
     def end_preview(self) -> None:
-        """Removes the preview."""
+        """Hides the preview."""
 
 
 class CalendarTarget(GestureTarget, Protocol):
-    """The calendar as seen by the mouse and the keyboard."""
+    """Interface of the calendar for mouse and keyboard input."""
 
     axis: Axis
     chosen_fit: int

@@ -1,6 +1,7 @@
-"""The calendar widget. Emits requests as signals and changes no booking.
+"""The calendar widget. It emits requests as signals and does not change bookings itself.
 
-It paints directly, without an item per booking: of 256 lanes only the visible ones are painted.
+The widget paints its lanes directly instead of creating an item per booking: only the visible ones of 256 lanes are
+painted.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ from torchyard_gui.widgets.gesture import Gesture
 
 
 class CalendarView(CalendarGeometry):
-    """The calendar: painting, selection, and input by mouse and keyboard. `refuse` validates what is dragged."""
+    """Calendar with painting, selection, and input by mouse and keyboard.
+
+    `refuse` validates a booking during a drag.
+    """
 
     book_wanted = Signal(tuple, float, float)
     """GPUs, start, end."""
@@ -87,10 +91,10 @@ class CalendarView(CalendarGeometry):
         self.viewport().setAccessibleName(self.accessibleName())
         theme().changed.connect(self._theme_changed)
 
-    # -- called by the page
+    # The page calls the following methods.
 
     def set_picture(self, picture: DisplayList) -> None:
-        """Replaces the displayed calendar; a gesture in progress continues in it."""
+        """Replaces the displayed calendar. A gesture in progress continues in the new calendar."""
         rows = rows_changed(self.picture, picture)
         shown = self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()
         super().set_picture(picture)
@@ -110,13 +114,13 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def set_fits(self, fits: Sequence[Fit], chosen: int = 0) -> None:
-        """Shows numbered proposals; an empty sequence removes them."""
+        """Shows proposed bookings with their numbers. An empty sequence removes them."""
         self.fits, self.chosen_fit = tuple(fits), chosen
         self._refresh()
 
     @property
     def selection(self) -> str:
-        """The selected booking's ID, or ""."""
+        """The ID of the selected booking, or ""."""
         return self._selected
 
     @property
@@ -125,7 +129,7 @@ class CalendarView(CalendarGeometry):
 
     @property
     def ghost(self) -> Overlay | None:
-        """The preview of a drag or a keyboard edit."""
+        """Returns the preview of the current drag or keyboard edit."""
         return self._ghost
 
     def select(self, booking_id: str) -> None:
@@ -136,7 +140,7 @@ class CalendarView(CalendarGeometry):
             self.show_rows(block.top, block.bottom)
 
     def show_fit(self, number: int) -> None:
-        """Makes a fit the chosen one and scrolls to it."""
+        """Selects one of the proposed bookings by number and scrolls to it."""
         self.chosen_fit = number
         boxes = self.boxes(self.fits[number].gpus, 0, 0)
         if boxes:
@@ -144,10 +148,10 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def cancel(self) -> bool:
-        """Ends the gesture, edit or cursor in progress; returns whether there was one."""
+        """Ends the gesture, edit or cursor in progress. Returns whether any was in progress."""
         was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
         if self._mouse.cancel():
-            pass  # A gesture is ended before a keyboard edit.
+            pass  # Esc ends a gesture before it ends a keyboard edit.
         elif self.edit is not None:
             self.edit = None
             self.end_preview()
@@ -157,7 +161,7 @@ class CalendarView(CalendarGeometry):
         self._refresh()
         return was
 
-    # -- CalendarTarget
+    # The following methods implement CalendarTarget.
 
     def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         reason = self.refuse(gpus, start, end, of)
@@ -173,11 +177,11 @@ class CalendarView(CalendarGeometry):
         self.viewport().update()
 
     def block_of(self, cursor: Cursor) -> Block | None:
-        """Returns the block at the keyboard cursor."""
+        """Returns the block under the keyboard cursor."""
         return block_under(cursor, self.picture)
 
     def set_cursor(self, cursor: Cursor | None) -> None:
-        """Moves the keyboard cursor and selects the booking below it."""
+        """Moves the keyboard cursor and selects the booking under it."""
         self.cursor_ = cursor
         if cursor is not None and self.picture.lanes.lanes:
             rows = [self.picture.lanes.lanes[number] for number in cursor.lanes]
@@ -188,11 +192,11 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def first_cursor(self) -> Cursor:
-        """Returns where the keyboard begins: on the selected booking, else at the next hour."""
+        """Returns the initial keyboard cursor: on the selected booking, or else at the next hour."""
         return first_cursor(self.picture, self.axis, self._selected)
 
     def preview_edit(self) -> None:
-        """Previews the keyboard edit."""
+        """Shows a preview of the keyboard edit."""
         if self.edit is not None:
             edit = self.edit
             boxes = self.boxes(edit.booking.gpus, edit.start, edit.end)
@@ -200,8 +204,6 @@ class CalendarView(CalendarGeometry):
             if boxes:
                 at += QPoint(int(self.axis.x_of(edit.start)), boxes[0][1] - self.verticalScrollBar().value())
             edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
-
-    # -- mouse
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         if is_left(event.button()):
@@ -227,8 +229,6 @@ class CalendarView(CalendarGeometry):
             self.select_quietly(block.booking.id)
         self.context_requested.emit(event.globalPos())
 
-    # -- keys
-
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape and (self.cancel()):
             return
@@ -243,8 +243,6 @@ class CalendarView(CalendarGeometry):
         super().focusInEvent(event)
         self.viewport().update()
 
-    # -- painting
-
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self.viewport())
         if self.gesture is not None:
@@ -254,7 +252,7 @@ class CalendarView(CalendarGeometry):
         self._paint_moving(painter)
 
     def paint_all(self, painter: QPainter, height: int | None = None) -> None:
-        """Paints all lanes, visible or not, for screenshots and measurements."""
+        """Paints all lanes, including those outside the viewport, for screenshots and benchmarks."""
         rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
         self._paint_still(painter, rect, scroll=0 if height else None)
 
@@ -286,12 +284,10 @@ class CalendarView(CalendarGeometry):
             paint_cursor(painter, self.boxes(gpus, self.cursor_.start, self.cursor_.end), self.axis)
         painter.restore()
 
-    # -- events of the frame
-
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._mouse.cancel()  # the pointer is over another time now
+            self._mouse.cancel()  # The days have new positions, so that the pointer is over another time.
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:
@@ -309,7 +305,7 @@ class CalendarView(CalendarGeometry):
         return super().viewportEvent(event)
 
     def tooltip_at(self, position: QPoint) -> str:
-        """Returns the tool tip at a position: a booking's details, or the zone over the headings."""
+        """Returns the tool tip at a position: the details of a booking, or the time zone over the headings."""
         if position.y() < M.days_header:
             return self.tr("Times are of {zone}").format(zone=self.axis.zone)
         block = self.block_at(position)
@@ -318,7 +314,7 @@ class CalendarView(CalendarGeometry):
         return self.booking_tooltip(block.booking)
 
     def booking_tooltip(self, booking: Booking) -> str:
-        """Returns a booking's details with its zone."""
+        """Returns the details of a booking, with the time zone."""
         return booking_tooltip(booking, self.picture, self.axis.zone)
 
     def block_at(self, position: QPoint) -> Block | None:
@@ -326,8 +322,6 @@ class CalendarView(CalendarGeometry):
         if position.x() < M.lane_header or position.y() < M.days_header:
             return None
         return block_at(self.picture, self.axis, self.in_lanes(position))
-
-    # -- helpers
 
     def select_quietly(self, booking_id: str) -> None:
         """Selects a booking without scrolling to it."""

@@ -1,4 +1,4 @@
-"""Everything drawn of a calendar, computed once per change and not per repaint."""
+"""Display list of a calendar: all drawn values, computed once per change instead of once per repaint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Strip = tuple[tuple[float, float, float], ...]
 
 @dataclass(frozen=True)
 class DisplayList:
-    """Values to draw. `strips` go with `blocks` by index; `dimmed` are bookings outside the filter."""
+    """Values to draw.
+
+    `strips` has an entry for each entry of `blocks`. `dimmed` has the IDs of the bookings that do not match the filter.
+    """
 
     lanes: Lanes = field(default_factory=lambda: lanes_of(()))
     blocks: tuple[Block, ...] = ()
@@ -54,7 +57,7 @@ _start_and_id = attrgetter("start", "booking.id")
 
 
 class DisplayListBuilder:
-    """Builds display lists incrementally: a change of one booking costs only that booking."""
+    """Builds display lists incrementally: a change of one booking recomputes only the values of that booking."""
 
     def __init__(self) -> None:
         self._usage = UsageBuilder()
@@ -82,7 +85,12 @@ class DisplayListBuilder:
         states: Mapping[str, str],
         cores: Mapping[str, int],
     ) -> DisplayList:
-        """Builds the next display list; `states` and `cores` are those of the fleet, by host."""
+        """Returns the display list for the current calendar.
+
+        Args:
+            states: State of each host of the fleet.
+            cores: Number of CPU cores of each host of the fleet.
+        """
         slots = chosen.slots(seen.slots)
         same = self._of_lanes == (slots, folded)
         if not same:
@@ -145,7 +153,7 @@ class DisplayListBuilder:
                 del self._by_lane[top]
 
     def _fold(self, changed: Collection[str]) -> None:
-        """Recomputes the steps of folded hosts; `changed` are the GPUs whose bookings changed."""
+        """Recomputes the counts of folded hosts. `changed` contains the GPUs whose bookings changed."""
         before, self._folded = self._folded, {}
         for row in self._lanes.rows:
             if row.kind != "folded":
@@ -163,7 +171,7 @@ _NONE: Mapping[str, Interval] = {}
 
 
 def _difference(before: Sequence[Booking], after: Sequence[Booking]) -> tuple[list[Booking], list[Booking]]:
-    """Returns the bookings added and removed; a changed booking is in both."""
+    """Returns the added and the removed bookings. A changed booking is in both lists."""
     if before is after:
         return [], []
     old, new = set(map(id, before)), set(map(id, after))
@@ -180,12 +188,12 @@ def _tops(block: Block) -> range:
 
 
 def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int]] | None:
-    """Returns (top, bottom) of the rows to repaint, or None for everything."""
+    """Returns the rows to repaint as (top, bottom), or None if everything must be repainted."""
     same = ("states", "host_notes", "notes", "person", "zone")
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
-        return None  # Block texts depend on the time.
+        return None  # The texts of blocks depend on the current time.
     if any(getattr(before, name) != getattr(after, name) for name in same):
         return None
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}
@@ -203,7 +211,7 @@ def _minute(moment: datetime) -> int:
 
 
 def mark_of(state: str) -> str:
-    """Returns a host state's mark, by the names of `paint_state`."""
+    """Returns the name of the mark that `paint_state` draws for a state of a host."""
     return {"ready": "ok", "degraded": "warning", "unknown": "unknown"}.get(state, "failed")
 
 

@@ -17,7 +17,7 @@ Refused = Callable[[str], None]
 
 
 class _Drag(Gesture):
-    """A gesture that starts beyond the drag distance and previews GPUs, start and end of a booking."""
+    """Drag that begins beyond the drag distance and shows a preview of the GPUs, start and end of a booking."""
 
     def __init__(self, target: GestureTarget, position: QPoint, refused: Refused):
         self._target = target
@@ -36,7 +36,7 @@ class _Drag(Gesture):
 
 
 class _Edit(_Drag):
-    """A drag that changes a booking."""
+    """Drag that changes an existing booking."""
 
     def __init__(self, target: GestureTarget, booking: Booking, position: QPoint, change: Change, refused: Refused):
         super().__init__(target, position, refused)
@@ -56,7 +56,7 @@ class _Edit(_Drag):
 
 
 class MoveBooking(_Edit):
-    """Moves a booking in time and across lanes, all its GPUs together."""
+    """Drag that moves a booking in time and across lanes, with all of its GPUs."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -79,7 +79,10 @@ class MoveBooking(_Edit):
                 self._target.end_preview()
 
     def _shifted(self, lanes: int) -> tuple[str, ...]:
-        """Returns the GPUs `lanes` further down; GPUs of folded hosts stay, and no lane leaves the calendar."""
+        """Returns the GPUs of the booking moved down by `lanes` lanes.
+
+        GPUs of folded hosts stay unchanged. The distance is limited so that every GPU stays within the calendar.
+        """
         numbers = {gpu: self._lanes.index(gpu) for gpu in self.booking.gpus if gpu in self._lanes}
         if not numbers:
             return self.booking.gpus
@@ -88,13 +91,13 @@ class MoveBooking(_Edit):
         return tuple(sorted([*stay, *(self._lanes[number + lanes] for number in numbers.values())]))
 
     def _number(self, position: QPoint) -> int:
-        """Returns the number of the lane at a position."""
+        """Returns the index of the lane at a position."""
         row = self._target.lane_at(position)
         return self._lanes.index(row.slots[0].id) if row is not None else 0
 
 
 class ResizeBooking(_Edit):
-    """Moves the start or the end of a booking."""
+    """Drag that moves the start or the end of a booking."""
 
     cursor = Qt.CursorShape.SizeHorCursor
 
@@ -127,7 +130,7 @@ Book = Callable[[tuple[str, ...], float, float], None]
 
 
 class DrawBooking(_Drag):
-    """Draws a new booking on free time; a press without a drag calls `clicked`."""
+    """Drag that draws a new booking on free time. A press without a drag calls `clicked`."""
 
     cursor = Qt.CursorShape.CrossCursor
 
@@ -149,7 +152,8 @@ class DrawBooking(_Drag):
         first, last = sorted((snapped(self._begin), snapped(self._target.second_at(position))))
         held = gpus, first, max(last, first + STEP_S)
         if held != self._held:
-            # The refusal is computed once per quarter of an hour and lane, not once per pixel.
+            # The refusal is computed once per lane and quarter of an hour, because computing it for every pixel is too
+            # slow.
             self._held = held
             self._reason = self._target.show_preview(*held, None, position)
 

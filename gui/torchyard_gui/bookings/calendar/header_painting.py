@@ -1,4 +1,4 @@
-"""Painting of the headings: days and hours across, hosts and lanes down, and the zone in the corner."""
+"""Painting of the headings: days and hours at the top, hosts and lanes at the left, and the time zone in the corner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT = Align.AlignLeft | Align.AlignVCenter
 
 
 def paint_days(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRectF) -> None:
-    """Paints days and hours. The origin is the top left of the first day."""
+    """Paints the headings of days and hours. The origin of the painter is the top left corner of the first day."""
     look = theme()
     painter.fillRect(rect, look.color("s1"))
     today = local_day(picture.now, axis.zone) if picture.now else None
@@ -80,7 +80,7 @@ def _pill(painter: QPainter, rect: QRectF, token: str) -> None:
 
 
 def paint_corner(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRectF) -> None:
-    """Paints the zone in the corner."""
+    """Paints the time zone in the corner."""
     look = theme()
     painter.fillRect(rect, look.color("s1"))
     painter.setFont(look.font("tiny"))
@@ -93,7 +93,10 @@ def paint_corner(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRec
 
 
 def paint_hosts(painter: QPainter, picture: DisplayList, clip: QRectF, marked: range) -> None:
-    """Paints hosts and lanes. The origin is the first row; `marked` lanes have the keyboard cursor."""
+    """Paints the headings of hosts and lanes.
+
+    The origin of the painter is the first row. `marked` contains the lanes under the keyboard cursor.
+    """
     look = theme()
     painter.fillRect(clip, look.color("s1"))
     marked_lanes = {picture.lanes.lanes[number].top for number in marked if number < len(picture.lanes.lanes)}

@@ -1,4 +1,4 @@
-"""Hit testing for mouse and keyboard: blocks, their edges, fits and hosts, and the mouse cursor's shape."""
+"""Hit testing for mouse and keyboard: finds blocks, their edges and proposed bookings, and chooses the mouse cursor."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Shape = Qt.CursorShape
 
 
 def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
-    """Returns the block at `at`, relative to the first lane's start.
+    """Returns the block at a position relative to the start of the first lane.
 
-    Where a released booking and its successor touch, the later one is returned.
+    If a released booking and its successor touch at the position, the successor is returned.
     """
     found = None
     for block in picture.blocks:
@@ -37,14 +37,14 @@ def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
 
 
 def edges_at(block: Block, axis: Axis, x: float) -> tuple[bool, bool]:
-    """Returns whether `x` is at the start of a block, and whether at its end."""
+    """Returns two values: whether `x` is at the start of a block, and whether it is at the end."""
     rect = rect_of(block, axis)
     reach = min(EDGE, rect.width() / 4)
     return x - rect.left() <= reach, rect.right() - x <= reach
 
 
 def fit_at(fits: Sequence[Fit], picture: DisplayList, axis: Axis, at: QPointF) -> int | None:
-    """Returns the number of the fit at a position."""
+    """Returns the number of the proposed booking at a position."""
     for number, fit in enumerate(fits):
         boxes = boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), picture.lanes)
         for top, bottom, start, end in boxes:
@@ -54,7 +54,11 @@ def fit_at(fits: Sequence[Fit], picture: DisplayList, axis: Axis, at: QPointF) -
 
 
 def shape_at(block: Block | None, picture: DisplayList, axis: Axis, at: QPointF, *, on_header: bool) -> Shape | None:
-    """Returns the mouse cursor's shape, or None for the arrow. `on_header`: left of the first day, over the hosts."""
+    """Returns the shape of the mouse cursor, or None for the arrow.
+
+    Args:
+        on_header: Whether the position is on the headings of hosts, left of the first day.
+    """
     if block is None:
         row = picture.lanes.row_at(at.y())
         is_pressed = row is not None and not row.is_lane and (on_header or row.kind == "folded")
@@ -65,7 +69,7 @@ def shape_at(block: Block | None, picture: DisplayList, axis: Axis, at: QPointF,
 
 
 def block_under(cursor: Cursor, picture: DisplayList) -> Block | None:
-    """Returns the block at the keyboard cursor."""
+    """Returns the block under the keyboard cursor."""
     if cursor.lane >= len(picture.lanes.lanes):
         return None
     top = picture.lanes.lanes[cursor.lane].top
@@ -80,7 +84,10 @@ def block_under(cursor: Cursor, picture: DisplayList) -> Block | None:
 
 
 def first_cursor(picture: DisplayList, axis: Axis, selected: str) -> Cursor:
-    """Returns a cursor of one hour at the selected booking's start, at the next hour if visible, else at nine."""
+    """Returns the initial keyboard cursor, one hour long.
+
+    It starts with the selected booking, or else at the next hour, or at 9:00 of the first day if today is not shown.
+    """
     block = next((one for one in picture.blocks if one.booking.id == selected), None)
     if block is not None:
         lane = picture.lanes.number_of(block.slots[0].id)

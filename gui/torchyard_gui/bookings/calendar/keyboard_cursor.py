@@ -1,4 +1,4 @@
-"""The keyboard cursor of the calendar: lanes and a time range, in steps of a quarter of an hour. No Qt."""
+"""The keyboard cursor of the calendar: lanes and a time range, in steps of a quarter of an hour. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_gui.bookings.calendar.time_axis import STEP_S
 
 @dataclass(frozen=True)
 class Cursor:
-    """From lane `anchor` to lane `lane`, counted from the top, and from `start` to `end` in seconds."""
+    """Marked area of the calendar: the lanes from `anchor` to `lane`, and the time from `start` to `end` in seconds."""
 
     anchor: int
     lane: int
@@ -22,19 +22,22 @@ class Cursor:
         return range(min(self.anchor, self.lane), max(self.anchor, self.lane) + 1)
 
     def moved(self, lanes: int, steps: int, count: int) -> Cursor:
-        """Returns the cursor moved with its length kept; on a single lane if it changes lanes."""
+        """Returns the cursor moved by lanes or steps with the same length.
+
+        A move to another lane marks only that lane.
+        """
         if lanes:
             lane = _within(self.lane + lanes, count)
             return replace(self, anchor=lane, lane=lane)
         return replace(self, start=self.start + steps * STEP_S, end=self.end + steps * STEP_S)
 
     def extended(self, lanes: int, steps: int, count: int) -> Cursor:
-        """Returns the cursor extended over lanes and to a later end, at least a quarter of an hour long."""
+        """Returns the cursor extended by lanes and by steps at its end. It stays at least a quarter of an hour long."""
         end = max(self.end + steps * STEP_S, self.start + STEP_S)
         return replace(self, lane=_within(self.lane + lanes, count), end=end)
 
     def with_edges(self, start: int = 0, end: int = 0) -> Cursor:
-        """Returns the cursor with its edges moved by quarters of an hour."""
+        """Returns the cursor with its start and end moved by quarters of an hour."""
         first = self.start + start * STEP_S
         last = self.end + end * STEP_S
         return replace(self, start=min(first, last - STEP_S), end=max(last, first + STEP_S)) if last > first else self
@@ -45,7 +48,7 @@ def _within(lane: int, count: int) -> int:
 
 
 class KeyboardEdit:
-    """A booking whose edges are moved by keyboard; `is_changed` once they differ."""
+    """Change of a booking's start and end by keyboard. `is_changed` is true while they differ from the booking."""
 
     def __init__(self, booking: Booking):
         self.booking = booking
@@ -58,7 +61,7 @@ class KeyboardEdit:
         return (self.start, self.end) != (self.booking.start.timestamp(), self.booking.end.timestamp())
 
     def move(self, start: int, end: int) -> None:
-        """Moves the edges by quarters of an hour; the booking stays at least one long."""
+        """Moves start and end by quarters of an hour. The booking stays at least a quarter of an hour long."""
         first, last = self.start + start * STEP_S, self.end + end * STEP_S
         if last - first >= STEP_S:
             self.start, self.end = first, last

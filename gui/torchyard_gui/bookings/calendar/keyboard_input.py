@@ -1,4 +1,4 @@
-"""Keyboard input of the calendar. Keys are compared by code, not letter, to work with a Hangul input method."""
+"""Keyboard input of the calendar. Keys are compared by code instead of letter, to support Hangul input methods."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LATER = (Key.Key_BracketRight, Key.Key_BraceRight)
 
 
 class KeyboardInput:
-    """Maps keys to the calendar.
+    """Translates keys into actions of the calendar.
 
-    Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens. `[` and `]` move
-    the start and the end outwards, with Shift inwards.
+    Arrow keys move by a lane or a quarter of an hour (with Ctrl: by an hour), Shift extends the marked area, and Enter
+    books or opens. `[` moves the start earlier and `]` the end later; with Shift, both move in the opposite direction.
     """
 
     def __init__(self, target: CalendarTarget):
         self._target = target
 
     def press(self, event: QKeyEvent) -> bool:
-        """Handles a key; returns whether it has a meaning here."""
+        """Handles a key. Returns whether the calendar uses the key."""
         key, held = Key(event.key()), event.modifiers()
         shift = bool(held & Qt.KeyboardModifier.ShiftModifier)
         control = bool(held & Qt.KeyboardModifier.ControlModifier)
@@ -64,7 +64,7 @@ class KeyboardInput:
         self._follow(steps)
 
     def _follow(self, steps: int) -> None:
-        """Shows the next or previous days once the cursor leaves the shown ones."""
+        """Shows the next or previous days when the cursor leaves the shown days."""
         target = self._target
         cursor = target.cursor_
         if cursor is None or not steps:
@@ -76,7 +76,7 @@ class KeyboardInput:
 
     def _edge(self, later: bool, *, inwards: bool) -> None:
         target = self._target
-        # `[` moves the start earlier and `]` the end later; Shift reverses both.
+        # `[` moves the start earlier and `]` moves the end later; Shift reverses both directions.
         start, end = (0, -1 if inwards else 1) if later else (1 if inwards else -1, 0)
         booking = self._booking()
         if booking is not None:

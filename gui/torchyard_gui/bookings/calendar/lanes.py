@@ -1,4 +1,7 @@
-"""Rows of the calendar: a heading per host with one lane per GPU, or a single row if folded. No Qt."""
+"""Rows of the calendar: for each host a heading with one lane per GPU, or a single row if the host is folded.
+
+Independent of Qt.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ SHOWN_AT_FIRST = 64
 
 @dataclass(frozen=True)
 class Row:
-    """A host's heading, a folded host, or one lane; `slots` are the host's or the lane's."""
+    """A row: the heading of a host, a folded host, or one lane. `slots` contains the slots of that host or lane."""
 
     kind: str
     host: str
@@ -37,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Lanes:
-    """All rows from top to bottom; `lane_of` maps a slot to its lane if it has one."""
+    """All rows from top to bottom. `lane_of` maps the ID of a slot to its lane; slots of folded hosts are absent."""
 
     rows: tuple[Row, ...]
     height: int
@@ -46,7 +49,7 @@ class Lanes:
     _tops: tuple[int, ...] = ()
 
     def row_at(self, y: float) -> Row | None:
-        """Returns the row at a height, or None below the last."""
+        """Returns the row at a height in pixels, or None outside the rows."""
         if not self.rows or y < 0 or y >= self.height:
             return None
         return self.rows[bisect_right(self._tops, y) - 1]
@@ -57,7 +60,10 @@ class Lanes:
         return tuple(row for row in self.rows[first : bisect_right(self._tops, bottom)] if row.bottom > top)
 
     def lane_at(self, y: float) -> Row | None:
-        """Returns the lane at a height: below a heading the first of its host, below everything the last."""
+        """Returns the lane at a height in pixels.
+
+        On a heading, the first lane of its host is returned; below all rows, the last lane.
+        """
         if not self.lanes:
             return None
         row = self.row_at(min(max(y, 0), self.height - 1))
@@ -66,13 +72,13 @@ class Lanes:
         return next((lane for lane in self.lanes if lane.top >= row.top), self.lanes[-1])
 
     def number_of(self, slot_id: str) -> int:
-        """Returns the index of a slot's lane, or -1."""
+        """Returns the index of the lane of a slot, or -1."""
         row = self.lane_of.get(slot_id)
         return -1 if row is None else self.lanes.index(row)
 
 
 def lanes_of(slots: Iterable[Slot], folded: Collection[str] = ()) -> Lanes:
-    """Lays out the rows of slots by host and number."""
+    """Lays out the rows of slots, sorted by host and number."""
     rows: list[Row] = []
     y = 0
     for host, of_host in groupby(sorted(slots, key=_order), key=lambda slot: slot.host):
@@ -89,12 +95,16 @@ def lanes_of(slots: Iterable[Slot], folded: Collection[str] = ()) -> Lanes:
 
 
 def _order(slot: Slot) -> tuple[bool, str, int, str]:
-    """Sort key: hosts without GPUs come last."""
+    """Sort key of slots. Hosts without GPUs are sorted last."""
     return (slot.is_cpu, *slot.sort_key())
 
 
 def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
-    """Returns the hosts folded at first: those without GPUs if others have some; all but `keep_open` if many."""
+    """Returns the hosts that are folded at first.
+
+    With few slots these are the hosts without GPUs, if any host has GPUs. With many slots these are all hosts except
+    those of `keep_open`, as far as their lanes fit.
+    """
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}
     if len(known) <= SHOWN_AT_FIRST:
@@ -109,13 +119,13 @@ def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> 
 
 
 def short_model(slot: Slot) -> str:
-    """Returns a short model name: `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
+    """Returns the short name of a GPU model, such as `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
     if slot.is_cpu:
         return ""
     name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
     name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
     name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors count memory in GiB, and the card reserves a part of it.
+    # Vendors count memory in GiB, and the GPU reserves a part of it.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name
 

@@ -1,4 +1,4 @@
-"""Mouse input of the calendar: a press begins a gesture, folds a host, books a fit, or selects."""
+"""Mouse input of the calendar: a press starts a gesture, folds a host, selects, or books a proposed booking."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ HOUR = 3600.0
 
 
 class MouseInput:
-    """Holds the gesture in progress. Positions are in viewport pixels.
+    """Handles mouse events and holds the gesture in progress. Positions are in viewport pixels.
 
-    A press changes the selection when it is released: selecting opens a drawer beside the calendar, which moves all
-    blocks under the pointer.
+    A press changes the selection only at its release, because a selection opens a drawer beside the calendar, which
+    moves all blocks under the pointer.
     """
 
     def __init__(self, target: CalendarTarget):
@@ -88,7 +88,7 @@ class MouseInput:
             self._target.select_quietly(selects)
 
     def cancel(self) -> bool:
-        """Cancels the gesture; returns whether there was one."""
+        """Cancels the gesture. Returns whether a gesture was in progress."""
         if self.gesture is None:
             return False
         gesture, self.gesture = self.gesture, None
@@ -97,7 +97,7 @@ class MouseInput:
         return True
 
     def leave(self) -> None:
-        """Restores the default cursor shape."""
+        """Restores the default shape of the mouse cursor."""
         self._target.viewport().unsetCursor()
 
     def _gesture_on(self, block: Block, position: QPoint) -> Gesture:
@@ -113,7 +113,7 @@ class MouseInput:
         self._target.still.forget()
 
     def _clicked(self, position: QPoint) -> None:
-        """Puts a keyboard cursor of one hour at the clicked time."""
+        """Sets a keyboard cursor of one hour at the clicked time."""
         target = self._target
         row = target.lane_at(position)
         if row is not None:

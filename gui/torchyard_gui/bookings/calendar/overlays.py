@@ -1,4 +1,4 @@
-"""Overlays of the calendar: numbered fits, the preview of an edit, and the keyboard cursor."""
+"""Overlays of the calendar: numbered proposals, the preview of an edit, and the keyboard cursor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Box = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class Overlay:
-    """A proposed booking: boxes of lanes and time, and the reason for a refusal in `reason`."""
+    """A proposed booking: its boxes of lanes and time, and in `reason` why the booking would be refused."""
 
     boxes: tuple[Box, ...]
     caption: str = ""
@@ -31,7 +31,7 @@ class Overlay:
 
 
 def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tuple[Box, ...]:
-    """Returns the boxes of GPUs at a time, adjacent lanes merged; GPUs of folded hosts use the host's row."""
+    """Returns the boxes of GPUs from `start` to `end`. Adjacent lanes are merged; GPUs of a folded host use its row."""
     strips: set[tuple[int, int]] = set()
     folded = {slot.id: row for row in lanes.rows if row.kind == "folded" for slot in row.slots}
     for gpu in gpus:
@@ -48,7 +48,7 @@ def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tup
 
 
 def fit_overlays(fits: Sequence[Fit], lanes: Lanes, chosen: int) -> tuple[Overlay, ...]:
-    """Returns fits as numbered overlays; Enter books `chosen`."""
+    """Returns overlays for proposed bookings, with their numbers. Enter books the one with the number `chosen`."""
     return tuple(
         Overlay(
             boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), lanes),
@@ -92,7 +92,7 @@ def _number(painter: QPainter, center: QPointF, number: int, size: float) -> Non
 
 
 def paint_cursor(painter: QPainter, boxes: Sequence[Box], axis: Axis) -> None:
-    """Paints the keyboard cursor as a ring 2 px wide."""
+    """Paints the keyboard cursor as an outline 2 px wide."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.setBrush(Qt.BrushStyle.NoBrush)
     painter.setPen(QPen(theme().color("text"), M.focus_ring))
@@ -103,6 +103,6 @@ def paint_cursor(painter: QPainter, boxes: Sequence[Box], axis: Axis) -> None:
 
 
 def _in_sight(boxes: Iterable[Box], axis: Axis) -> list[Box]:
-    """Returns the boxes within the shown days."""
+    """Returns the boxes that lie within the shown days."""
     since, until = axis.starts[0], axis.days[-1].end
     return [box for box in boxes if box[2] < until and box[3] > since]

@@ -1,7 +1,7 @@
-"""The time axis: the shown days and the position of a time on them. No Qt.
+"""The time axis: the shown days and the position of a time on them. Independent of Qt.
 
-All days are equally wide, also those of 23 and 25 hours around a daylight-saving change: their hours are slightly wider
-or narrower, and no time is drawn twice or left out.
+All days are equally wide. The hours of a day with 23 or 25 hours, at a daylight-saving change, are slightly wider or
+narrower; no time is drawn twice or left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP_S = 15 * 60
 
 @dataclass(frozen=True)
 class Day:
-    """One column: a day of the zone. `start` and `end` are seconds since 1970."""
+    """One column of the axis: a day in the time zone. `start` and `end` are seconds since 1970."""
 
     date: date
     start: float
@@ -35,7 +35,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Axis:
-    """Days side by side on `width` pixels, from 0."""
+    """Consecutive days side by side, from position 0 to `width` in pixels."""
 
     days: tuple[Day, ...]
     zone: str
@@ -52,25 +52,25 @@ class Axis:
 
     @property
     def column(self) -> float:
-        """The width of a day."""
+        """The width of one day in pixels."""
         return self.width / len(self.days)
 
     def x_of(self, second: float) -> float:
-        """Returns the position of a time, clamped to the shown days."""
+        """Returns the position of a time. Times outside the shown days are clamped."""
         number = max(0, bisect_right(self.starts, second) - 1)
         day = self.days[number]
         share = min(max((second - day.start) / (day.end - day.start), 0.0), 1.0)
         return (number + share) * self.column
 
     def second_at(self, x: float) -> float:
-        """Returns the time at a position within the shown days."""
+        """Returns the time at a position. Positions outside the shown days are clamped."""
         number = min(max(int(x // self.column), 0), len(self.days) - 1)
         day = self.days[number]
         share = min(max(x / self.column - number, 0.0), 1.0)
         return day.start + share * (day.end - day.start)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Returns positions and two-digit labels of the hours."""
+        """Returns the positions and two-digit labels of the hours."""
         every = _tick_hours(self.column)
         if not every:
             return
@@ -82,7 +82,7 @@ class Axis:
 
 
 def _tick_hours(column: float) -> int:
-    """Returns the hours between labels that fit into a column, or 0 for no labels."""
+    """Returns the number of hours between two labels, such that the labels fit into a column; 0 means no labels."""
     for every in (1, 2, 3, 6, 12):
         if column * every / 24 >= 26:
             return every
@@ -90,7 +90,7 @@ def _tick_hours(column: float) -> int:
 
 
 def days_of(span: Span, around: date) -> tuple[date, ...]:
-    """Returns the shown days: the day itself, its week from Monday, or its month."""
+    """Returns the shown days: the given day, its week from Monday, or its month."""
     if span == "day":
         return (around,)
     if span == "week":
@@ -101,7 +101,7 @@ def days_of(span: Span, around: date) -> tuple[date, ...]:
 
 
 def stepped(span: Span, around: date, by: int) -> date:
-    """Returns a day in the next (1) or previous (-1) day, week or month."""
+    """Returns a date in the next (`by` is 1) or previous (-1) day, week or month."""
     if span == "day":
         return around + timedelta(days=by)
     if span == "week":
@@ -111,7 +111,7 @@ def stepped(span: Span, around: date, by: int) -> date:
 
 
 def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
-    """Returns the axis of a span around a day."""
+    """Returns the axis of the day, week or month that contains a day."""
     dates = days_of(span, around)
     starts = [to_utc(datetime.combine(one, time()), zone).timestamp() for one in dates]
     after = to_utc(datetime.combine(dates[-1] + timedelta(days=1), time()), zone).timestamp()
@@ -120,7 +120,10 @@ def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
 
 
 def snapped(second: float, step: float = STEP_S) -> float:
-    """Returns the nearest quarter of an hour. Zones differ by whole quarters, so this holds in each of them."""
+    """Returns the nearest quarter of an hour.
+
+    The result is valid in every zone, because zones differ by whole quarters.
+    """
     return round(second / step) * step
 
 
@@ -133,7 +136,7 @@ def local_day(moment: datetime, zone: str) -> date:
 
 
 def zone_mark(moment: datetime, zone: str) -> str:
-    """Returns the zone's short name and offset, such as `KST (UTC+9)`."""
+    """Returns the short name and offset of the time zone, such as `KST (UTC+9)`."""
     local = moment.astimezone(zone_of(zone))
     offset = local.utcoffset() or timedelta()
     minutes = int(offset.total_seconds() // 60)

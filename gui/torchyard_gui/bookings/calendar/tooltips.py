@@ -40,7 +40,7 @@ def times_tooltip(gpus: Sequence[str], start: float, end: float, picture: Displa
 def cursor_description(
     cursor: Cursor, gpus: Sequence[str], block: Block | None, picture: DisplayList, zone: str
 ) -> str:
-    """Describes the keyboard cursor and the booking below it."""
+    """Returns a description of the keyboard cursor and the booking under it."""
     lanes = [picture.lanes.lanes[number].slots[0].name for number in cursor.lanes]
     text = f"{', '.join(lanes)}: {times_tooltip(gpus, cursor.start, cursor.end, picture, zone)}"
     return f"{text}. {booking_tooltip(block.booking, picture, zone)}" if block is not None else text
@@ -50,7 +50,7 @@ WIDEST = 320
 
 
 class DragTooltip(QLabel):
-    """A tool tip inside the calendar, transparent to the mouse."""
+    """Tool tip inside the calendar that lets mouse events through."""
 
     def __init__(self, ground: QWidget):
         super().__init__(ground)

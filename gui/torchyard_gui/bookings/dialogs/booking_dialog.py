@@ -1,4 +1,4 @@
-"""Dialog to make or change a booking: exact times, several GPUs, repetition."""
+"""Dialog that creates or changes a booking: exact times, several GPUs, repetition."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asi
 
 
 class BookingDialog(QDialog):
-    """Open with `open()`. Emits `booked` with new bookings, `changed` with a booking after and before its change, and
-    `series_changed` with both for a series."""
+    """Dialog for one booking or one series. Show it with `open()`.
+
+    `booked` is emitted with new bookings, `changed` with a booking after and before its change, and `series_changed`
+    with both versions of each booking of a series.
+    """
 
     booked = Signal(tuple)
     changed = Signal(object, object)
@@ -46,7 +49,7 @@ class BookingDialog(QDialog):
     def __init__(
         self, model: BookingsModel, draft: Draft, booking: Booking | None = None, parent: QWidget | None = None
     ):
-        """Fills the fields from `draft`. With `booking`, the dialog changes that booking."""
+        """Fills the fields from `draft`. If `booking` is given, the dialog changes that booking."""
         super().__init__(parent)
         self.model = model
         self.booking = booking
@@ -105,7 +108,7 @@ class BookingDialog(QDialog):
         self.title.setFocus()
 
     def draft(self) -> Draft | None:
-        """Returns the fields as a draft, or None after showing what is wrong beside the fields."""
+        """Returns a draft with the values of the fields, or None after it has shown the problems beside the fields."""
         fields = Fields(
             self.title.text(),
             self.gpus.text(),
@@ -122,7 +125,7 @@ class BookingDialog(QDialog):
         return None if isinstance(found, dict) else found
 
     def rule(self) -> str:
-        """Returns the RRULE, or "" without repetition."""
+        """Returns the recurrence rule (RRULE), or "" without repetition."""
         number = self.repeat.findText(self.repeat.currentText())
         rule: str = self.repeat.itemData(number) if number >= 0 else self.repeat.currentText().strip()
         often = self.times.text().strip()
@@ -131,7 +134,7 @@ class BookingDialog(QDialog):
         return f"{rule};COUNT={often}" if often.isdigit() else f"{rule};UNTIL={often.replace('-', '')}"
 
     def accept(self) -> None:
-        """Books or changes; closes only after success."""
+        """Creates or changes the booking. The dialog closes only after success."""
         draft = self.draft()
         if draft is None:
             self._say("")
@@ -156,10 +159,8 @@ class BookingDialog(QDialog):
                 lambda store: BookGpus(store).book(draft, rule, free_ones=free_ones), self._series, self._failed, self
             )
 
-    # -- helpers
-
     def _go_to_wrong_field(self) -> None:
-        """Focuses the first wrong field and announces its problem."""
+        """Focuses the first invalid field and announces its problem."""
         row = next(row for row in self.rows.values() if row.problem)
         row.field.setFocus()
         announce(self, f"{row.name.text()}: {row.problem}", urgent=True)
@@ -250,7 +251,7 @@ class BookingDialog(QDialog):
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
-        rows.addStretch()  # Otherwise the rows take the height of a hidden sentence.
+        rows.addStretch()  # Without this, the rows would reserve the height of a hidden sentence.
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)

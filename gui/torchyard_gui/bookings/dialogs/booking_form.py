@@ -1,4 +1,4 @@
-"""Parsing and formatting of the booking dialog's fields. No Qt."""
+"""Parsing and formatting of the fields of the booking dialog. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.bridge.bookings_model import CalendarState
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields as text."""
+    """The contents of the fields as text."""
 
     title: str
     gpus: str
@@ -73,13 +73,16 @@ def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[s
 
 
 def format_time(when: datetime, zone: str) -> str:
-    """Formats a time of the zone as `2026-11-23 09:00`, with seconds if it has any."""
+    """Formats a time in a zone as `2026-11-23 09:00`. Seconds are included unless they are zero."""
     local = when.astimezone(zone_of(zone))
     return wall_clock(when, zone, "%Y-%m-%d %H:%M:%S" if local.second else "%Y-%m-%d %H:%M")
 
 
 def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: CalendarState) -> str:
-    """Returns `torchyard book gpu-a:0-1 --from … --to … --zone … --title …`, quoted for a shell."""
+    """Returns the command line that makes the same booking, quoted for a shell.
+
+    Example: `torchyard book gpu-a:0-1 --from … --to … --zone … --title …`
+    """
     names = format_slots(gpus, seen.slots).replace(", ", ",")
     times = ["--from", format_time(start, seen.zone), "--to", format_time(end, seen.zone), "--zone", seen.zone]
     return shlex.join(["torchyard", "book", names, *times, "--title", title])

@@ -1,4 +1,4 @@
-"""Opens the dialogs of the Bookings page, one at a time."""
+"""Controller of the dialogs of the Bookings page; at most one dialog is open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOVE = "torchyard bookings move-to postgresql+psycopg://NAME@HOST/DATABASE"
 
 
 class DialogController(QObject):
-    """Opens dialogs over the page and passes their decisions to BookingCommands."""
+    """Opens dialogs over the page and passes their results to `BookingCommands`."""
 
     closed = Signal()
     succeeded = Signal(str)
@@ -39,13 +39,13 @@ class DialogController(QObject):
         self._page = page
 
     def book(self, gpus: Sequence[str] = (), length: timedelta = HOUR * 4) -> None:
-        """Asks for GPUs and exact times; the default is four hours from the next full hour."""
+        """Opens the booking dialog with a default of four hours from the next full hour."""
         start = self.model.now.replace(second=0, minute=0) + HOUR
         draft = Draft("", tuple(gpus), start, start + length, self.model.seen.zone)
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
-        """Opens the booking dialog with GPUs and times filled in."""
+        """Opens the booking dialog filled in with GPUs and times."""
         self._open(BookingDialog(self.model, self.commands.draft(gpus, start, end), parent=self._page))
 
     def edit(self, booking: Booking) -> None:
@@ -61,7 +61,7 @@ class DialogController(QObject):
         self._open(BookingDialog(self.model, draft, booking, self._page))
 
     def paste(self) -> None:
-        """Books the text on the clipboard after a confirmation."""
+        """Parses the text on the clipboard as a booking and makes the booking after a confirmation."""
         seen = self.model.seen
         text = QGuiApplication.clipboard().text().strip()
         try:
@@ -72,7 +72,7 @@ class DialogController(QObject):
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def release_or_cancel(self, booking: Booking, description: str) -> None:
-        """Asks before it releases or cancels. `description` describes the booking."""
+        """Asks for a confirmation, then releases or cancels the booking. `description` is shown in the question."""
         running = booking.is_running(self.model.now)
         question = self.tr("Release “{title}” now?") if running else self.tr("Cancel “{title}”?")
         yes = self.tr("Release") if running else self.tr("Cancel the booking")

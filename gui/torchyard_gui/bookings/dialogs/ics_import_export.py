@@ -1,4 +1,4 @@
-"""Import and export of iCalendar files; an import is previewed."""
+"""Import and export of iCalendar files. An import is previewed before it books."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STATES = {"new": "passed", "there": "done", "clash": "failed", "refused": "warn
 
 
 def choose_file(parent: QWidget) -> Path | None:
-    """Asks for a file to import."""
+    """Opens a file dialog for the file to import."""
     chosen, _ = QFileDialog.getOpenFileName(parent, labels.translate("Bookings", "Import bookings"), "", FILTER)
     return Path(chosen) if chosen else None
 
@@ -52,7 +52,7 @@ def export_bookings(
     failed: Callable[[TorchyardError], None],
     path: Path | None = None,
 ) -> None:
-    """Writes all bookings of the user; without `path`, asks for one."""
+    """Writes all bookings of the user to a file. Without `path`, a file dialog asks for the file."""
     if path is None:
         title = labels.translate("Bookings", "Export your bookings")
         chosen, _ = QFileDialog.getSaveFileName(parent, title, "bookings.ics", FILTER)
@@ -77,7 +77,7 @@ def export_bookings(
 
 
 class ImportDialog(QDialog):
-    """Previews an import and books the new events. Emits `imported` with the bookings made."""
+    """Dialog that previews an import and books the new events. Emits `imported` with the new bookings."""
 
     imported = Signal(tuple)
 
@@ -109,7 +109,7 @@ class ImportDialog(QDialog):
         self.preview()
 
     def preview(self) -> None:
-        """Reads the file and asks the store how it would treat each event. Writes nothing."""
+        """Reads the file and asks the store for the effect of each event, without a change of the calendar."""
         seen, now, path = self.model.seen, self.model.now, self.path
         try:
             text = self.gpus.text().strip()
@@ -133,7 +133,7 @@ class ImportDialog(QDialog):
         self.model.ask(look, self._show, self._failed, self)
 
     def accept(self) -> None:
-        """Books the new events and reports those that meanwhile cannot be booked."""
+        """Books the new events and reports the events that can no longer be booked."""
         drafts = [one.draft for one in self.previewed if one.verdict == "new"]
         self.ok.setEnabled(False)
 

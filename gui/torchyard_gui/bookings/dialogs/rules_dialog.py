@@ -1,4 +1,4 @@
-"""The dialog with the team's rules, which only admins can change."""
+"""Dialog with the rules of the team. Only admins can change the rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = 176
 
 
 class RulesDialog(QDialog):
-    """Has a field for each one of `team_rules.FORM`; closes after the store has saved the rules."""
+    """Dialog with a field for each entry of `team_rules.FORM`. It closes once the store has saved the rules."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)

@@ -1,4 +1,4 @@
-"""Report of past use: GPU-hours booked, used and idle, by user, host or week, as bars, a table and CSV."""
+"""Usage report: GPU-hours booked, used and idle, by user, host or week, as bars, a table and CSV."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIGURES = 150
 
 
 class UsageDialog(QDialog):
-    """Queries the store for each choice."""
+    """Dialog with the usage report. It queries the store again when the user changes the grouping or the period."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -65,7 +65,7 @@ class UsageDialog(QDialog):
         self.ask()
 
     def ask(self) -> None:
-        """Loads the report for the current choice."""
+        """Loads the report for the selected grouping and period."""
         until = self.model.now
         since = until - timedelta(days=int(self.days.value))
         by = cast("By", self.by.value)
@@ -74,7 +74,7 @@ class UsageDialog(QDialog):
         self.model.ask(lambda store: store.usage(since, until, by, zone), self._show, self._failed, self)
 
     def save_csv(self, path: Path | None = None) -> None:
-        """Saves the table; without `path`, asks for one."""
+        """Saves the table as CSV. Without `path`, a file dialog asks for the file."""
         if path is None:
             name = f"gpu-hours-by-{self.by.value}.csv"
             chosen, _ = QFileDialog.getSaveFileName(self, self.save.text(), name, "CSV (*.csv)")
@@ -104,7 +104,7 @@ class UsageDialog(QDialog):
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)
-            assert head is not None  # Its label was just set.
+            assert head is not None  # The label of the table was set immediately before.
             head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.table.setRowCount(len(rows))
         for number, row in enumerate(rows):
@@ -129,8 +129,11 @@ class UsageDialog(QDialog):
 
 
 class UsageBars(QWidget):
-    """One bar per row: booked hours outlined, used hours filled, idle hours hatched; behind it, hours used without a
-    booking outlined in amber."""
+    """Chart with one bar per row.
+
+    The outline of a bar is the booked hours, its filled part the used hours, its hatched part the idle hours. An amber
+    outline behind the bar shows the hours used without a booking.
+    """
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -181,7 +184,7 @@ class UsageBars(QWidget):
 
 
 def _row_text(row: UsageRow) -> str:
-    """Returns the text beside a bar: hours booked, idle, and used without a booking."""
+    """Returns the text beside a bar: the hours booked, idle, and used without a booking."""
     booked = labels.translate("Bookings", "{booked} h, {idle} h idle")
     parts = [booked.format(booked=f"{row.booked_h:,.0f}", idle=f"{row.idle_h:,.0f}")] if row.booked_h else []
     if row.unbooked_h >= 0.5:

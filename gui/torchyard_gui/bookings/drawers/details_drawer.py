@@ -1,4 +1,4 @@
-"""The drawer of the selected booking."""
+"""Drawer with the details of the selected booking."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_gui.widgets.layouts import fill
 
 
 class DetailsDrawer(Drawer):
-    """Shows a booking's details; its buttons are the page's actions."""
+    """Shows the details of a booking. The buttons trigger the actions of the page."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__("", parent)
@@ -50,10 +50,16 @@ class DetailsDrawer(Drawer):
         can_change: bool,
         run_id: str = "",
     ) -> None:
-        """Shows a booking; `can_change` shows the buttons, `run_id` is the run that uses the booking, if known."""
+        """Shows a booking.
+
+        Args:
+            can_change: Whether the buttons that change the booking are visible.
+            run_id: ID of the run that uses the booking, if known.
+        """
         if booking.id != self._shown:
             self._shown = booking.id
-            self.history.setVisible(False)  # Hide the previous booking's history until this one's arrives.
+            # The history of the previous booking is hidden until that of the new one arrives.
+            self.history.setVisible(False)
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)
         self.when.setText(labels.time_span(booking.start, booking.until, zone, now))
@@ -84,7 +90,7 @@ class DetailsDrawer(Drawer):
         self.buttons[-1].setText(release)
 
     def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Shows the changes, each with a headline and its details, the latest first."""
+        """Shows the changes of the booking, each with a headline and details, the latest first."""
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
         self.history.setText("\n".join([labels.translate("Bookings", "History"), *parts]))
         self.history.setVisible(bool(parts))

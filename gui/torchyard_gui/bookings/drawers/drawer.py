@@ -16,7 +16,7 @@ from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 
 class Drawer(QFrame):
-    """A drawer with its content in `body`. Emits `closed` on its cross or Esc."""
+    """Drawer whose content is the layout `body`. The close button and Esc emit `closed`."""
 
     closed = Signal()
 
@@ -41,7 +41,7 @@ class Drawer(QFrame):
 
 
 class DrawerLayout(QWidget):
-    """Container of the calendar's views and drawers; in a narrow window the open drawer covers the view."""
+    """Container of the views of the calendar and the drawers. In a narrow window, an open drawer covers the view."""
 
     resized = Signal()
 
@@ -50,7 +50,7 @@ class DrawerLayout(QWidget):
         self._views: tuple[QWidget, ...] = ()
 
     def hold(self, views: Iterable[QWidget], drawers: Iterable[QWidget]) -> None:
-        """Sets views and drawers; all begin hidden."""
+        """Sets the views and drawers. All of them are hidden at first."""
         self._views = tuple(views)
         for widget in (*self._views, *drawers):
             widget.setParent(self)

@@ -1,4 +1,4 @@
-"""The drawers beside the calendar, one open at a time: details, find a slot, waitlist."""
+"""Controller of the drawers beside the calendar (details, find a slot, waitlist); at most one drawer is open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchyard_gui.bridge.jobs import Job
 
 
 class DrawerController(QObject):
-    """Opens and fills the drawers. Found slots are also shown in the calendar while their drawer is open."""
+    """Opens and fills the drawers. While the drawer to find a slot is open, the calendar shows the found slots."""
 
     changed = Signal()
     """Another drawer is open, or none: the page must lay them out again."""
@@ -54,7 +54,7 @@ class DrawerController(QObject):
 
     @property
     def finds(self) -> bool:
-        """Whether the drawer to find a slot is open."""
+        """Returns whether the drawer to find a slot is open."""
         return self.current is self.finder
 
     def find_slot(self) -> None:
@@ -97,7 +97,7 @@ class DrawerController(QObject):
             self.close(focus=False)
 
     def show_booking(self, booking: Booking, note: str, can_change: bool, run_id: str) -> None:
-        """Fills the details; loads the booking's history if it is not the one loaded last."""
+        """Fills the drawer with the details. The history of the booking is loaded unless it is already shown."""
         seen = self.model.seen
         self.details.show_booking(booking, seen.slots, seen.person, seen.zone, self.model.now, note, can_change, run_id)
         if seen.is_live and booking != self._history_of:
@@ -110,7 +110,7 @@ class DrawerController(QObject):
             )
 
     def update_results(self, *, searching: bool) -> None:
-        """Updates the drawers after a change of the calendar; repeats the search if `searching`."""
+        """Updates the drawers after a change of the calendar. If `searching`, the search for slots is repeated."""
         seen = self.model.seen
         self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)
         if searching and self.finds and not self.finder.isHidden():
@@ -138,7 +138,7 @@ class DrawerController(QObject):
             self.finder.show_problem_text(labels.error_text(error))
 
         if self._searching is not None:
-            self._searching.cancel()  # Results may arrive in any order; only the last request counts.
+            self._searching.cancel()  # Results may arrive in any order; only the result of the latest request is shown.
         zone = self.model.seen.zone
         self._searching = self.model.ask(lambda store: store.find(wish, 5, zone), found, failed, self)
 

@@ -1,4 +1,4 @@
-"""The drawer to find a slot: a form, and the first five matches. Enter books the first."""
+"""Drawer to find a slot: a form, and the first five matches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ NAMES = 112
 
 
 class FindSlotDrawer(Drawer):
-    """Emits `wished` on each change of the form, answered by `show_fits`; `book_wanted` carries the number of a fit."""
+    """Form and list of matches. Enter books the first match.
+
+    Each change of the form emits `wished`, which the receiver answers by `show_fits`. `book_wanted` carries the number
+    of the match to book.
+    """
 
     wished = Signal(object)
     book_wanted = Signal(int)
@@ -99,7 +103,7 @@ class FindSlotDrawer(Drawer):
             self.model.blockSignals(False)
 
     def wish(self) -> Wish | None:
-        """Returns the request, or None after showing what is wrong beside the field."""
+        """Returns the request, or None after it has shown the problem beside the field."""
         length: timedelta | None = None
         earliest: datetime | None = None
         self.length_row.set_problem("")
@@ -134,7 +138,7 @@ class FindSlotDrawer(Drawer):
             self.wished.emit(wish)
 
     def show_fits(self, fits: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str) -> None:
-        """Shows the matches, and how many GPUs are free now at most."""
+        """Shows the matches, and the largest number of GPUs that are free now on one host."""
         self._drop_cards()
         for number, fit in enumerate(fits):
             card = FitCard(number, fit, slots, self.zone, now)
@@ -151,11 +155,11 @@ class FindSlotDrawer(Drawer):
     def show_problem_text(self, text: str) -> None:
         self._drop_cards()
         self.summary.setText(text)
-        self.wait.setVisible(False)  # The request can never be met.
+        self.wait.setVisible(False)  # No calendar can ever satisfy this request.
         self._announce()
 
     def _announce(self) -> None:
-        """Announces the result to screen readers if it changed."""
+        """Announces the result to screen readers if the result has changed."""
         text = self.summary.text()
         if self.cards:
             text = self.tr("{count} found. The first: {fit}. Enter books it.").format(
@@ -189,7 +193,7 @@ class FindSlotDrawer(Drawer):
 
 
 class FitCard(Card):
-    """One match, numbered as in the calendar. The first has a button; Enter books the focused one."""
+    """One match with its number in the calendar. Only the first match has a button; Enter books the focused match."""
 
     book_wanted = Signal(int)
     pointed = Signal(int)
@@ -237,7 +241,7 @@ class FitCard(Card):
 
 
 class _Number(QWidget):
-    """A fit's number in a disc, as in the calendar."""
+    """Number of a match in a disc, drawn as in the calendar."""
 
     def __init__(self, number: int):
         super().__init__()

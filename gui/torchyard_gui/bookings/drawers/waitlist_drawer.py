@@ -1,4 +1,4 @@
-"""The drawer of the waitlist: entries in order, with a button to leave."""
+"""Drawer of the waitlist: entries in order, with a button to leave the waitlist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from torchyard_gui.widgets.layouts import fill
 
 
 class WaitlistDrawer(Drawer):
-    """Emits `leave_wanted` with an entry's ID, and `join_wanted` to open the form to find a slot."""
+    """Shows the waitlist.
+
+    `leave_wanted` is emitted with the ID of an entry, `join_wanted` to open the form to find a slot.
+    """
 
     leave_wanted = Signal(str)
     join_wanted = Signal()

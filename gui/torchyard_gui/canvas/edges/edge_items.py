@@ -1,4 +1,4 @@
-"""Graphics items of edges: hops with arrows and ports, and trunks with branches."""
+"""Graphics items of edges: hops with arrows and ports, and trunks with their branches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
 
 
 class EdgeItem(QGraphicsPathItem):
-    """One hop. Derived from a path item so that Qt computes the bounds in C++, once per frame."""
+    """Item of one hop. It is derived from a path item so that Qt computes its bounds in C++, once per frame."""
 
     def __init__(self, hop: Hop):
         super().__init__()
@@ -48,7 +48,12 @@ class EdgeItem(QGraphicsPathItem):
             self.update()
 
     def set_look(self, chosen: bool, pale: bool) -> None:
-        """Sets the look. `chosen`: a replica at one end is selected. `pale`: the state of one end is unknown."""
+        """Sets the appearance.
+
+        Args:
+            chosen: Whether a replica at one end is selected.
+            pale: Whether the state of one end is unknown.
+        """
         if (chosen, pale) != (self._chosen, self._pale):
             self._chosen, self._pale = chosen, pale
             self.setZValue(CHOSEN_ON_TOP if chosen else 0.0)
@@ -90,7 +95,7 @@ def rounded(points: Sequence[Point]) -> QPainterPath:
 
 
 def _towards(start: Point, end: Point, length: float) -> QPointF:
-    """Returns the point `length` from `start`, at most half way to `end`."""
+    """Returns the point at the distance `length` from `start`, but at most half way to `end`."""
     across, down = end[0] - start[0], end[1] - start[1]
     distance = max((across**2 + down**2) ** 0.5, 1e-9)
     part = min(length / distance, 0.5)
@@ -98,7 +103,7 @@ def _towards(start: Point, end: Point, length: float) -> QPointF:
 
 
 def arrows(hop: Hop) -> list[QPolygonF]:
-    """Returns one arrowhead, or two smaller ones back to back for a hop with both directions."""
+    """Returns the arrowhead of a hop, or two smaller ones back to back if the hop has both directions."""
     place, way = arrow_at(hop.points)
     if not hop.both_ways:
         return [_arrow(place, way, 0.0, 1.0)]
@@ -106,7 +111,7 @@ def arrows(hop: Hop) -> list[QPolygonF]:
 
 
 def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
-    """Returns an arrowhead centred `ahead` of a place."""
+    """Returns an arrowhead centred at the distance `ahead` from `place`, in the direction `way`."""
     (across, down), size = way, ARROW * scale
     x, y = place[0] + across * ahead, place[1] + down * ahead
     side = size * 0.75
@@ -126,7 +131,7 @@ THICK = 1.5
 
 
 class TrunkItem(QGraphicsPathItem):
-    """A trunk with its branches; a path item for its bounds, like EdgeItem."""
+    """Item of a trunk with its branches. Like EdgeItem, it is derived from a path item."""
 
     def __init__(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool):
         super().__init__()
@@ -150,7 +155,12 @@ class TrunkItem(QGraphicsPathItem):
         self.update()
 
     def set_look(self, chosen: Collection[str], pale: Collection[str]) -> None:
-        """Sets the look. `chosen`: hosts with a selected replica. `pale`: hosts in an unknown state."""
+        """Sets the appearance.
+
+        Args:
+            chosen: Hosts with a selected replica.
+            pale: Hosts whose state is unknown.
+        """
         if (frozenset(chosen), frozenset(pale)) != (self._chosen, self._pale):
             self._chosen, self._pale = frozenset(chosen), frozenset(pale)
             self.update()
@@ -160,7 +170,7 @@ class TrunkItem(QGraphicsPathItem):
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(self._pen("edge"))
         painter.drawPath(self._stems())
-        # Chosen branches are painted last, above the others.
+        # Chosen branches are painted last, so that they lie above the others.
         branches = sorted(self.trunk.branches, key=lambda branch: branch.host in self._chosen)
         for branch in branches:
             painter.setOpacity(PALE if branch.host in self._pale else 1.0)
@@ -200,7 +210,7 @@ PILL_PAD = 7.0
 
 
 def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
-    """Paints an edge's end, opaque because it covers the line."""
+    """Paints the port at the end of an edge. It is opaque, because it covers the line."""
     middle = QPointF(*at)
     painter.setPen(QPen(color, 2))
     painter.setBrush(color if does == "serves" else theme().brush("s2"))

@@ -1,4 +1,4 @@
-"""The layer of edges between racks: an item per hop, or a trunk."""
+"""The layer of edges between racks, with one item per hop and one for the trunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.canvas.racks.layout import Grid
 
 
 class EdgeLayer:
-    """`lay` routes the edges between racks; `show_looks` highlights the hosts of interest."""
+    """Routes the edges between racks (`lay`) and highlights those of selected or unknown hosts (`show_looks`)."""
 
     def __init__(self, layer: QGraphicsItem):
         self._layer = layer
@@ -28,7 +28,7 @@ class EdgeLayer:
         return [*self._edges, *([self._trunk] if self._trunk is not None else [])]
 
     def lay(self, grid: Grid, wiring: HostTraffic) -> None:
-        """Routes edges and trunk for a grid; existing items are reused."""
+        """Routes the edges and the trunk for a grid of racks. Existing items are reused."""
         if (grid, wiring) != self._laid[:2]:
             self._laid = grid, wiring, lay(grid, wiring)
         lines = self._laid[2]
@@ -45,7 +45,12 @@ class EdgeLayer:
         self._lay_trunk(wiring, lines)
 
     def show_looks(self, chosen: Collection[str], unknown: Collection[str]) -> None:
-        """Sets the looks. `chosen`: hosts with a selected replica. `unknown`: hosts in an unknown state."""
+        """Sets the appearance of all edges.
+
+        Args:
+            chosen: Hosts with a selected replica.
+            unknown: Hosts whose state is unknown.
+        """
         for edge in self._edges:
             ends = (edge.hop.source, edge.hop.target)
             edge.set_look(any(end in chosen for end in ends), any(end in unknown for end in ends))
@@ -74,6 +79,6 @@ class EdgeLayer:
 
 
 def _labelled(hops: Sequence[Hop]) -> Hop | None:
-    """Returns the hop with most room for a pill: horizontal and between neighbours."""
+    """Returns the hop that has the most room for a label: a horizontal hop between neighbours."""
     exchanging = [hop for hop in hops if not hop.look.thin]
     return max(exchanging, key=lambda hop: abs(arrow_at(hop.points)[1][0]), default=None)

@@ -1,10 +1,10 @@
 """Routing through the gutters between racks: a lattice of tracks and the cheapest path along it. Pure geometry.
 
-Edges run on tracks, which lie in every gutter and at the ports of every row and column. A path costs its length;
-corners, ports off the middle, and above all meeting another path cost extra, so that edges cross or share a track only
-if necessary.
+Every gutter contains tracks, and so do the ports of every row and column. The cost of a path is its length. Corners,
+ports off the middle of a side, and above all nodes of an earlier path add to the cost, so that edges cross or share a
+track only where necessary.
 
-Source: A* (Hart, Nilsson and Raphael 1968) over places and directions, since corners have a cost.
+Source: A* (Hart, Nilsson and Raphael 1968) over pairs of node and direction, because corners have a cost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RIGHT, LEFT, DOWN, UP = (1, 0), (-1, 0), (0, 1), (0, -1)
 
 @dataclass(frozen=True)
 class Port:
-    """A place on a rack's border and its outward direction."""
+    """A point on the border of a rack where an edge can start, with its outward direction."""
 
     at: Point
     away: tuple[int, int]
@@ -45,7 +45,7 @@ class Port:
 
 
 class Gutters:
-    """The tracks of a grid of racks, with the paths laid so far."""
+    """The tracks of a grid of racks, and the paths that were laid on them."""
 
     def __init__(self, grid: Grid):
         self._grid = grid
@@ -66,10 +66,11 @@ class Gutters:
         self._taken: set[Node] = set()
         self._ports: dict[str, list[Port]] = {}
 
-    # Paths
-
     def lay_straight(self, one: Cell, other: Cell) -> tuple[Point, ...] | None:
-        """Lays the straight path between adjacent racks; returns None for others."""
+        """Lays the straight path between adjacent racks.
+
+        Returns None if the racks are not adjacent or the ports are used.
+        """
         start, end = self._facing(one, other)
         if start is None or end is None or self._is_used(one, start) or self._is_used(other, end):
             return None
@@ -77,13 +78,13 @@ class Gutters:
         return (start.at, end.at)
 
     def lay(self, one: Cell, other: Cell) -> tuple[Point, ...]:
-        """Lays the cheapest path between two racks."""
+        """Lays the cheapest path between two racks and returns it."""
         points, start, end = self._search(one, other)
         self._lay(points, one, start, other, end)
         return points
 
     def take(self, points: Sequence[Point]) -> None:
-        """Marks a path as used; later paths avoid it where possible."""
+        """Marks a path as used. Later paths avoid it where possible."""
         for (x1, y1), (x2, y2) in pairwise(points):
             across = range(bisect_left(self._xs, min(x1, x2)), bisect_right(self._xs, max(x1, x2)))
             down = range(bisect_left(self._ys, min(y1, y2)), bisect_right(self._ys, max(y1, y2)))
@@ -119,8 +120,6 @@ class Gutters:
         self._ports.setdefault(one.key, []).append(start)
         self._ports.setdefault(other.key, []).append(end)
         self.take(points)
-
-    # Search
 
     def _search(self, one: Cell, other: Cell) -> tuple[tuple[Point, ...], Port, Port]:
         starts = dict(self._doors(one))
@@ -166,12 +165,17 @@ class Gutters:
         return _corners(places), start, end
 
     def _distance(self, node: Node, cell: Cell) -> float:
-        """Lower bound of the path length to a rack, as A* requires."""
+        """Returns a lower bound of the length of a path from a node to a rack, as required by A*."""
         x, y, box = self._xs[node[0]], self._ys[node[1]], cell.box
         return max(box.x - x, 0.0, x - box.right) + max(box.y - y, 0.0, y - box.bottom)
 
     def _doors(self, cell: Cell) -> Iterator[tuple[tuple[Node, tuple[int, int]], tuple[float, Port]]]:
-        """Returns the free ports of a rack as (next node, cost, port)."""
+        """Yields each free port of a rack.
+
+        Yields:
+            The first node outside the rack with the outward direction, and the cost of the way to that node with the
+                port.
+        """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):
             if port in used:
@@ -215,7 +219,7 @@ class Gutters:
 
 
 def _corners(places: list[Point]) -> tuple[Point, ...]:
-    """Removes points on straight stretches."""
+    """Returns the path without points in the middle of straight lines."""
     kept = places[:1]
     for before, place, after in zip(places, places[1:], places[2:], strict=False):
         straight = (before[0] == place[0] == after[0]) or (before[1] == place[1] == after[1])

@@ -1,4 +1,4 @@
-"""Routes of edges between hosts, through the gutters and never over a rack. Pure geometry."""
+"""Routes of edges between hosts, which run through the gutters and never over a rack. Pure geometry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 @dataclass(frozen=True)
 class HopLook:
-    """How a hop is drawn."""
+    """Appearance of a hop."""
 
     dashed: bool = False
     """Asynchronous."""
@@ -26,7 +26,7 @@ class HopLook:
 
 @dataclass(frozen=True)
 class Hop:
-    """An edge between the borders of two racks, as its corners."""
+    """Edge between the borders of two racks, given by its corners."""
 
     source: str
     target: str
@@ -39,9 +39,9 @@ class Hop:
 def loop(
     grid: Grid, members: Collection[str], gutters: Gutters | None = None, look: HopLook | None = None
 ) -> tuple[Hop, ...]:
-    """Routes the ring of an all-reduce once through all members, adjacent racks next to each other.
+    """Routes the ring of an all-reduce once through all members, with adjacent racks as neighbours where possible.
 
-    The actual order is up to the collective library; the ring shows that all members take part.
+    The collective library chooses the actual order; the ring only shows that all members take part.
     """
     ring = ring_order(grid, members)
     if len(ring) < 2:
@@ -55,13 +55,13 @@ def loop(
 
 
 def between(grid: Grid, pairs: Collection[tuple[str, str]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
-    """Routes a hop for each pair of hosts on the grid."""
+    """Routes a hop for each pair of hosts. Both hosts must be on the grid."""
     cells = {cell.key: cell for cell in grid.cells}
     return _hops([(cells[one], cells[other]) for one, other in pairs], gutters, look)
 
 
 def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
-    # Straight ones first, so that the others avoid them.
+    # Straight hops are laid first, so that the others avoid them.
     straight = {pair: gutters.lay_straight(*pair) for pair in pairs}
     return tuple(
         Hop(one.key, other.key, straight[one, other] or gutters.lay(one, other), look=look) for one, other in pairs
@@ -70,7 +70,7 @@ def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -
 
 @dataclass(frozen=True)
 class Branch:
-    """The path from a host's port to the trunk."""
+    """The path from the port of a host to the trunk."""
 
     host: str
     does: str
@@ -80,7 +80,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Trunk:
-    """A line shared by many hosts: stems in the gutters, a bus that joins them, and a branch per host."""
+    """Line shared by many hosts: stems in the gutters, a bus that joins the stems, and a branch per host."""
 
     branches: tuple[Branch, ...]
     stems: tuple[tuple[Point, Point], ...]
@@ -91,14 +91,14 @@ class Trunk:
 
 
 def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) -> Trunk:
-    """Routes a trunk; each two columns share a gutter. Marks its tracks as used in `gutters`."""
+    """Routes a trunk and marks its tracks as used in `gutters`. Each pair of columns shares a gutter."""
     cells = {cell.key: cell for cell in grid.cells}
     stem_of = {host: _stem(grid, cells[host]) for host, _ in members}
     heights = {host: grid.port_height(cells[host].row) for host, _ in members}
     xs = sorted(set(stem_of.values()))
     rows = sorted({cells[host].row for host, _ in members})
     is_flat = len(rows) == 1
-    # The gap between rows nearest to the middle.
+    # The bus lies in the gap between rows that is nearest to the middle.
     bus = grid.row_bottom(rows[(len(rows) - 1) // 2]) + M.gap_down / 2
     stems: list[tuple[Point, Point]] = []
     for x in xs:
@@ -130,7 +130,7 @@ BEND = 2.0 * M.edge_corner
 
 
 def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
-    """Shortens a stem where a branch bends into it; a bus ends on stems and stays whole."""
+    """Returns a stem shortened at both ends, where branches bend into it. A bus is returned unchanged."""
     (x1, y1), (x2, y2) = ends
     if x1 != x2 or y2 - y1 < 2 * M.edge_corner:
         return ends
@@ -138,7 +138,10 @@ def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
 
 
 def _stem(grid: Grid, cell: Cell) -> float:
-    """Returns the gutter of a rack; each two columns share one, and a last single column uses the one before."""
+    """Returns the position of the gutter that the branch of a rack leads to.
+
+    Each pair of columns shares a gutter. A single last column uses the gutter before it.
+    """
     last = max(other.column for other in grid.cells)
     left = cell.column - cell.column % 2
     if left == last and left > 0:
@@ -147,7 +150,7 @@ def _stem(grid: Grid, cell: Cell) -> float:
 
 
 def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
-    """Orders members so that most neighbours are adjacent and the end is beside the beginning."""
+    """Returns the members as a ring in which most neighbours are adjacent, including the last and the first."""
     cells = [cell for cell in grid.cells if cell.key in members]
     columns = {cell.column for cell in cells}
     rows = sorted({cell.row for cell in cells})
@@ -159,7 +162,7 @@ def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
 
 
 def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: int) -> tuple[Cell, ...]:
-    # Along the first row, then columns from the last, alternately down and up.
+    # The ring runs along the first row and returns column by column from the last, alternately down and up.
     order = [cell for cell in cells if cell.row == first_row]
     for turn, column in enumerate(reversed(columns)):
         below = [cell for cell in cells if cell.column == column and cell.row != first_row]
@@ -168,7 +171,7 @@ def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: 
 
 
 def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int) -> tuple[Cell, ...]:
-    # Traverses the rows in alternating directions; the first column is reserved for the return path.
+    # The ring runs through the rows in alternating directions; the first column is reserved for the return path.
     order: list[Cell] = []
     for turn, row in enumerate(rows):
         along = [cell for cell in cells if cell.row == row and (cell.column != first_column or turn == 0)]
@@ -178,7 +181,7 @@ def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int
 
 
 def arrow_at(points: Sequence[Point]) -> tuple[Point, Point]:
-    """Returns position and direction of a hop's arrow: the middle of the longest stretch."""
+    """Returns the position and direction of a hop's arrow, which is in the middle of the longest straight line."""
     stretches = list(pairwise(points))
     (x1, y1), (x2, y2) = max(stretches, key=lambda ends: hypot(ends[1][0] - ends[0][0], ends[1][1] - ends[0][1]))
     length = max(abs(x2 - x1) + abs(y2 - y1), 1e-9)

@@ -1,6 +1,6 @@
-"""A strategy's traffic between hosts: loops, trunks, pairs and checkpoints. Pure.
+"""Traffic of a strategy between hosts: loops, trunks, pairs and checkpoints. Pure functions.
 
-Edges connect hosts; traffic between replicas of one host has no edge.
+Edges connect hosts; traffic between replicas of the same host has no edge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECKPOINTS = HopLook(dashed=True, thin=True, ports=("", ""))
 
 @dataclass(frozen=True)
 class HostTraffic:
-    """Input of the routing. Equal traffic on equal grids has equal routes."""
+    """Traffic between hosts, the input of the routing. Equal traffic on equal grids has equal routes."""
 
     ring: frozenset[str] = frozenset()
     trunk: tuple[tuple[str, Port], ...] = ()
@@ -45,14 +45,18 @@ class HostTraffic:
 
 @dataclass(frozen=True)
 class Lines:
-    """The routes to draw."""
+    """The routes of all edges, as drawn."""
 
     hops: tuple[Hop, ...] = ()
     trunk: Trunk | None = None
 
 
 def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) -> HostTraffic:
-    """Maps the traffic between replicas to hosts. `host_of` has the placed replicas."""
+    """Maps the traffic between replicas to traffic between hosts.
+
+    Args:
+        host_of: Host of each placed replica.
+    """
 
     def hosts(names: Iterable[str]) -> frozenset[str]:
         return frozenset(host_of[name] for name in names if name in host_of)
@@ -64,7 +68,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
     count = sum(bundle.count for bundle in serve)
     return HostTraffic(
         ring=hosts(name for bundle in traffic.of(Pattern.RING) for name in bundle.sources),
-        # A single host on a trunk only exchanges with itself.
+        # A single host needs no trunk, because it exchanges only with itself.
         trunk=tuple((host, _port(host, sources, targets, traffic)) for host in sorted(trunk) if len(trunk) > 1),
         neighbours=_pairs(traffic, Pattern.NEIGHBOURS, host_of),
         checkpoints=_pairs(traffic, Pattern.CHECKPOINTS, host_of),
@@ -75,7 +79,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
 
 
 def lay(grid: Grid, wiring: HostTraffic) -> Lines:
-    """Routes the traffic on a grid; checkpoints last, so that they avoid the exchange."""
+    """Routes the traffic on a grid. Checkpoints are routed last, so that they avoid the exchange."""
     gutters = Gutters(grid)
     hops: list[Hop] = list(loop(grid, wiring.ring, gutters, RING))
     if wiring.neighbours:
@@ -107,7 +111,7 @@ def _pairs(traffic: Traffic, pattern: Pattern, host_of: Mapping[str, str]) -> tu
 
 
 def _label(strategy: Strategy) -> tuple[str, ...]:
-    """How often it exchanges, where that is not once a step."""
+    """Returns the label of the edges, such as how often the replicas exchange if that is not once per step."""
     return tuple(
         translate("Canvas", template).format(steps=getattr(strategy, key))
         for template, key in spec_of(strategy.kind).edge_labels

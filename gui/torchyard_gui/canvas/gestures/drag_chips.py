@@ -1,4 +1,4 @@
-"""Dragging chips to a slot or host, which pins them, or off the racks, which unpins them."""
+"""Drag of chips: a drop on a slot or host pins the replicas, a drop beside all racks unpins them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
 
 
 class DragChips(Gesture):
-    """Begins with a press on a chip; drags it beyond the drag distance."""
+    """Gesture that begins with a press on a chip and drags the chip beyond the drag distance."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -57,7 +57,7 @@ class DragChips(Gesture):
 
     @property
     def caption(self) -> str:
-        """The text beside the cursor."""
+        """The text of the preview at the pointer, or ""."""
         return self._ghost.caption if self._ghost is not None else ""
 
     def move(self, position: QPoint) -> None:
@@ -77,7 +77,7 @@ class DragChips(Gesture):
         self.move(position)
         if self._ghost is None:
             if len(self._names) > 1 and not QApplication.keyboardModifiers():
-                # A click on one of several selected chips selects only that one.
+                # A click without Ctrl or Shift reduces a selection to the clicked chip.
                 self._scene.set_selection([self._pressed])
             return
         target, reason = self._target, self._reason
@@ -91,7 +91,7 @@ class DragChips(Gesture):
             self._put_down()
 
     def _lift(self) -> DragPreview:
-        # The pressed chip is on top of the stack.
+        # The preview shows the pressed chip on top of the stack.
         order = [self._pressed, *(name for name in self._names if name != self._pressed)]
         chips = [chip for name in order if (chip := self._scene.chip(name)) is not None]
         ghost = DragPreview(self._scene, chips, GRIP, self._view.devicePixelRatioF())
@@ -100,7 +100,7 @@ class DragChips(Gesture):
         return ghost
 
     def _aim(self, target: str) -> None:
-        # Computed once per target, not once per pixel.
+        # The refusal is computed once per target, because computing it for every pixel is too slow.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
@@ -109,7 +109,7 @@ class DragChips(Gesture):
         self._scene.set_target(target, not self._reason)
 
     def _changes(self, target: str) -> bool:
-        """Whether a drop on the target would change anything."""
+        """Returns whether a drop on the target would have an effect."""
         chips = [chip for name in self._names if (chip := self._scene.chip(name)) is not None]
         if not target:
             return any(chip.pinned for chip in chips)

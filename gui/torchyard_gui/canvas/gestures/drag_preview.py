@@ -1,4 +1,4 @@
-"""The preview at the cursor during a drag: a stack of chips with the target, or the refusal, below.
+"""Preview at the pointer during a drag: a stack of chips, and below it the target or the reason of a refusal.
 
 Both parts are pixmap items, repainted only when their content changes, so that moving them needs almost no Python.
 """
@@ -34,13 +34,13 @@ AWAY = (14.0, 18.0)
 
 
 class DragPreview:
-    """On the scene until `remove`, with the same size at any zoom."""
+    """Preview that is on the scene until `remove`. Its size is the same at any zoom."""
 
     def __init__(self, scene: QGraphicsScene, chips: Sequence[ChipContent], grip: QPoint, ratio: float = 1.0):
         """Adds the preview to the scene.
 
         Args:
-            grip: Position of the cursor in the first chip. Without chips, only the caption is shown.
+            grip: Position of the pointer in the first chip. Without chips, only the caption is shown.
         """
         self.caption = ""
         self.is_refused = False
@@ -71,7 +71,13 @@ class DragPreview:
         self._scene.removeItem(self.item)
 
     def move(self, point: QPointF, position: QPoint, room: tuple[int, int]) -> None:
-        """Moves to a point of the scene, `position` in a view of size `room`, and keeps the caption inside the view."""
+        """Moves the preview and keeps the caption inside the view.
+
+        Args:
+            point: Position of the pointer in the scene.
+            position: Position of the pointer in the view.
+            room: Width and height of the view.
+        """
         self.item.setPos(point)
         left, top = self._place
         width, height = self._size
@@ -84,7 +90,7 @@ class DragPreview:
             self._words.setPos(left, top)
 
     def say(self, caption: str, refused: bool) -> None:
-        """Sets the caption; refusals have the colour of failures."""
+        """Sets the caption. A refusal has the colour of failures."""
         if (caption, refused) == (self.caption, self.is_refused):
             return
         self.caption, self.is_refused = caption, refused

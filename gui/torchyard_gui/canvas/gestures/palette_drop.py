@@ -1,4 +1,4 @@
-"""Drags from the palette over the canvas: roles and machine types, and the MIME types."""
+"""Gestures that drag roles and machine types from the palette to the canvas, and their MIME types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.widgets.gesture import Gesture
 
 
 class DropRole(Gesture):
-    """Adds a role to the rack below the cursor, or lets the planner place it."""
+    """Drag of a role. A drop adds a replica to the rack below the pointer, or elsewhere lets the planner place it."""
 
     def __init__(
         self,
@@ -70,9 +70,12 @@ MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
 
 
 class DropMachine(Gesture):
-    """Applies a machine type to the pool of the replica below the cursor, or to the pools of a host's replicas.
+    """Drag of a machine type.
 
-    On one of several selected replicas, or beside all, it applies to the selection.
+    A drop applies it to the pool of the replica, or of all replicas of the host, at the pointer.
+
+    If that replica is one of several selected ones, or if there is no rack at the pointer, the type is applied to the
+    pools of the selected replicas.
     """
 
     def __init__(
@@ -143,5 +146,5 @@ MACHINE_MIME = "application/x-torchyard-machine"
 
 
 def dragged_text(data: QMimeData, kind: str) -> str:
-    """Returns the text of a MIME type in a drag, else ""."""
+    """Returns the text that a drag carries under a MIME type, or ""."""
     return bytes(data.data(kind).data()).decode("utf-8", "replace") if data.hasFormat(kind) else ""

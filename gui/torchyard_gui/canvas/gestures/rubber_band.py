@@ -1,4 +1,4 @@
-"""Rubber-band selection; Ctrl or Shift adds to the selection."""
+"""Rubber-band selection. With Ctrl or Shift it adds to the selection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Snapshot of racks and edges during a drag.
 
-Without it, Qt would blend the cached pixmap of each rack and edge in every frame.
+Without the snapshot, Qt would blend the cached pixmap of each rack and edge in every frame.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ CALM = 3
 
 
 class SnapshotCache(QObject):
-    """In use from its creation until `end`. A change discards the snapshot, which is taken again later."""
+    """Cache that is in use from its creation until `end`. A change discards the snapshot; a new one is taken later."""
 
     def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):
-        """Starts without a snapshot. `carried` items and the drop highlight are not part of it."""
+        """Creates the cache without a snapshot.
+
+        The items `carried` and the drop highlight are not part of snapshots.
+        """
         super().__init__()
         self._view = view
         self._scene = scene
@@ -31,13 +34,13 @@ class SnapshotCache(QObject):
         scene.touched.connect(self.drop)
 
     def moved(self) -> None:
-        """Handles a move; takes the snapshot after enough moves without a change."""
+        """Counts a mouse move. After enough moves without a change, a snapshot is taken."""
         self._calm += 1
         if self._calm > CALM:
             self._take()
 
     def drop(self) -> None:
-        """Discards the snapshot after a change."""
+        """Discards the snapshot, because the scene has changed."""
         self._calm = 0
         if self.is_taken:
             self.is_taken = False
@@ -55,11 +58,11 @@ class SnapshotCache(QObject):
         seen = [item for item in self._above if item.isVisible()]
         for item in seen:
             item.setVisible(False)
-        # Excludes the viewport's child widgets, such as the zoom buttons.
+        # These flags exclude the child widgets of the viewport, such as the zoom buttons.
         viewport.render(picture, QPoint(), QRegion(), QWidget.RenderFlag.DrawWindowBackground)
         for item in seen:
             item.setVisible(True)
         self.is_taken = True
-        # Opacity instead of hiding, because Qt would discard the cached pixmaps of hidden items.
+        # Items are made transparent instead of hidden, because Qt discards the cached pixmaps of hidden items.
         self._scene.ground.setOpacity(0)
         self._view.show_snapshot(picture)

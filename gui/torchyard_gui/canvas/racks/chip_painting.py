@@ -1,4 +1,4 @@
-"""Painting of chips: badge, number, GPU or metric, and meter; tinted with a cause in trouble."""
+"""Painting of chips: badge, number, GPU or metric, and meter. A chip in trouble is tinted and shows the cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATE_MARKS = {"succeeded", "stopped", "pending", "waiting", "starting", "restar
 
 @dataclass(frozen=True, slots=True)
 class ChipState:
-    """State of a chip in the interface."""
+    """State of a chip in the user interface."""
 
     selected: bool = False
     hovered: bool = False
@@ -52,7 +52,11 @@ def paint_chip(
     live: bool = False,
     names_group: bool = False,
 ) -> None:
-    """Paints a replica's pieces, with texts in the first. `names_group`: shows its group."""
+    """Paints all pieces of a replica, with the texts in the first piece.
+
+    Args:
+        names_group: Whether the mark of the replica's group is shown.
+    """
     group = labels.group_mark(chip.group) if names_group and chip.group is not None else ""
     if state.lifted:
         painter.setOpacity(0.35)
@@ -78,7 +82,7 @@ def paint_chip(
 
 
 def _tint(look: ReplicaLiveState | None) -> str:
-    """Returns "wait" or "fail" in trouble, else ""."""
+    """Returns the tint of a replica in trouble, "wait" or "fail", or else ""."""
     if look is None or look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")
@@ -152,7 +156,7 @@ def _paint_low(
     tint: str,
     group: str,
 ) -> None:
-    """Paints a single line, for replicas in the CPU lane."""
+    """Paints a chip with a single line, for replicas that run on CPUs."""
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.y + 6, M.badge)
     x = box.x + TEXT_X
     baseline = box.y + 18.5
@@ -180,14 +184,17 @@ def _paint_low(
 
 
 def fitting(text: str, look: ReplicaLiveState | None, room: int, weight: int) -> str:
-    """Returns the second line shortened to a width; for an unknown replica only the time, beside its "?"."""
+    """Returns the second line, shortened to the available width.
+
+    For a replica in an unknown state, a line that does not fit is reduced to the time of its last known state.
+    """
     if look is not None and paint_cache.width_of(text, "tiny", weight) > room:
         text = look.stale_since if look.is_unknown and look.stale_since else labels.shorter(text)
     return paint_cache.elided(text, room, "tiny", weight)
 
 
 def _second_line(chip: ChipContent, look: ReplicaLiveState | None, tint: str) -> tuple[str, str, int]:
-    """Returns text, colour and weight of the second line."""
+    """Returns the text, the colour token and the font weight of the second line."""
     if look is None:
         return labels.where(chip), "text2", 0
     if look.is_unknown:
@@ -210,7 +217,7 @@ def _mark_of(look: ReplicaLiveState | None, tint: str, state: ChipState) -> str:
 
 
 def _paint_coarse(painter: QPainter, box: Box, chip: ChipContent, look: ReplicaLiveState | None, tint: str) -> None:
-    """Paints a small chip: only a larger badge and number."""
+    """Paints a chip at a low zoom: only its badge and number, both enlarged."""
     size = min(24.0, box.height - 6)
     middle = box.y + box.height / 2
     paint_cache.put_badge(painter, chip.role, box.x + 4, middle - size / 2, size)
@@ -236,7 +243,7 @@ def _paint_meter(painter: QPainter, box: Box, meter: float, tint: str, height: f
 
 
 def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) -> None:
-    """Paints a further piece of a replica with non-adjacent GPUs: badge and number, pale."""
+    """Paints a further piece of a replica whose GPUs are not adjacent: badge and number in pale colours."""
     painter.save()
     painter.setOpacity(painter.opacity() * 0.55)
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.middle[1] - M.badge / 2, M.badge)

@@ -1,4 +1,4 @@
-"""Contents of the racks, from a plan and the known hosts; equal values mean no change."""
+"""Contents of the racks, computed from a plan and the known hosts. Equal values mean that nothing changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAY = ""
 
 @dataclass(frozen=True, slots=True)
 class ChipContent:
-    """A replica as its chip shows it."""
+    """Content of a chip: one replica."""
 
     name: str
     role: str
@@ -36,7 +36,7 @@ class ChipContent:
 
 @dataclass(frozen=True)
 class RackContent:
-    """A host as its rack shows it, or the tray."""
+    """Content of a rack: one host, or the tray of replicas without a place."""
 
     key: str
     layout: RackLayout
@@ -71,10 +71,12 @@ class RackContent:
 def racks_of(
     plan: Plan, hosts: Sequence[HostFacts], also: Collection[str] = (), groups: Sequence[Group] = ()
 ) -> tuple[RackContent, ...]:
-    """Returns hosts with placed or pinned replicas and those of `also`, in the fleet's order, which moves of chips
-    keep.
+    """Returns the contents of all racks: hosts with placed or pinned replicas, and the hosts in `also`.
 
-    `groups` are the strategy's, as from `traffic_of`.
+    The racks have the order of the fleet, so that moving a chip does not move racks.
+
+    Args:
+        groups: Groups of the strategy, as returned by `traffic_of`.
     """
     group_of = {name: group.number for group in groups for name in group.members}
     on_host: dict[str, list[PlannedReplica]] = {}
@@ -86,7 +88,7 @@ def racks_of(
 
 
 def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:
-    """Returns the replicas without a place, and the reasons."""
+    """Returns the replicas that have no place, and the reasons."""
     chips = tuple(_chip(planned, plan) for planned in plan.replicas if planned.host is None)
     if not chips:
         return (), ()
@@ -101,14 +103,14 @@ def _pinned_hosts(plan: Plan) -> set[str]:
         try:
             found.add(parse_pin(text).host)
         except ValueError:
-            continue  # reported as a problem of the plan
+            continue  # Invalid pins are reported among the problems of the plan.
     return found
 
 
 def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan, group_of: Mapping[str, int]) -> RackContent:
     chips = tuple(_chip(planned, plan, group_of.get(planned.name)) for planned in members)
     known = {gpu.index for gpu in host.gpus}
-    # A host that was never checked has the GPUs that the plan assumes.
+    # A host that was never checked is shown with the GPUs that the plan assumes.
     indices = sorted(known | {gpu for chip in chips for gpu in chip.gpus})
     layout = lay_rack(
         indices, [(chip.name, chip.gpus) for chip in chips if chip.gpus], [chip.name for chip in chips if not chip.gpus]
@@ -146,12 +148,12 @@ FORMS = ("HBM", "PCI", "SXM")
 
 
 def gpu_summary(gpus: Sequence[Gpu]) -> tuple[tuple[str, int], ...]:
-    """Returns (model, count), the most frequent first: ("H100 80 GB", 8)."""
+    """Returns the models of GPUs as (model, count), the most frequent first, such as ("H100 80 GB", 8)."""
     return tuple(Counter(f"{short_model(gpu.name)} {round(gpu.memory_mb / 1024)} GB" for gpu in gpus).most_common())
 
 
 def short_model(name: str) -> str:
-    """Returns a GPU's name without maker and form factor: "NVIDIA H100 80GB HBM3" is an H100."""
+    """Returns the short name of a GPU model, such as "H100" for "NVIDIA H100 80GB HBM3"."""
     words = [word for word in name.split() if word.lower() not in ("nvidia", "geforce", "tesla", "graphics", "gpu")]
     plain = [word for word in words if not word.upper().endswith("GB") and word[:3].upper() not in FORMS]
     kept = plain or words

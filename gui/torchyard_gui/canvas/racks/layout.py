@@ -1,7 +1,7 @@
 """Layout of slots and chips in a rack, and of racks on the canvas. Pure geometry.
 
-Lengths are the theme's metrics. A rack is four slots wide. A replica with several GPUs covers its slots with one chip,
-in as many pieces as its GPUs form blocks.
+Lengths are metrics of the theme. A rack is four slots wide. The chip of a replica with several GPUs covers all of its
+slots; it has one piece for each block of adjacent slots.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRAY_MOST = 40
 
 @dataclass(frozen=True)
 class RackLayout:
-    """Boxes in the rack's coordinates."""
+    """Layout of one rack. Boxes are in the rack's coordinates."""
 
     height: float
     slots: Mapping[int, Box] = field(default_factory=dict)
@@ -50,12 +50,15 @@ class RackLayout:
 
     @property
     def slots_top(self) -> float:
-        """Top of the slots, below the header and the tray's reasons."""
+        """The top of the slots, below the header and the reasons in the tray."""
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
         return min(tops, default=self.rule)
 
     def slot_at(self, x: float, y: float) -> int | None:
-        """Returns the GPU of the slot at a point. Called on every mouse move, so without a search."""
+        """Returns the index of the GPU whose slot is at a point, or None.
+
+        The position is computed without a search, because this method is called on every mouse move.
+        """
         column, across = divmod(x - PAD, SLOT_ACROSS)
         row, down = divmod(y - M.rack_header, SLOT_DOWN)
         if across >= M.slot_width or down >= M.slot_height or not 0 <= column < SLOTS_ACROSS or row < 0:
@@ -73,7 +76,7 @@ class RackLayout:
 
 
 def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]], on_cpus: Sequence[str]) -> RackLayout:
-    """Lays out a rack: GPUs by index, the replicas on them, and replicas without GPUs."""
+    """Lays out a rack: slots of the GPUs by index, chips on them, and chips of replicas without GPUs."""
     slots = {gpu: _slot(position) for position, gpu in enumerate(gpus)}
     positions = {gpu: position for position, gpu in enumerate(gpus)}
     chips = {name: pieces([positions[gpu] for gpu in indices if gpu in positions]) for name, indices in on_gpus}
@@ -93,7 +96,7 @@ def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]]
 
 
 def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
-    """Lays out the tray with `lines` lines of reasons above the chips."""
+    """Lays out the tray, with room for `lines` lines of reasons above the chips."""
     words = Box(PAD, M.rack_header, INNER, lines * LINE)
     top = words.bottom + (PAD if lines else 0)
     shown = names[:TRAY_MOST]
@@ -106,7 +109,7 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
 
 
 def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
-    """Returns boxes over the slots at these positions: parts of a row, or full rows as one block."""
+    """Returns the boxes that cover the slots at these positions: parts of rows, or several equal rows as one block."""
     stretches: list[tuple[int, int, int]] = []
     for _, members in groupby(enumerate(sorted(positions)), lambda pair: (pair[1] - pair[0], pair[1] // SLOTS_ACROSS)):
         run = [position for _, position in members]
@@ -121,7 +124,7 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
                 continue
         joined.append((first, last, rows))
     boxes = [_block(first, last, rows) for first, last, rows in joined]
-    # Texts go into the largest piece.
+    # The first box gets the texts of the chip and therefore has to be the largest.
     widest = max(range(len(boxes)), key=lambda at: (boxes[at].width, -at), default=0)
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
@@ -149,7 +152,7 @@ def _cpu_chip(position: int, top: float) -> Box:
 
 @dataclass(frozen=True)
 class Cell:
-    """A rack's place on the canvas."""
+    """Position of a rack on the canvas."""
 
     key: str
     row: int
@@ -159,7 +162,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Racks in columns; those of a row are aligned at their tops."""
+    """Racks in rows and columns. Racks of the same row are aligned at their tops."""
 
     columns: int
     cells: tuple[Cell, ...] = ()
@@ -167,7 +170,10 @@ class Grid:
     """By row."""
 
     def cell_at(self, x: float, y: float) -> Cell | None:
-        """Returns the cell at a point. Called on every mouse move, so without a search."""
+        """Returns the cell at a point, or None.
+
+        The position is computed without a search, because this method is called on every mouse move.
+        """
         row, column = bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS)
         at = row * self.columns + column
         if row < 0 or not 0 <= column < self.columns or at >= len(self.cells):
@@ -182,13 +188,17 @@ class Grid:
         return max(cell.box.bottom for cell in self.cells if cell.row == row)
 
     def port_height(self, row: int) -> float:
-        """Returns the height of side ports, the same for all racks of a row."""
+        """Returns the vertical position of side ports, which is the same for all racks of a row."""
         members = [cell.box for cell in self.cells if cell.row == row]
         return members[0].y + round(min(box.height for box in members) / 2)
 
 
 def arrange(heights: Mapping[str, float], columns: int) -> Grid:
-    """Arranges racks by key, row by row."""
+    """Arranges racks row by row.
+
+    Args:
+        heights: Height of each rack by its key.
+    """
     cells: list[Cell] = []
     tops: list[float] = []
     top = 0.0
@@ -204,9 +214,9 @@ def arrange(heights: Mapping[str, float], columns: int) -> Grid:
 
 
 def best_columns(heights: Sequence[float], width: float, height: float) -> int:
-    """Returns the number of columns that shows racks of these heights largest in a view, up to full size.
+    """Returns the number of columns at which racks of these heights appear largest in a view, up to full size.
 
-    Among equals, the most square arrangement wins, which keeps loops short; then the wider one.
+    Among equal sizes, the most square arrangement is chosen, because it keeps loops short, and then the wider one.
     """
     count = len(heights)
     if count <= 1 or width <= 0 or height <= 0:

@@ -1,7 +1,7 @@
-"""The graphics item of a host, which also draws its chips: one item per host stays fast with a thousand replicas.
+"""Graphics item of a host, which also draws the chips on it.
 
-Qt caches its pixmap (device cache), so that panning and drags need no Python. A changed chip repaints only its own
-rectangle.
+A single item per host keeps the canvas fast with a thousand replicas. Qt caches the item's pixmap (device cache), so
+that panning and drags need no Python. A changed chip repaints only its own rectangle.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROUND = 5
 
 
 class RackItem(QGraphicsRectItem):
-    """A rack, or the tray. Derived from a rectangle item so that Qt computes the bounds in C++, once per frame."""
+    """Item of a rack or of the tray. It is derived from a rectangle item so that Qt computes its bounds in C++."""
 
     def __init__(self, content: RackContent):
         super().__init__()
@@ -53,8 +53,6 @@ class RackItem(QGraphicsRectItem):
         self.setRect(self._bounds())
         self.setFlag(QGraphicsItem.GraphicsItemFlag.ItemUsesExtendedStyleOption)
         self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
-
-    # Content
 
     def set_content(self, content: RackContent) -> None:
         if content == self.content:
@@ -72,7 +70,7 @@ class RackItem(QGraphicsRectItem):
             self.update()
 
     def set_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
-        """Sets the live states of its replicas; None is the design."""
+        """Sets the live states of the replicas; None shows the design."""
         old, self._states = self._states, states
         if states is None or old is None:
             if states is not old:
@@ -85,43 +83,43 @@ class RackItem(QGraphicsRectItem):
                 self.update(QRectF(0, 0, self.content.layout.width, self.content.layout.rule))
 
     def set_mark(self, name: str, mark: ChipState) -> None:
-        """Sets the interface state of a chip."""
+        """Sets the user interface state of a chip."""
         if self._marks.get(name, ChipState()) != mark:
             self._marks[name] = mark
             self._update_chips([name])
 
     def set_zoom(self, zoom: float) -> None:
-        """Sets the zoom and with it the level of detail."""
+        """Sets the zoom, which determines the level of detail."""
         tiles = Level.TILE in (level_of(zoom), level_of(self._zoom))
         if tiles or level_of(zoom) is not level_of(self._zoom):
             self.update()
         self._zoom, self._is_tile = zoom, level_of(zoom) is Level.TILE
 
-    # Geometry, in the item's coordinates
+    # The following methods use the item's coordinates.
 
     def _bounds(self) -> QRectF:
         layout = self.content.layout
         return QRectF(-2, -2, layout.width + 4, layout.height + 4 + SHADE)
 
     def pieces(self, name: str) -> tuple[Box, ...]:
-        """Returns the boxes of a replica; none if the tray does not show it."""
+        """Returns the boxes of a replica, or none if the tray does not show the replica."""
         if level_of(self._zoom) is Level.TILE:
             return tuple(box for cell, box in cells(self.content, self._zoom) if cell == name)
         return self.content.layout.chips.get(name, ())
 
     def chip_at(self, x: float, y: float) -> str:
-        """Returns the replica at a point, else ""."""
+        """Returns the name of the replica at a point, or ""."""
         if level_of(self._zoom) is Level.TILE:
             return next((name for name, box in cells(self.content, self._zoom) if box.has(x, y)), "")
         boxes = self.content.layout.chips.items()
         return next((name for name, pieces in boxes if any(box.has(x, y) for box in pieces)), "")
 
     def slot_at(self, x: float, y: float) -> int | None:
-        """Returns the GPU of the slot at a point."""
+        """Returns the index of the GPU whose slot is at a point, or None."""
         return None if self._is_tile else self.content.layout.slot_at(x, y)
 
     def tooltip_at(self, x: float, y: float) -> str:
-        """Returns the tool tip of a slot or of the header; "" for chips, which the scene describes."""
+        """Returns the tool tip of a slot or of the header. For chips it is "", because the scene provides theirs."""
         if self.content.is_tray or self.chip_at(x, y):
             return ""
         slot = self.slot_at(x, y)
@@ -129,8 +127,6 @@ class RackItem(QGraphicsRectItem):
             held = self.host.held.get(slot) if self.host is not None else None
             return held or labels.slot_sentence(self.content, slot)
         return labels.rack_sentence(self.content, labels.use_of(self.content, self.host, self._states))
-
-    # Painting
 
     def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
         level = level_of(self._zoom)
@@ -160,7 +156,8 @@ class RackItem(QGraphicsRectItem):
     def _paint_slots(self, painter: QPainter, seen: Box, level: Level) -> None:
         taken = {gpu for chip in self.content.chips for gpu in chip.gpus}
         holders = self.host.holders if self.host is not None else {}
-        live = self._states is not None  # A run is shown as it ran, without the current users of its hosts.
+        # A run shows its own use of GPUs; the current users of the hosts are irrelevant to it.
+        live = self._states is not None
         for gpu, box in self.content.layout.slots.items():
             if gpu in taken or not box.meets(seen):
                 continue
@@ -179,7 +176,7 @@ class RackItem(QGraphicsRectItem):
                 paint_chip(painter, boxes, self._chips[name], look, mark, level, live, names_group=name in first)
 
     def _look(self, name: str) -> ReplicaLiveState | None:
-        """Returns a replica's live state; unknown on a host that does not answer."""
+        """Returns the live state of a replica. The state is unknown if the host does not answer."""
         look = self._states.get(name) if self._states is not None else None
         if look is None or look.is_unknown or self.host is None or not self.host.is_unknown:
             return look
@@ -198,7 +195,7 @@ MOST_LINES = 6
 
 
 def reason_lines(reasons: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the tray's reasons as a few lines; the problems list has all."""
+    """Returns the reasons in the tray, limited to a few lines. The list of problems contains all reasons."""
     lines = [line for reason in reasons for line in paint_cache.wrapped(reason, INNER, "small")]
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]} …"]

@@ -1,4 +1,4 @@
-"""The racks of the scene: positions and hit tests, in the scene's coordinates."""
+"""The layer of racks: their positions and hit tests, in the scene's coordinates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.canvas.racks.rack_item import RackItem
 
 
 class RackLayer(Mapping[str, RackItem]):
-    """Racks by host, and the tray, in the order of their columns."""
+    """The racks by host, and the tray, in the order of the fleet."""
 
     def __init__(self, ground: QGraphicsItem):
         self.grid = Grid(1)
@@ -35,7 +35,7 @@ class RackLayer(Mapping[str, RackItem]):
         return len(self._items)
 
     def take(self, contents: Sequence[RackContent], apply_states: Callable[[RackItem], None]) -> None:
-        """Sets the racks to show; `apply_states` applies the current states to a new rack."""
+        """Sets the racks to show. `apply_states` is called to set the current states of a new rack."""
         keys = {content.key for content in contents}
         for key in [key for key in self._items if key not in keys]:
             self._ground.scene().removeItem(self._items.pop(key))
@@ -52,13 +52,13 @@ class RackLayer(Mapping[str, RackItem]):
         self._items = items
 
     def set_room(self, room: QSizeF) -> None:
-        """Sets the view's size, from which `arrange` chooses the number of columns."""
+        """Sets the size of the view, from which `arrange` chooses the number of columns."""
         self._room = room
 
     def arrange(self) -> bool:
-        """Places the racks; returns whether any was added, removed or moved."""
+        """Places the racks. Returns whether a rack was added, removed or moved."""
         heights = {key: item.content.layout.height for key, item in self._items.items()}
-        # The columns change only with the hosts or the room, so that nothing jumps during a gesture.
+        # The number of columns changes only with the hosts or the view, so that racks stay in place during a gesture.
         occasion = (tuple(heights), self._room.width(), self._room.height())
         if occasion != self._occasion:
             self._occasion = occasion
@@ -71,10 +71,8 @@ class RackLayer(Mapping[str, RackItem]):
             self._items[cell.key].setPos(cell.box.x, cell.box.y)
         return True
 
-    # Hit tests
-
     def rect_of(self, chip: ChipContent) -> QRectF:
-        """Returns the first piece of a replica's chip; empty if it is not drawn."""
+        """Returns the box of the first piece of a replica's chip; it is empty if the chip is not drawn."""
         item = self._items.get(chip.host)
         boxes = item.pieces(chip.name) if item is not None else ()
         return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()
@@ -96,12 +94,12 @@ class RackLayer(Mapping[str, RackItem]):
         return self._items[cell.key] if cell is not None else None
 
     def replica_at(self, point: QPointF) -> str:
-        """Returns the replica at a point, else ""."""
+        """Returns the name of the replica at a point, or ""."""
         item = self.rack_at(point)
         return item.chip_at(point.x() - item.x(), point.y() - item.y()) if item is not None else ""
 
     def replicas_in(self, rect: QRectF) -> list[str]:
-        """Returns the replicas whose chips touch a rectangle."""
+        """Returns the names of the replicas whose chips touch a rectangle."""
         box = Box(rect.x(), rect.y(), rect.width(), rect.height())
         found = []
         for item in self._items.values():
@@ -112,7 +110,7 @@ class RackLayer(Mapping[str, RackItem]):
         return found
 
     def target_at(self, point: QPointF) -> str:
-        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" for the planner's choice."""
+        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose."""
         x, y = point.toTuple()
         cell = self.grid.cell_at(x, y)
         if cell is None or cell.key == TRAY:

@@ -1,4 +1,4 @@
-"""Painting of racks: header with state, GPUs and use, slots, footer with CPUs, and the tray."""
+"""Painting of racks: header with state, GPUs and use; slots; footer with CPUs; and the tray."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def paint_body(painter: QPainter, rack: RackContent) -> None:
 def paint_header(
     painter: QPainter, rack: RackContent, host: HostLiveState | None, use: str, level: Level, live: bool
 ) -> None:
-    """Paints state, name, GPUs and use."""
+    """Paints the header with the state, name, GPUs and use of a host."""
     mark = host_mark(rack, host, live)
     if level is Level.COARSE:
         paint_cache.put_mark(painter, mark, PAD - 4, 8, 24)
@@ -62,7 +62,7 @@ def paint_header(
 
 
 def _fitting(rack: RackContent, use: str, room: float) -> str:
-    """Returns a shorter text of the use if the header is too narrow; tool tips have the full text."""
+    """Returns the text about the use of the rack, shortened if the header is too narrow for the full text."""
     beside = (
         paint_cache.width_of(_name(rack), "strong") + 9 + paint_cache.width_of(labels.gpu_kinds(rack), "small") + 10
     )
@@ -86,7 +86,10 @@ def _name(rack: RackContent) -> str:
 def paint_slot(
     painter: QPainter, box: Box, gpu: int, holder: str | None, level: Level, *, unknown: bool = False
 ) -> None:
-    """Paints an empty slot: its GPU's number, dashed if its use is unknown, or hatched with its user."""
+    """Paints an empty slot with the number of its GPU.
+
+    The slot is dashed if its use is unknown, and hatched with the name of the user if the GPU is in use.
+    """
     rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
     unknown = unknown and holder is None
     painter.setPen(paint_cache.outline("unknown", 1, dashed=True) if unknown else paint_cache.outline("hair"))
@@ -111,7 +114,7 @@ def paint_slot(
 
 
 def paint_footer(painter: QPainter, rack: RackContent) -> None:
-    """Paints CPUs and memory."""
+    """Paints the footer with the CPUs and the memory."""
     layout = rack.layout
     painter.setPen(paint_cache.outline("hair"))
     painter.drawLine(QPointF(PAD, layout.rule + 0.5), QPointF(layout.width - PAD, layout.rule + 0.5))
@@ -130,7 +133,7 @@ def _pair(painter: QPainter, x: float, baseline: float, label: str, value: str) 
 
 
 def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) -> None:
-    """Paints the tray's reasons and the number of chips not shown."""
+    """Paints the reasons in the tray, and the number of chips that are not shown."""
     box = rack.layout.words
     if box is not None:
         for number, line in enumerate(lines):
@@ -149,7 +152,7 @@ Key = tuple[bool, int]
 
 
 def groups_in(chips: Iterable[ChipContent]) -> dict[Key, list[str]]:
-    """Returns replicas by group, in the rack's order."""
+    """Returns the names of the replicas by group, in the order of the rack."""
     found: dict[Key, list[str]] = {}
     for chip in chips:
         if chip.group is not None:
@@ -158,7 +161,7 @@ def groups_in(chips: Iterable[ChipContent]) -> dict[Key, list[str]]:
 
 
 def hull(boxes: Sequence[Box]) -> QPainterPath:
-    """Returns the outline of boxes, with the gaps between neighbours filled."""
+    """Returns the outline of boxes, with the gaps between adjacent boxes filled."""
     path = QPainterPath()
     for box in boxes:
         path.addRoundedRect(QRectF(*box.grown(REACH)), ROUND, ROUND)
@@ -168,7 +171,7 @@ def hull(boxes: Sequence[Box]) -> QPainterPath:
         below = [
             other for other in boxes if other.y == box.bottom + gap and other.x < box.right and box.x < other.right
         ]
-        # Overlaps both chips by their corner radius, so that no notch remains.
+        # The bridge overlaps both boxes by their corner radius, so that the outline has no notch.
         bridges = [QRectF(box.right - ROUND, box.y - REACH, gap + 2 * ROUND, box.height + 2 * REACH) for _ in right]
         for other in below:
             left, end = max(box.x, other.x), min(box.right, other.right)
@@ -183,7 +186,7 @@ def hull(boxes: Sequence[Box]) -> QPainterPath:
 
 
 def paint_hulls(painter: QPainter, groups: Mapping[Key, Sequence[str]], boxes: Mapping[str, Sequence[Box]]) -> None:
-    """Paints the frame of each group, below the chips."""
+    """Paints the frame of each group. Frames must be painted before the chips."""
     for members in groups.values():
         around = [box for name in members for box in boxes.get(name, ())]
         if around:

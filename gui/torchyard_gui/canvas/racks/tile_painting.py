@@ -1,4 +1,4 @@
-"""Painting of racks as tiles: the host's name and a cell per GPU, darker with more use."""
+"""Painting of racks as tiles: the name of the host, and a cell per GPU whose shade shows the load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def paint_tile(
     selected: frozenset[str],
     zoom: float,
 ) -> None:
-    """Paints a rack in its own coordinates; lengths are divided by `zoom` to be constant on the screen."""
+    """Paints a rack in its own coordinates.
+
+    Lengths are divided by `zoom`, so that they are constant on the screen.
+    """
     members = states if states is not None else {}
     looks = [members[chip.name] for chip in rack.chips if chip.name in members]
     trouble = next((tint for tint in TROUBLE if any(tint_of(look) == tint for look in looks)), "")
@@ -43,7 +46,7 @@ def paint_tile(
 
 
 def tint_of(look: ReplicaLiveState) -> str:
-    """Returns "fail", "wait" or ""."""
+    """Returns the tint of a replica in trouble, "fail" or "wait", or else ""."""
     if look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")
@@ -131,7 +134,7 @@ ACROSS = 4
 
 
 def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
-    """Returns the cell of each slot and CPU replica with the replica's name or ""."""
+    """Returns the cells of slots and of replicas on CPUs, each with the name of its replica, or "" if it is free."""
     of_gpu = {gpu: chip.name for chip in rack.chips for gpu in chip.gpus}
     names = [of_gpu.get(gpu, "") for gpu in rack.layout.slots]
     names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray]

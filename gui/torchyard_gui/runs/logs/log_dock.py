@@ -1,4 +1,7 @@
-"""The dock below a run with the logs of its replicas: choice, follow, search; closed, it shows the last line."""
+"""Dock below a run with the logs of its replicas: choice of logs, following, and search.
+
+A closed dock shows only the last line of one log.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ Log = tuple[str, str, int]
 
 
 class LogDock(QWidget):
-    """Opens logs on demand; closed, only the one whose last line it shows."""
+    """Dock that opens logs on demand. While it is closed, only the log whose last line it shows is open."""
 
     opened_changed = Signal(bool)
 
@@ -94,7 +97,7 @@ class LogDock(QWidget):
             self._settle.start()
 
     def set_run(self, feed: RunFeed | None) -> None:
-        """Shows another run: the log of the first failure, else the chief's."""
+        """Shows the logs of another run: at first that of the first failed replica, or else that of the chief."""
         self._run_feed = feed
         self._by_user = False
         with QSignalBlocker(self.replica):
@@ -105,7 +108,7 @@ class LogDock(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Adds newly known replicas."""
+        """Adds replicas that have become known to the choice of logs."""
         if self._run_feed is None:
             return
         names = list(self._run_feed.picture.tracks)
@@ -123,7 +126,10 @@ class LogDock(QWidget):
             self.set_open(True)
 
     def set_chosen(self, names: list[str]) -> None:
-        """Sets the replicas selected on the page: one replaces the shown log, several can be read together."""
+        """Sets the replicas selected on the page.
+
+        A single one replaces the shown log; several can be chosen together.
+        """
         with QSignalBlocker(self.replica):
             self.replica.set_chosen(names)
         if len(names) == 1:
@@ -172,11 +178,11 @@ class LogDock(QWidget):
         self._by_user = True
 
     def _show_one(self, log: str) -> None:
-        """Shows only the log of this replica."""
+        """Shows only the log of a replica. `log` is the name of the log."""
         self.show_replica(log.partition(".")[0])
 
     def _wanted(self) -> list[Log]:
-        """Returns the logs to open now."""
+        """Returns the logs that should be open now."""
         if self._run_feed is None:
             return []
         picture = self._run_feed.picture
@@ -196,7 +202,7 @@ class LogDock(QWidget):
         self._last.setText("")
         run, picture = self._run_feed.run, self._run_feed.picture
         self._feeds = {(name, host, rank): self._model.log(run, host, name, rank) for name, host, rank in wanted}
-        # Named like their files.
+        # Each log is named like its file on the host.
         names = [name if picture.ranks_of(name) == 1 else f"{name}.{rank}" for name, _, rank in wanted]
         self.view.set_feeds(list(self._feeds.values()), names)
         count = sum(picture.ranks_of(name) for name in self.replica.names if name in picture.tracks)
@@ -263,7 +269,7 @@ ALL, CHOSEN = "", "*"
 
 
 class LogChoice(QComboBox):
-    """Choice of logs; entries for several come first."""
+    """Combo box to choose logs. The entries for several logs come first."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -295,7 +301,7 @@ class LogChoice(QComboBox):
             self._fill()
 
     def show_one(self, name: str) -> bool:
-        """Chooses a replica; returns whether it exists."""
+        """Chooses the log of a replica. Returns whether the replica exists."""
         return name in self._names and self._show(name)
 
     def show_chosen(self) -> bool:

@@ -1,4 +1,4 @@
-"""Loads missing pages of the shown logs from their hosts, and appends new data."""
+"""Loader of missing pages of the shown logs. It also appends new data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_gui.widgets.next_steps import error_text
 
 
 class LogLoader(QObject):
-    """Loads several logs. The feeds belong to the caller."""
+    """Loads the pages of several logs. The caller must close the feeds."""
 
     grown = Signal()
     """New data at the end."""
@@ -41,11 +41,11 @@ class LogLoader(QObject):
 
     @property
     def ended(self) -> bool:
-        """Whether no log will grow any more."""
+        """Whether all logs are complete and cannot grow."""
         return all(feed.ended for feed in self.feeds)
 
     def close(self) -> None:
-        """Stops; no signal follows."""
+        """Stops the loader. No signal is emitted afterwards."""
         self._closed = True
         self.cancel_search()
         self.forget_matches()
@@ -53,14 +53,18 @@ class LogLoader(QObject):
             source.close()
 
     def ask(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """Requests pages as (log, offset), each once; `filled` follows."""
+        """Requests pages, given as (log number, offset). `filled` is emitted when a page arrives."""
         for number, offset in pieces:
             if (number, offset) not in self._asked:
                 self._asked.add((number, offset))
                 self.feeds[number].read(offset, BLOCK, self._taker(number, offset))
 
     def search(self, text: str, begin: Place, *, backwards: bool, done: Callable[[Place | None], None]) -> None:
-        """Searches for the next match of `text`; replaces a search in progress."""
+        """Searches for the next match of a text. A search in progress is replaced.
+
+        Args:
+            done: Called with the place of the match, or None.
+        """
         self.cancel_search()
         if self.matches is not None and self.matches.text == text:
             self.matches.advance()
@@ -80,12 +84,12 @@ class LogLoader(QObject):
             self._search = None
 
     def take(self, number: int, data: bytes, begin: int) -> None:
-        """Appends new data of a log."""
+        """Appends new data to a log."""
         self.log.put(number, begin, data, self.feeds[number].size)
         self.grown.emit()
 
     def note(self, number: int, trouble: str) -> None:
-        """Sets a log's problem, or ""."""
+        """Sets the problem of a log; "" removes it."""
         before = self._first_trouble()
         if trouble:
             self._troubles[number] = trouble
@@ -111,7 +115,7 @@ class LogLoader(QObject):
 
 
 class _Source(QObject):
-    """One of the logs."""
+    """Connection of the loader to the feed of one log."""
 
     def __init__(self, reading: LogLoader, number: int, feed: LogFeed):
         super().__init__(reading)

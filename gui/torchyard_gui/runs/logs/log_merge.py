@@ -1,4 +1,4 @@
-"""Merges logs of any length by time, and tells which pages are missing.
+"""Merge of logs by time. The logs may be of any length, and only the pages in use are loaded.
 
 Times are those of the hosts' clocks: lines of two hosts are ordered as exactly as their clocks agree.
 """
@@ -25,7 +25,7 @@ LEAST_KEPT = 3
 
 @dataclass(frozen=True, slots=True)
 class PlacedLine:
-    """A line with its log's name and its place among all logs."""
+    """A line with the name of its log and its place in the merged log."""
 
     place: Place
     name: str
@@ -33,12 +33,12 @@ class PlacedLine:
 
     @property
     def after(self) -> Place:
-        """The place after it."""
+        """The place directly after the line."""
         return (self.place[0], self.place[1], self.line.end)
 
 
 class MissingPages(Exception):
-    """(log, offset) of the pages that are not loaded."""
+    """Raised if pages must be loaded first. `pieces` contains them as (log number, offset)."""
 
     def __init__(self, pieces: list[tuple[int, int]]):
         super().__init__(pieces)
@@ -53,10 +53,14 @@ class _Log:
 
 
 class MergedLog:
-    """The logs by number."""
+    """Several logs, merged by time. Each log has a number."""
 
     def __init__(self, times: Mapping[str, LogTimes] | None = None):
-        """`times`: those of each log, by its name; they grow with the log."""
+        """Creates the merged log without any page.
+
+        Args:
+            times: Times of the lines in each log, by the name of the log. They are updated while the log grows.
+        """
         times = times or {}
         kept = max(LEAST_KEPT, KEPT // max(1, len(times)))
         self._logs = [_Log(name, PagedLog(kept), of_log) for name, of_log in times.items()]
@@ -70,18 +74,18 @@ class MergedLog:
 
     @property
     def size(self) -> int:
-        """Total number of bytes."""
+        """The total number of bytes in all logs."""
         return sum(log.pieces.size for log in self._logs)
 
     def put(self, number: int, offset: int, data: bytes, size: int) -> None:
-        """Adds new data or a requested page of a log that has now `size` bytes."""
+        """Adds new data or a requested page of a log. `size` is the current number of bytes in the log."""
         self._logs[number].pieces.put(offset, data, size)
 
     def place(self, number: int, offset: int) -> Place:
         return (self._logs[number].times.time(offset), number, offset)
 
     def offset(self, number: int, place: Place) -> int:
-        """Returns the offset of a log's first byte at or after `place`."""
+        """Returns the offset of the first byte of a log at or after a place."""
         when, whose, at = place
         log = self._logs[number]
         if number == whose:
@@ -90,7 +94,10 @@ class MergedLog:
         return log.pieces.size if found is None else min(found, log.pieces.size)
 
     def line_from(self, number: int, place: Place) -> int:
-        """Returns the start of a log's first line at or after `place`, as exactly as the loaded pages allow."""
+        """Returns the offset of the first line of a log at or after a place.
+
+        If the page with the start of the line is not loaded, the offset is that of a byte inside a line.
+        """
         try:
             first = self._first(number, place)
         except MissingPage:
@@ -98,7 +105,7 @@ class MergedLog:
         return self._logs[number].pieces.size if first is None else first
 
     def lines(self, place: Place, count: int) -> list[PlacedLine]:
-        """Returns at most `count` lines from `place` on. Raises MissingPages."""
+        """Returns at most `count` lines that begin at or after a place. Raises MissingPages."""
         heads = [self.place(number, begin) for number, begin in self._each(self._first, place) if begin is not None]
         heapq.heapify(heads)
         found: list[PlacedLine] = []
@@ -113,7 +120,7 @@ class MergedLog:
         return found
 
     def back(self, place: Place, count: int) -> Place:
-        """Returns the place `count` lines before `place`, at least the top. Raises MissingPages."""
+        """Returns the place `count` lines before a place, or the place of the first line. Raises MissingPages."""
         before = [self._before(number, begin) for number, begin in self._each(self._last, place) if begin is not None]
         heapq.heapify(before)
         for _ in range(count):
@@ -129,20 +136,23 @@ class MergedLog:
         return place
 
     def last_page(self, count: int) -> Place:
-        """Returns the place of the last `count` lines. Raises MissingPages."""
+        """Returns the place from which `count` lines remain until the end. Raises MissingPages."""
         return self.back(END, count)
 
     def line_with(self, number: int, offset: int) -> Place:
-        """Returns the line that contains the byte at `offset`. Raises MissingPages."""
+        """Returns the place of the line that contains the byte at `offset` of a log. Raises MissingPages."""
         with _of(number):
             return self.place(number, self._logs[number].pieces.begin_of_line(offset))
 
     def share(self, place: Place) -> float:
-        """Returns the fraction of all bytes before `place`."""
+        """Returns the fraction of all bytes that are before a place."""
         return sum(self.offset(number, place) for number in range(len(self))) / max(1, self.size)
 
     def near(self, share: float) -> Place:
-        """Returns a line at about this fraction of all bytes. Raises MissingPages."""
+        """Returns the place of a line such that about the fraction `share` of all bytes is before it.
+
+        Raises MissingPages.
+        """
         wanted = share * self.size
         logs = [log.times for log in self._logs]
         low = min((times.time(0) for times in logs), default=0.0)
@@ -153,7 +163,7 @@ class MergedLog:
                 low = middle
             else:
                 high = middle
-        # All bytes of an entry have one time: the target may be inside it.
+        # All bytes of an entry in the log index have the same time, so that the target may be inside an entry.
         when = min((times.time(begin) for times in logs if (begin := times.since(low)) is not None), default=low)
         left = wanted - self._bytes_before(when)
         for number, log in enumerate(self._logs):
@@ -173,7 +183,7 @@ class MergedLog:
         return (-when, -number, -begin)
 
     def _first(self, number: int, place: Place) -> int | None:
-        """Returns the start of a log's first line at or after `place`, or None."""
+        """Returns the offset of the first line of a log at or after a place, or None."""
         pieces, offset = self._logs[number].pieces, self.offset(number, place)
         if offset >= pieces.size:
             return None
@@ -185,14 +195,14 @@ class MergedLog:
         return begin if begin < pieces.size else None
 
     def _last(self, number: int, place: Place) -> int | None:
-        """Returns the start of a log's last line before `place`."""
+        """Returns the offset of the last line of a log before a place, or None."""
         first = self._first(number, place)
         pieces = self._logs[number].pieces
         end = pieces.size if first is None else first
         return pieces.begin_of_line(end - 1) if end > 0 else None
 
     def _each(self, find: Callable[[int, Place], int | None], place: Place) -> list[tuple[int, int | None]]:
-        """Calls `find` for each log; collects all missing pages, to request them together."""
+        """Calls `find` for each log. The missing pages of all logs are collected in one MissingPages."""
         found, missing = [], []
         for number in range(len(self)):
             try:
@@ -206,7 +216,7 @@ class MergedLog:
 
 @contextmanager
 def _of(number: int) -> Iterator[None]:
-    """Adds the log's number to a missing page."""
+    """Converts a MissingPage to MissingPages with the number of its log."""
     try:
         yield
     except MissingPage as piece:

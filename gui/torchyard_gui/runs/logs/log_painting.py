@@ -1,4 +1,4 @@
-"""Painting of log lines: names, colours by level, selection and search match."""
+"""Painting of log lines: names of logs, colours by level, selection and search match."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GAP = 12
 
 @cache
 def mono() -> QFont:
-    """Returns the font of logs."""
+    """Returns the font of log lines."""
     font = QFont()
     font.setFamilies([*FAMILIES])
     font.setStyleHint(QFont.StyleHint.Monospace)
@@ -43,7 +43,12 @@ def paint_lines(
     hit: str,
     selected: tuple[Place, Place] | None,
 ) -> None:
-    """Paints lines from the top of `rect`; `selected` is a range of line starts, `hit` the search match."""
+    """Paints lines from the top of `rect`.
+
+    Args:
+        selected: Places of the first and the last selected line.
+        hit: The search match.
+    """
     look = theme()
     painter.fillRect(rect, look.color("s2"))
     painter.setFont(mono())
@@ -60,7 +65,7 @@ def paint_lines(
 
 
 def paint_names(painter: QPainter, rect: QRect, lines: Sequence[PlacedLine], left: int) -> None:
-    """Paints the log's name before each line, fainter if repeated."""
+    """Paints the name of the log before each line. Repeated names are paler."""
     look = theme()
     painter.fillRect(rect, look.color("s1"))
     painter.setPen(look.pen("hair"))

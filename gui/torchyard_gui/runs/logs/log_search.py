@@ -14,9 +14,10 @@ MOST_READ = 64 * 1024 * 1024
 
 
 class LogSearch:
-    """One search; `done` is called with the place of the match, or None.
+    """Search for the nearest match. `done` is called with the place of the match, or None.
 
-    Among several logs, the one searched least far is read next, until no other log can have a nearer match.
+    With several logs, the next page is always read from the log searched least far, until no log can contain a nearer
+    match.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class LogSearch:
         backwards: bool,
         done: Callable[[Place | None], None],
     ):
-        """Starts a case-insensitive search: forwards from `begin`, or backwards for matches that end before it."""
+        """Starts a case-insensitive search: forwards from `begin`, or backwards for matches that end before `begin`."""
         self._log = log
         self._feeds = feeds
         self._needle = needle.encode().lower()
@@ -42,7 +43,7 @@ class LogSearch:
         self._step()
 
     def cancel(self) -> None:
-        """Cancels; `done` is not called."""
+        """Cancels the search without a call of `done`."""
         self._cancelled = True
 
     def _step(self) -> None:

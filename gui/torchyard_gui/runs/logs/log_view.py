@@ -1,4 +1,4 @@
-"""View of one or several logs. It loads only visible lines, so logs with millions of lines open at once."""
+"""View of one or several logs. It loads only visible lines, so that logs with millions of lines open at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCROLL_UNITS = 1_000_000
 
 
 class LogView(QAbstractScrollArea):
-    """Follows the end until the user scrolls up, and again once the end is reached."""
+    """View that follows the end of the log until the user scrolls up, and again once the user scrolls to the end."""
 
     following_changed = Signal(bool)
     search_ended = Signal(bool)
@@ -68,14 +68,12 @@ class LogView(QAbstractScrollArea):
         self.horizontalScrollBar().valueChanged.connect(self.viewport().update)
         theme().changed.connect(self.viewport().update)
 
-    # Content
-
     def set_feed(self, feed: LogFeed | None) -> None:
-        """Shows another log at its end. The feed belongs to the caller."""
+        """Shows a single log from its end. The caller must close the feed."""
         self.set_feeds([] if feed is None else [feed], [] if feed is None else [feed.replica])
 
     def set_feeds(self, feeds: Sequence[LogFeed], names: Sequence[str]) -> None:
-        """Shows other logs at their end; with several, lines start with the log's name."""
+        """Shows logs from their end. With several logs, each line begins with the name of its log."""
         if self._reading is not None:
             self._reading.close()
             self._reading.deleteLater()
@@ -99,7 +97,7 @@ class LogView(QAbstractScrollArea):
         return self._following
 
     def set_following(self, on: bool) -> None:
-        """Sets whether the end stays visible."""
+        """Sets whether the view scrolls to new lines."""
         if on != self._following:
             self._following = on
             self.following_changed.emit(on)
@@ -116,10 +114,8 @@ class LogView(QAbstractScrollArea):
         """Names of the logs of the visible lines."""
         return [line.name for line in self._lines]
 
-    # Search
-
     def search(self, text: str, *, backwards: bool) -> None:
-        """Searches from the selected line; `search_ended` follows."""
+        """Searches from the selected line. `search_ended` is emitted with the result."""
         self.cancel_search()
         self._hit = text
         self.viewport().update()
@@ -148,8 +144,6 @@ class LogView(QAbstractScrollArea):
     def cancel_search(self) -> None:
         if self._reading is not None:
             self._reading.cancel_search()
-
-    # Keyboard and mouse
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         page = max(1, self._rows() - 1)
@@ -206,7 +200,7 @@ class LogView(QAbstractScrollArea):
         event.accept()
 
     def copy(self) -> None:
-        """Copies the selected lines that are loaded."""
+        """Copies the selected lines to the clipboard. Lines that are not loaded are left out."""
         if self._selected is None:
             return
         low, high = sorted(self._selected)
@@ -238,10 +232,8 @@ class LogView(QAbstractScrollArea):
             painter.setPen(theme().pen("text3"))
             painter.drawText(rect, Qt.AlignmentFlag.AlignCenter, "…" if self._log.size else empty)
 
-    # Helpers
-
     def _names_width(self) -> int:
-        """Width of the names; 0 for a single log."""
+        """Returns the width of the column of names, which is 0 for a single log."""
         return MARGIN + GAP + max(map(width_of, self._log.names)) if len(self._log) > 1 else 0
 
     def _want(self, place: Place) -> None:
@@ -270,7 +262,7 @@ class LogView(QAbstractScrollArea):
             self._lay_out()
 
     def _lay_out(self) -> None:
-        """Determines the visible lines, or requests their pages."""
+        """Computes the visible lines. Pages that are not loaded are requested instead."""
         if self._reading is None:
             self._lines = []
             self.viewport().update()
@@ -285,7 +277,7 @@ class LogView(QAbstractScrollArea):
             if self._following:
                 return
         try:
-            # One more than fits, which may be cut off.
+            # The additional line is partly visible at the lower edge.
             self._lines = self._log.lines(self._top, rows + 1)
         except MissingPages as missing:
             self._reading.ask(missing.pieces)
@@ -332,7 +324,7 @@ class LogView(QAbstractScrollArea):
         self._lay_out()
 
     def _when_here(self, go: Callable[[], None]) -> None:
-        """Scrolls now, or after missing pages were loaded."""
+        """Scrolls now, or once missing pages are loaded."""
         try:
             go()
         except MissingPages as missing:
@@ -368,7 +360,7 @@ class LogView(QAbstractScrollArea):
             self._when_here(lambda: self._show_hit(place))
 
     def _show_hit(self, place: Place) -> None:
-        """Scrolls to the line of a match."""
+        """Selects the line of a match and scrolls to it."""
         line = self._log.line_with(place[1], place[2])
         top = self._log.back(line, self._rows() // 2)
         self._selected = (line, line)

@@ -1,4 +1,4 @@
-"""A log of any length of which some blocks are loaded; tells which blocks are missing.
+"""A log of any length, of which only some blocks are loaded.
 
 Lines are found by byte offset and never counted, so that a log of gigabytes opens at its end without being read.
 """
@@ -25,7 +25,7 @@ _LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `begin` and `end` are byte offsets, with the newline."""
+    """One line of a log. `begin` and `end` are byte offsets; the newline is included."""
 
     begin: int
     end: int
@@ -33,12 +33,12 @@ class Line:
 
     @property
     def level(self) -> str:
-        """The token of its colour: error, warning, debug, or other."""
+        """The colour token for the level of the line: error, warning, debug, or other."""
         return next((token for token, pattern in _LEVELS if pattern.search(self.text)), "text")
 
 
 class MissingPage(Exception):
-    """The block at `offset` is not loaded."""
+    """Raised if the block at `offset` must be loaded first."""
 
     def __init__(self, offset: int):
         super().__init__(offset)
@@ -46,16 +46,20 @@ class MissingPage(Exception):
 
 
 class PagedLog:
-    """Loaded blocks of a log by offset; the least recently used are dropped."""
+    """Cache of the loaded blocks of a log. The least recently used blocks are discarded."""
 
     def __init__(self, kept: int | None = None) -> None:
-        """Starts empty. `kept`: number of blocks, for one of several logs."""
+        """Creates an empty cache.
+
+        Args:
+            kept: Maximum number of blocks, by default that for a single log.
+        """
         self.size = 0
         self._kept = kept
         self._blocks: OrderedDict[int, bytearray] = OrderedDict()
 
     def put(self, offset: int, data: bytes, size: int) -> None:
-        """Adds data. Ignored unless it starts a block or continues a loaded one."""
+        """Adds data at an offset. Data that neither starts a block nor continues a loaded block is ignored."""
         self.size = max(self.size, size, offset + len(data))
         while data:
             number, inside = divmod(offset, BLOCK)
@@ -72,7 +76,7 @@ class PagedLog:
             self._blocks.popitem(last=False)
 
     def lines(self, begin: int, count: int) -> list[Line]:
-        """Returns at most `count` lines from the line at `begin`. Raises MissingPage."""
+        """Returns at most `count` lines, starting with the line at `begin`. Raises MissingPage."""
         found: list[Line] = []
         while len(found) < count and begin < self.size:
             line = self._line(begin)
@@ -81,7 +85,7 @@ class PagedLog:
         return found
 
     def begin_of_line(self, offset: int) -> int:
-        """Returns the start of the line that contains `offset`. Raises MissingPage."""
+        """Returns the offset of the line that contains the byte at `offset`. Raises MissingPage."""
         offset = min(max(0, offset), self.size)
         lowest = max(0, offset - LONGEST)
         data = self._read(lowest, offset)
@@ -89,7 +93,7 @@ class PagedLog:
         return lowest + newline + 1 if newline >= 0 else lowest
 
     def back(self, begin: int, count: int) -> int:
-        """Returns the start of the line `count` lines before the one at `begin`, at least 0. Raises MissingPage."""
+        """Returns the offset of the line `count` lines before the one at `begin`, or 0. Raises MissingPage."""
         for _ in range(count):
             if begin <= 0:
                 break
@@ -97,7 +101,7 @@ class PagedLog:
         return begin
 
     def last_page(self, count: int) -> int:
-        """Returns the start of the last `count` lines. Raises MissingPage."""
+        """Returns the offset of the last `count` lines. Raises MissingPage."""
         return self.back(self.size, count)
 
     def _line(self, begin: int) -> Line:
@@ -121,6 +125,6 @@ class PagedLog:
 
 
 def text_of(data: bytes) -> str:
-    """Returns a line as a terminal shows it: without colour codes, and only the last state of a progress bar."""
+    """Returns a line as a terminal displays it: without colour codes and earlier states of a progress bar."""
     text = _COLOUR.sub("", data.decode("utf-8", "replace").rstrip("\r\n"))
     return text.rpartition("\r")[2].expandtabs(8)

@@ -1,4 +1,4 @@
-"""Downsampling to the visible resolution, keeping minimum and maximum of each interval."""
+"""Downsampling of curves to the visible resolution, which keeps the minimum and maximum of each interval."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Values = NDArray[np.float32]
 
 
 def extremes(times: Times, values: Values, begin: float, end: float, most: int) -> tuple[Times, Values]:
-    """Returns about `most` points between `begin` and `end`, and one beyond each end.
+    """Returns about `most` points between `begin` and `end`, and one point beyond each end.
 
-    Intervals start at fixed times, so that a growing curve does not flicker.
+    The limits of intervals are independent of `begin` and `end`, so that a growing curve does not flicker.
     """
     first = max(0, int(np.searchsorted(times, begin)) - 1)
     last = min(len(times), int(np.searchsorted(times, end, side="right")) + 1)
@@ -27,7 +27,7 @@ def extremes(times: Times, values: Values, begin: float, end: float, most: int) 
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
     thin_times = np.repeat(times[starts], 2)
     thin_times[1::2] += stretch / 2
-    # Never draw the newest point later than measured.
+    # The newest point must not be drawn at a later time than it was measured.
     np.minimum(thin_times, times[-1], out=thin_times)
     thin_values = np.empty(2 * len(starts), values.dtype)
     thin_values[::2], thin_values[1::2] = low, high
@@ -35,7 +35,7 @@ def extremes(times: Times, values: Values, begin: float, end: float, most: int) 
 
 
 def bounds(pieces: list[Values]) -> tuple[float, float] | None:
-    """Returns minimum and maximum of all pieces, or None without data."""
+    """Returns the minimum and maximum of all arrays, or None if they contain no number."""
     known = [piece for piece in pieces if len(piece) and not np.isnan(piece).all()]
     if not known:
         return None
@@ -47,7 +47,7 @@ CALM = 0.4
 
 
 def calmed(low: float, high: float) -> tuple[float, float]:
-    """Widens a range to at least CALM of its values."""
+    """Returns the range, widened to at least CALM times its largest absolute value."""
     least = CALM * max(abs(low), abs(high))
     if high - low >= least:
         return low, high

@@ -1,4 +1,4 @@
-"""A small plot: name, latest value, and the last minutes as a line."""
+"""A small plot: name, latest value, and a line of the last minutes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ HEAD, LINE, SENTENCE = 24, 44, 22
 
 
 class MiniPlot(QWidget):
-    """Painted directly, with at most one point per pixel. Without a line, it shows a sentence in less space."""
+    """Plot that is painted directly, with at most one point per pixel.
+
+    Without data, it shows a sentence in less space.
+    """
 
     def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
         """`explanation`: what is measured, for the tool tip."""
@@ -50,11 +53,11 @@ class MiniPlot(QWidget):
         """Sets the data.
 
         Args:
-            value: The latest value as text.
+            value: Latest value as text.
             note: Text after the name.
-            fixed: Range of the axis; by default that of the data.
-            calm: Keeps noise of a few percent from filling the range.
-            sentence: Text if there is no line to draw.
+            fixed: Range of the axis, by default that of the data.
+            calm: Whether the range is widened, so that noise of a few percent does not fill it.
+            sentence: Text that is shown if there is no line.
         """
         had_line = self.has_line
         self._values, self._value, self._note, self._range, self._calm = values, value, note, fixed, calm
@@ -66,7 +69,7 @@ class MiniPlot(QWidget):
 
     @property
     def has_line(self) -> bool:
-        """Whether there are enough points for a line."""
+        """Whether there are enough points to draw a line."""
         return int(np.isfinite(self._values).sum()) > 1
 
     @property
@@ -102,7 +105,7 @@ class MiniPlot(QWidget):
     def _pieces(self, rect: QRectF) -> list[QPolygonF]:
         values = _thinned(self._values, max(2, int(rect.width())))
         known = np.isfinite(values)
-        if known.sum() < 2:  # downsampled to single points between gaps
+        if known.sum() < 2:  # Downsampling left only single points between gaps.
             return []
         low, high = self._range or (float(values[known].min()), float(values[known].max()))
         if self._calm:
@@ -121,7 +124,7 @@ class MiniPlot(QWidget):
 
 
 def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
-    """Returns the lines through two or more adjacent points; a NaN is a gap."""
+    """Returns a line for each sequence of two or more adjacent points. A NaN is a gap."""
     pieces: list[QPolygonF] = []
     points: list[QPointF] = []
     for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
@@ -137,7 +140,7 @@ def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
 
 
 def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Returns at most `count` values, each the mean of an interval."""
+    """Returns at most `count` values, each of which is the mean of an interval."""
     if len(values) <= count:
         return values
     share = -(-len(values) // count)

@@ -1,4 +1,4 @@
-"""Plots of the selected replicas over time: training metrics, or the parts of steps."""
+"""Plots of the selected replicas over time: training metrics, the parts of steps, or custom metrics."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ AFTER_ZOOM_MS = 30
 
 
 class Plots(QWidget):
-    """Up to four plots over one time axis: the wheel, + and - zoom, drags and arrows move, 0 shows all.
+    """Up to four plots over a common time axis.
 
-    Ranges are set in steps, and points are downsampled to the visible resolution; pyqtgraph's own means cost twice as
-    much for 16 curves of an hour.
+    The wheel, + and - zoom; dragging and the arrow keys move; 0 shows the whole run. Ranges change in steps, and points
+    are downsampled to the visible resolution. The built-in methods of pyqtgraph are twice as slow for 16 curves of an
+    hour.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -147,7 +148,7 @@ class Plots(QWidget):
         plot.getPlotItem().getViewBox().setYRange(0, 1, padding=0)
 
     def _offer_metrics(self) -> None:
-        """Offers the metrics of the selected replicas; keeps the current choice."""
+        """Offers the custom metrics of the selected replicas. The current choice is kept if possible."""
         tracks = self._feed.picture.tracks if self._feed else {}
         found = sorted({own for name in self._names if name in tracks for own in tracks[name].ring.own})
         if found == [self.reported.itemText(row) for row in range(self.reported.count())]:
@@ -192,12 +193,12 @@ class Plots(QWidget):
         return list(self._names)
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Shows another run."""
+        """Shows the plots of another run."""
         self._feed = feed
         self.set_names([])
 
     def set_names(self, names: Sequence[str]) -> None:
-        """Plots these replicas, at most 16."""
+        """Sets the replicas to plot. Only the first 16 are plotted."""
         self._names = list(names)[:MOST]
         left_out = len(names) - len(self._names)
         self._remark.setText(
@@ -207,7 +208,7 @@ class Plots(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Adds new samples; postponed while hidden."""
+        """Adds new samples. A hidden widget is updated when it is shown again."""
         if not self.isVisible():
             self._is_old = True
             return
@@ -234,7 +235,7 @@ class Plots(QWidget):
 
     @property
     def time_range(self) -> tuple[float, float]:
-        """Returns the visible time range in seconds since 1970."""
+        """The visible time range in seconds since 1970."""
         low, high = self._time_view.viewRange()[0]
         return low, high
 
@@ -244,7 +245,7 @@ class Plots(QWidget):
             self.refresh()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Handles keys before pyqtgraph does."""
+        """Handles zoom and arrow keys before pyqtgraph receives them."""
         if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent):
             return super().eventFilter(watched, event)
         low, high = self.time_range
@@ -278,7 +279,7 @@ class Plots(QWidget):
         self.crosshair.stop()
 
     def curve(self, kind: str, name: str) -> pg.PlotCurveItem:
-        """Returns a replica's curve in a plot of CHOICES."""
+        """Returns the curve of a replica in the plot of the given kind."""
         return self._curves[kind][self._names.index(name)]
 
     @property
@@ -294,7 +295,7 @@ class Plots(QWidget):
         return plot
 
     def _say_nothing(self) -> None:
-        """Shows why there is no curve."""
+        """Shows a sentence that explains why there is no curve."""
         tracks = self._feed.picture.tracks if self._feed else {}
         has_curves = any(len(tracks[name].ring) > 1 for name in self._names if name in tracks)
         if not has_curves:
@@ -346,7 +347,7 @@ class Plots(QWidget):
         self.crosshair.refresh()
 
     def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
-        """Fits the time axis to a round end, because a change every second would redraw everything every second."""
+        """Fits the time axis to the data. Its end is rounded, because a change every second would redraw everything."""
         if not tracks:
             return
         low = min(float(track.ring.times()[0]) for track in tracks)
@@ -362,18 +363,18 @@ class Plots(QWidget):
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
-        if kind == "use" and has_gpus:  # not for CPUs, whose load may exceed 100 %
+        if kind == "use" and has_gpus:  # The load of CPUs may exceed 100 %, so that it has no fixed range.
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return
         elif kind in ("loss", OWN_PLOT):
             wanted = calmed(*found)
         else:
-            wanted = (min(0.0, found[0]), found[1])  # amounts start at zero, to be comparable
+            wanted = (min(0.0, found[0]), found[1])  # Amounts are comparable only if their axes start at zero.
         low, high = wanted
         low_now, high_now = view.viewRange()[1]
         room = (high - low) or abs(high) or 1.0
-        # Keep the range while the data fits and fills enough of it.
+        # The range is kept while the data fits into it and fills enough of it.
         if low_now <= low and high <= high_now and high_now - low_now < 1.4 * room:
             return
         view.setYRange(low - 0.06 * room if kind in ("loss", OWN_PLOT) else low, high + 0.06 * room, padding=0)

@@ -1,4 +1,4 @@
-"""Recovery snapshots of unsaved work, and their offer after a crash."""
+"""Recovery snapshots of unsaved work, and the offer to restore them after a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AFTER_MS = 2000
 
 
 class Autosave(QObject):
-    """Does nothing without a folder."""
+    """Writes recovery snapshots of a document to a folder. Without a folder, nothing is written."""
 
     failed = Signal(str)
 
@@ -58,7 +58,7 @@ class Autosave(QObject):
             self._recovery.clear()
 
     def unsaved_work(self) -> list[UnsavedWork]:
-        """Returns the unsaved work of ended programs, the latest first."""
+        """Returns the unsaved work of programs that have ended, the latest first."""
         return self._recovery.unsaved_work() if self._recovery is not None else []
 
     def discard(self, work: UnsavedWork) -> None:
@@ -71,7 +71,7 @@ def tr(text: str) -> str:
 
 
 def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor) -> None:
-    """Offers the latest unsaved work; once decided, the one before it."""
+    """Offers to restore the latest unsaved work. After the user has decided, the next older work is offered."""
     work = next(iter(autosave.unsaved_work()), None)
     if work is None:
         return
@@ -128,7 +128,7 @@ def _was_changed_since(work: UnsavedWork) -> bool:
 
 
 def _restore(work: UnsavedWork, files: FileActions, editor: Editor) -> None:
-    """Opens the file of the work and applies the work as an edit."""
+    """Opens the file to which the work belongs, and applies the work as an edit."""
     value, _ = topology_in(work.text, work.path)
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""Remarks about a converted document, and a window that shows them in its text."""
+"""Report about the conversion of a document of another system, and a window that shows it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchyard_gui.widgets.next_steps import quoted
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """A document by file name, with remarks on what was lost or decided in its conversion."""
+    """File name and text of a converted document, with remarks about what was lost or decided in the conversion."""
 
     document: str
     text: str
     remarks: tuple[Remark, ...]
 
     def sentences(self) -> list[str]:
-        """Returns the remarks as the window shows them."""
+        """Returns the remarks as sentences for the window."""
         return [quoted(remark.message) for remark in self.remarks]
 
 
@@ -30,7 +30,7 @@ SIZE = (720, 520)
 
 
 class DocumentWindow(QDialog):
-    """Shows a document with the lines of its remarks marked; not modal."""
+    """Window that shows a document and marks the lines that have remarks. It is not modal."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
@@ -40,7 +40,7 @@ class DocumentWindow(QDialog):
         vbox(self.view, parent=self, margins=FLUSH)
 
     def show_remark(self, report: ConversionReport, remark: Remark) -> None:
-        """Scrolls to the line of a remark."""
+        """Shows the document, scrolled to the line of a remark."""
         self.setWindowTitle(report.document)
         self.view.setAccessibleName(report.document)
         self.view.show_text(report.text)

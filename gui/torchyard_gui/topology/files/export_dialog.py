@@ -1,4 +1,4 @@
-"""Export dialog: format, options, preview with remarks, and file."""
+"""Export dialog: format, options, preview with remarks, and target file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ REMARKS_HEIGHT = 104
 
 
 class ExportDialog(QDialog):
-    """The preview is exactly what is written. Emits `written` with the file, its remarks and the format's name."""
+    """Dialog whose preview is exactly the text that is written.
+
+    `written` is emitted with a ConversionReport and the name of the format.
+    """
 
     written = Signal(object, str)
 
     def __init__(self, topology: Topology, files: FileActions, name: str, parent: QWidget) -> None:
-        """Starts with the format `name`."""
+        """Opens with the format `name` selected."""
         super().__init__(parent)
         self._topology = topology
         self._files = files
@@ -90,8 +93,6 @@ class ExportDialog(QDialog):
         below = (self.message, self.beside, self.remarks, 4, buttons)
         dialog_layout(self, *self.rows.values(), (self.preview, 1), *below, spacing=8)
 
-    # Choices
-
     @property
     def name(self) -> str:
         return list(FORMATS)[max(0, self.format.currentIndex())]
@@ -137,7 +138,7 @@ class ExportDialog(QDialog):
             button.setEnabled(self._exported is not None)
 
     def _say(self, sentence: str) -> None:
-        """Shows why it cannot be exported."""
+        """Shows the reason why the topology cannot be exported in this format."""
         self.message.setText(sentence)
         set_ink(self.message, "fail")
         self.message.setVisible(bool(sentence))
@@ -150,8 +151,6 @@ class ExportDialog(QDialog):
     def _copy(self) -> None:
         QGuiApplication.clipboard().setText(self._report("").text)
 
-    # File
-
     def ask_path(self) -> None:
         suffix = FORMATS[self.name].suffix_of(self.wishes.form)
         dialog = self._files.dialog(self.windowTitle(), self.tr("Any file (*)"), self)
@@ -163,7 +162,7 @@ class ExportDialog(QDialog):
         dialog.open()
 
     def write_to(self, path: Path) -> None:
-        """Writes to a file; asks before replacing another one."""
+        """Writes to a file. Before an existing file is replaced, the user is asked."""
         if path.exists():
             ask_to_replace(path, lambda: self._write(path), self.ask_path, self)
         else:

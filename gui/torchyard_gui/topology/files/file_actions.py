@@ -1,4 +1,4 @@
-"""New, open and save, with unsaved changes, read-only files and changes on disk."""
+"""Actions that create, open and save files, with unsaved changes, read-only files and changes by other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILTER = "YAML (*.yaml *.yml)"
 
 
 class RecentFiles(Protocol):
-    """Storage of the recent files."""
+    """Storage of the paths of recently used files."""
 
     @property
     def recent_files(self) -> list[Path]: ...
@@ -32,7 +32,7 @@ class RecentFiles(Protocol):
 
 
 class FileActions(QObject):
-    """All transfers between the document and its file, and their notices."""
+    """Actions that read and write the file of the document, with their notices."""
 
     opened = Signal()
     """Another document was opened."""
@@ -60,13 +60,11 @@ class FileActions(QObject):
     def actions(self) -> list[QAction]:
         return [self.new, self.open_action, self.save_action, self.save_as_action, self.reload_action]
 
-    # Opening
-
     def start_new(self) -> None:
         self.guard(self.begin)
 
     def begin(self, value: Topology | None = None) -> None:
-        """Starts a document without a file, empty or with `value`; unsaved changes are lost."""
+        """Starts a document without a file, empty or with `value`. Unsaved changes are lost."""
         self._forget()
         self._document.start_new(value)
         self.opened.emit()
@@ -78,11 +76,11 @@ class FileActions(QObject):
         dialog.open()
 
     def open(self, path: Path) -> None:
-        """Opens a file, after asking about unsaved changes."""
+        """Opens a file. The user is asked first if there are unsaved changes."""
         self.guard(lambda: self.open_now(path))
 
     def open_now(self, path: Path) -> bool:
-        """Opens a file; unsaved changes are lost. Returns False after showing why it cannot be read."""
+        """Opens a file; unsaved changes are lost. Returns False after it has shown why the file cannot be read."""
         try:
             self._document.open(path)
         except FileProblem as problem:
@@ -104,10 +102,8 @@ class FileActions(QObject):
         for subject in ("file", "disk", "restored", "launch", "export"):
             self._notices.clear(subject)
 
-    # Saving
-
     def save(self, then: Callable[[], object] | None = None) -> None:
-        """Saves, asking for a name if there is none, then calls `then`."""
+        """Saves the document and calls `then`. If the document has no file, the user is asked for one."""
         if self._document.path is None:
             self.ask_save(then)
         else:
@@ -117,27 +113,27 @@ class FileActions(QObject):
         dialog = self.dialog(self.tr("Save the topology"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
-        # Qt's own question would block, and on some desktops appear before the suffix is added.
+        # Qt's own question would block, and some desktops show it before the suffix is added.
         dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
         dialog.selectFile(self._document.path.name if self._document.path is not None else self._first_name())
         dialog.fileSelected.connect(lambda chosen: self._save_as(Path(chosen), then))
         dialog.open()
 
     def _first_name(self) -> str:
-        """Returns the proposed name of a document without a file."""
+        """Returns the proposed file name for a document that has no file."""
         name = self._document.value.name
         return "topology.yaml" if name == UNTITLED else f"{name}.yaml"
 
     def _save_as(self, path: Path, then: Callable[[], object] | None) -> None:
-        """Saves under a name; asks before replacing another file."""
+        """Saves the document to `path`. Before an existing file is replaced, the user is asked."""
         if path == self._document.path or not path.exists():
             self.save_to(path, then)
         else:
             ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self._window)
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
-        """Saves, under `path` if given. Returns False after showing why it failed."""
-        # An unnamed run is called like its file.
+        """Saves the document, to `path` if given. Returns False after it has shown why that failed."""
+        # A topology without a name, and thus its runs, gets the name of its file.
         names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
         if names and path is not None:
             self._editor.set_name(path.stem)
@@ -163,13 +159,12 @@ class FileActions(QObject):
         again = NoticeButton(self.tr("Try again"), self.save)
         self._notices.show_error("file", problem, self._elsewhere(), again)
 
-    # Changes on disk
-
     def _disk_changed(self, state: str) -> None:
         if state == "same":
             self._notices.clear("disk")
         elif self._document.broken and state == "changed":
-            self.reload()  # The file was opened to be repaired elsewhere, and there are no changes to lose.
+            # The user opened the invalid file in order to repair it elsewhere, so that there are no changes to lose.
+            self.reload()
         elif state == "gone":
             text = self.tr("{file} is no longer there. What is open here can be saved again.")
             save = NoticeButton(self.tr("Save"), self.save)
@@ -203,10 +198,8 @@ class FileActions(QObject):
         else:
             self._notices.clear("read-only")
 
-    # Unsaved changes
-
     def guard(self, then: Callable[[], object]) -> None:
-        """Calls `then` at once if nothing is unsaved, else after asking whether to save."""
+        """Calls `then` at once if there are no unsaved changes, else after the user has saved or discarded them."""
         if not self._document.is_modified:
             then()
             return
@@ -225,7 +218,7 @@ class FileActions(QObject):
         box.open()
 
     def dialog(self, title: str, filters: str = FILTER, parent: QWidget | None = None) -> QFileDialog:
-        """Creates a file dialog in the folder of the current or else of the last file."""
+        """Creates a file dialog that starts in the folder of the document, or else in that of the most recent file."""
         folder = self._document.folder or next((path.parent for path in self._recent.recent_files), Path.home())
         dialog = QFileDialog(parent or self._window, title, str(folder), filters)
         dialog.finished.connect(dialog.deleteLater)
@@ -239,7 +232,7 @@ def tr(text: str) -> str:
 def ask_to_replace(
     path: Path, replace: Callable[[], object], another: Callable[[], object], parent: QWidget
 ) -> None:  # fmt: skip
-    """Asks whether to replace a file; calls `replace` or `another`."""
+    """Asks whether to replace a file. Calls `replace` if the user agrees, else `another`."""
     box = ConfirmationDialog(
         tr("Replace {file}?").format(file=path.name),
         tr("There is a file of that name in {folder}. What is in it will be lost.").format(folder=path.parent),
@@ -255,7 +248,7 @@ def ask_to_replace(
 
 
 class FileWatcher(QObject):
-    """Compares the file with the version last read or written."""
+    """Watches whether the file differs from the version that was last read or written."""
 
     state_changed = Signal(str)
     """`same`, `changed` or `gone`."""
@@ -269,7 +262,10 @@ class FileWatcher(QObject):
         document.path_changed.connect(self._follow)
 
     def look(self) -> None:
-        """Checks the file. Editors replace files, which ends a QFileSystemWatcher's watch, so it is renewed."""
+        """Compares the file with the known version.
+
+        Editors replace files, which ends the watch of a QFileSystemWatcher; it is therefore renewed here.
+        """
         self._watch()
         state = self._document.disk_state()
         if state != self._state:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ImportExport(QObject):
-    """The open document changes only after the import was read completely."""
+    """Actions for import and export. The open document is replaced only after an import was read completely."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ImportExport(QObject):
         say: Callable[[str], None],
         window: QWidget,
     ) -> None:
-        """Connects the actions. `say` shows a short message."""
+        """Creates the actions. `say` is called with short messages for the user."""
         super().__init__(window)
         self._document = editor.document
         self._files = files
@@ -64,10 +64,11 @@ class ImportExport(QObject):
     def actions(self) -> list[QAction]:
         return [self.import_action, self.export_action]
 
-    # Reading
-
     def ask_import(self) -> None:
-        """Asks for a document; its format is detected unless chosen in the dialog."""
+        """Opens a file dialog for the document.
+
+        Unless the user chooses a format in the dialog, the format is detected.
+        """
         from torchyard_core.interop.format_registry import FORMATS, READ
 
         filters = {self.tr("Any of these formats (*)"): ""} | {f"{FORMATS[name].title} (*)": name for name in READ}
@@ -79,7 +80,7 @@ class ImportExport(QObject):
         dialog.open()
 
     def import_file(self, path: Path, name: str = "") -> None:
-        """Imports a document as a new topology, after asking about unsaved changes.
+        """Imports a document as a new topology. The user is asked first if there are unsaved changes.
 
         Args:
             name: The format, or "" to detect it.
@@ -131,7 +132,7 @@ class ImportExport(QObject):
         )
 
     def _report_not_read(self, path: Path, name: str) -> None:
-        """Reports a format that cannot be imported: a topology, or a format for export only."""
+        """Shows that a document cannot be imported, because it is a topology or has a format for export only."""
         from torchyard_core.interop.format_detection import TITLES
         from torchyard_core.interop.format_registry import FORMATS, READ
 
@@ -149,7 +150,7 @@ class ImportExport(QObject):
         self._say(self.tr("{file} was read as {what}.").format(file=report.document, what=what))
 
     def _opened(self) -> None:
-        """Offers to import a document of another system that was opened as a topology."""
+        """Offers an import if the file that was opened as a topology is a document of another system."""
         self._problems.show_remarks(None)
         path = self._document.path
         if not self._document.broken or path is None:
@@ -162,8 +163,6 @@ class ImportExport(QObject):
             assert name is not None
             text = self.tr("{file} looks like {what}, not a topology.").format(file=path.name, what=TITLES[name])
             self._notices.show("file", "info", text, NoticeButton(self.tr("Import it"), lambda: self.import_file(path)))
-
-    # Writing
 
     def ask_export(self) -> None:
         """Opens the export dialog, or shows the errors of the topology."""
@@ -197,10 +196,8 @@ class ImportExport(QObject):
     def _follow(self) -> None:
         self.export_action.setEnabled(bool(self._document.value.pools))
 
-    # Remarks
-
     def show_remark(self, report: ConversionReport, remark: Remark) -> None:
-        """Shows a document at the line of a remark."""
+        """Shows the document at the line of a remark."""
         from torchyard_gui.topology.files.conversion_report import DocumentWindow
 
         if self._shown is None:
@@ -212,13 +209,13 @@ WIDTH = 420
 
 
 class FormatChoice(QDialog):
-    """Asks for one of several formats, or none. Open it with `open()`."""
+    """Dialog that asks for one of several formats. Open it with `open()`."""
 
     chosen = Signal(str)
     """A format's name."""
 
     def __init__(self, document: str, formats: Sequence[tuple[str, str]], parent: QWidget) -> None:
-        """Lists `formats` as (name, title)."""
+        """Lists `formats`, given as (name, title)."""
         super().__init__(parent)
         self.setObjectName("format")
         self.setWindowTitle(self.tr("What is {file}?").format(file=document))

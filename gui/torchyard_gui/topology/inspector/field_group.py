@@ -1,4 +1,4 @@
-"""Group of the inspector: a heading, and a row for each key of a block of the file."""
+"""Group of the inspector: a heading, and a row for each key of a block of the topology file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Change = Callable[[str, Any, str], str]
 
 
 def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
-    """Adds groups to a layout, with a thin line between two."""
+    """Adds groups to a layout, with dividers between them."""
     for number, group in enumerate(groups):
         if number:
             inside.addWidget(Divider())
@@ -32,7 +32,7 @@ def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
 
 
 class Group(QWidget):
-    """Fields for keys of one block, or of several blocks that are changed together."""
+    """Fields for the keys of one block, or of several blocks that are changed together."""
 
     def __init__(self, title: str, change: Change) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Group(QWidget):
             self._layout.addWidget(SectionLabel(title))
 
     def add(self, key: str, label: str, field: Field, tip: str = "") -> FormRow:
-        """Adds a row for a key; `tip` is its tool tip."""
+        """Adds a row for a key. `tip` becomes the tool tip of the row."""
         field.setToolTip(tip)
         field.setMinimumWidth(LEAST_WIDTH)
         field.setAccessibleName(label)
@@ -75,14 +75,14 @@ class Group(QWidget):
             row.set_problem(self._problems.get(key, ""))
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Shows problems by key. The message about a refused input stays."""
+        """Shows problems by key. A key with a refused input keeps the message about the refusal."""
         self._problems = problems
         for key, row in self.rows.items():
             if key not in self._refused:
                 row.set_problem(problems.get(key, ""))
 
     def shows(self, key: str) -> bool:
-        """Whether a key has a visible row."""
+        """Returns whether the group has a visible row for a key."""
         row = self.rows.get(key)
         return row is not None and not row.isHidden()
 
@@ -99,4 +99,5 @@ class Group(QWidget):
         row.set_problem(why)
         announce(row, f"{row.name.text()}: {why}", urgent=True)
         if isinstance(field := self.field(key), ChoiceField):
-            field.set_values([getattr(block, key) for block in self._blocks])  # Refused text stays, a choice does not.
+            # Text that was refused stays for correction; a refused choice is reset.
+            field.set_values([getattr(block, key) for block in self._blocks])

@@ -1,7 +1,8 @@
-"""Fields that show and change one value of several blocks.
+"""Fields that show and change one value in several blocks at once.
 
-`set_values` takes the value of each block; where they differ, the field is empty with a placeholder. `committed` is
-emitted with the new value for all of them. An invalid value is passed on as typed, for core to refuse with a message.
+`set_values` sets the value of each block. If the values differ, the field is empty and shows a placeholder. `committed`
+is emitted with the new value for all blocks. An invalid value is emitted as typed, so that core refuses it with a
+message.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ INSET = 2
 
 
 class ElidedLine(QLineEdit):
-    """A line that elides text without focus. Its tool tip then begins with the whole text."""
+    """Line edit that elides its text while it has no focus. The tool tip then begins with the complete text."""
 
     taken_at_end = 0
     """Pixels of the field that a button takes."""
@@ -45,7 +46,7 @@ class ElidedLine(QLineEdit):
         return self.shortened(room)
 
     def shortened(self, room: int) -> str:
-        """The text, elided to a width in pixels."""
+        """Returns the text, elided to a width in pixels."""
         return self.fontMetrics().elidedText(self.text(), Qt.TextElideMode.ElideRight, room)
 
     def _room(self) -> QRect:
@@ -78,7 +79,7 @@ LINES = (1, 5)
 
 
 class LinesField(QPlainTextEdit):
-    """A list of lines, committed by Ctrl+Enter and by leaving the field. Tab leaves it."""
+    """Field for a list of lines. Ctrl+Enter and leaving the field commit the value; Tab leaves the field."""
 
     committed = Signal(object)
     misread = Signal(str)
@@ -95,15 +96,15 @@ class LinesField(QPlainTextEdit):
         self._fit()
 
     def _fit(self) -> None:
-        """Fits the height to the wrapped lines."""
-        # A plain text's size counts lines, not pixels.
+        """Fits the height of the field to its wrapped lines."""
+        # The layout of a plain text document measures its height in lines, not in pixels.
         shown = min(max(round(self.document().size().height()), LINES[0]), LINES[1])
         self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + 14)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._fit()  # lines wrap elsewhere
+            self._fit()  # A different width wraps lines differently.
 
     def set_values(self, values: Sequence[Any]) -> None:
         value, same = one_of(values)
@@ -117,7 +118,7 @@ class LinesField(QPlainTextEdit):
         return "\n".join(value or ())
 
     def read(self, text: str) -> Any:
-        """The value of a text. Raises ValueError with a sentence."""
+        """Converts the text to a value. Raises ValueError with a sentence for the user."""
         return [line for line in text.splitlines() if line.strip()]
 
     def commit(self) -> None:
@@ -132,7 +133,7 @@ class LinesField(QPlainTextEdit):
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ShortcutOverride and isinstance(event, QKeyEvent) and _commits(event):
-            event.accept()  # not the page's shortcut while the field has the focus
+            event.accept()  # While the field has the focus, the key must not trigger a shortcut of the page.
             return True
         return super().event(event)
 
@@ -144,7 +145,7 @@ class LinesField(QPlainTextEdit):
 
 
 def _emit_read(field: LineField | LinesField, text: str) -> None:
-    """Emits `committed` with the value of the text, or `misread`."""
+    """Emits `committed` with the value of the text, or `misread` if the text is invalid."""
     try:
         value = field.read(text)
     except ValueError as problem:
@@ -154,13 +155,13 @@ def _emit_read(field: LineField | LinesField, text: str) -> None:
 
 
 def _commits(event: QKeyEvent) -> bool:
-    """Whether a key is Ctrl+Enter."""
+    """Returns whether a key event is Ctrl+Enter."""
     is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
     return is_enter and bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
 
 
 class PairsField(LinesField):
-    """`NAME=value`, one a line."""
+    """Field for `NAME=value` entries, one per line."""
 
     def written(self, value: Any) -> str:
         return "\n".join(f"{name}={text}" for name, text in (value or {}).items())
@@ -178,12 +179,12 @@ class PairsField(LinesField):
 
 
 def mixed() -> str:
-    """Placeholder of a field whose blocks have different values."""
+    """Returns the placeholder of a field whose blocks have different values."""
     return tr("several values")
 
 
 def one_of(values: Sequence[Any]) -> tuple[Any, bool]:
-    """(common value, whether all values are equal)."""
+    """Returns the common value and True if all values are equal, else (None, False)."""
     if values and all(value == values[0] for value in values):
         return values[0], True
     return None, False
@@ -194,7 +195,7 @@ BUTTON = 24
 
 
 class LineField(ElidedLine):
-    """Text, committed by Enter and by leaving the field. `empty` is the placeholder."""
+    """Field for text. Enter and leaving the field commit the value. `empty` is the placeholder."""
 
     committed = Signal(object)
     misread = Signal(str)
@@ -218,7 +219,7 @@ class LineField(ElidedLine):
         return "" if value is None else str(value)
 
     def read(self, text: str) -> Any:
-        """The value of a text. Raises ValueError with a sentence."""
+        """Converts the text to a value. Raises ValueError with a sentence for the user."""
         return text
 
     def commit(self) -> None:
@@ -231,14 +232,14 @@ class LineField(ElidedLine):
 
 
 class TextField(LineField):
-    """Optional text; None if empty."""
+    """Field for optional text. The value of an empty field is None."""
 
     def read(self, text: str) -> Any:
         return text.strip() or None
 
 
 class WholeField(LineField):
-    """An integer, changed by the arrow keys too. Optional without `default`."""
+    """Field for an integer, which the arrow keys change too. Without `default`, the integer is optional."""
 
     def __init__(self, default: int | None = None, empty: str = "", least: int = 0) -> None:
         super().__init__(empty)
@@ -265,7 +266,7 @@ class WholeField(LineField):
 
 
 class AmountField(LineField):
-    """An optional number."""
+    """Field for an optional number."""
 
     def __init__(self, default: float | None = None, empty: str = "") -> None:
         super().__init__(empty)
@@ -285,7 +286,7 @@ class AmountField(LineField):
 
 
 class WordsField(LineField):
-    """A list of words in shell syntax."""
+    """Field for a list of words in shell syntax."""
 
     def written(self, value: Any) -> str:
         return shlex.join(value or ())
@@ -298,7 +299,7 @@ class WordsField(LineField):
 
 
 class HostsField(LineField):
-    """Names of hosts, separated by commas; the button, or Alt+Down, opens a list of the fleet's hosts."""
+    """Field for names of hosts, separated by commas. A button, or Alt+Down, opens a list of the hosts of the fleet."""
 
     def __init__(self, empty: str = "") -> None:
         super().__init__(empty)
@@ -309,7 +310,7 @@ class HostsField(LineField):
         more.triggered.connect(self.offer)
 
     def shortened(self, room: int) -> str:
-        """As many whole names as fit, and the number of the others."""
+        """Returns as many complete names as fit, and the number of the remaining ones."""
         names = self.read(self.text())
         for count in range(len(names) - 1, 0, -1):
             text = f"{self.written(names[:count])} +{len(names) - count}"
@@ -333,7 +334,7 @@ class HostsField(LineField):
         super().keyPressEvent(event)
 
     def offer(self) -> None:
-        """Opens a menu with the fleet's hosts."""
+        """Opens a menu with the hosts of the fleet."""
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         chosen = self.read(self.text())
@@ -355,7 +356,7 @@ class HostsField(LineField):
 
 
 class ChoiceField(QComboBox):
-    """One of several values. The mouse wheel scrolls the panel and does not change the value."""
+    """Field for one of several values. The mouse wheel scrolls the panel instead of changing the value."""
 
     committed = Signal(object)
     misread = Signal(str)

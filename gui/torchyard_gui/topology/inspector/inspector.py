@@ -1,4 +1,4 @@
-"""The inspector: the selected replicas and their pools, or without a selection the whole topology."""
+"""The inspector: settings of the selected replicas and their pools, or of the whole topology without a selection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
 class Inspector(QFrame):
-    """Two panels in one place, for the topology and for the selection."""
+    """Panel with two alternative contents: the fields of the topology, or those of the selection."""
 
     wanted = Signal()
     """Emitted before one of its fields gets the focus, so that the inspector is shown."""
@@ -59,7 +59,10 @@ class Inspector(QFrame):
 
     @cached_property
     def _of_selection(self) -> tuple[PlaceGroup, PoolGroup]:
-        """The panel for a selection, created by `make_rest` or at the first selection to save time at the start."""
+        """The fields of a selection.
+
+        They are created by `make_rest` or at the first selection, which saves time when the window opens.
+        """
         place, pools = PlaceGroup(self._editor, self._planning), PoolGroup(self._editor)
         self._panels.addWidget(_scrolled(self.tr("Fields of what is selected"), place, pools))
         return place, pools
@@ -73,11 +76,11 @@ class Inspector(QFrame):
         return self._of_selection[1]
 
     def make_rest(self) -> None:
-        """Creates the panel for a selection in advance."""
+        """Creates the fields of a selection in advance."""
         _ = self._of_selection
 
     def show_plan(self, plan: Plan) -> None:
-        """Shows the present document and a plan of it."""
+        """Shows the current topology and its plan."""
         self._plan = plan
         self.setEnabled(not self._editor.document.broken)
         chosen = self._editor.selection
@@ -104,7 +107,7 @@ class Inspector(QFrame):
             self.place.row.set_problem(next((p.message for p in problems if p.path == pin), ""))
 
     def focus(self, block: str, key: str) -> bool:
-        """Sets the focus to the field of a key of `pools`, `strategy`, `program` or the top level (`""`)."""
+        """Sets the focus to the field for a key of `pools`, `strategy`, `program` or the top level (`""`)."""
         if block == "pins":
             if not self._editor.selection or self.place.row.isHidden():
                 return False

@@ -1,4 +1,4 @@
-"""Placement and pins of the selected replicas in the inspector."""
+"""Group of the inspector with the placement and the pins of the selected replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from torchyard_gui.widgets.text_labels import SectionLabel, label
 
 
 class PlaceGroup(QWidget):
-    """The pin of one replica as text; for several, buttons that pin them to their places or remove their pins."""
+    """Places of the selected replicas, with the pin of a single replica as text.
+
+    Buttons pin the replicas to their current places or unpin them.
+    """
 
     def __init__(self, editor: Editor, planning: PlanningTime) -> None:
         super().__init__()
@@ -41,7 +44,7 @@ class PlaceGroup(QWidget):
         self.pin.committed.connect(self._pin_typed)
 
     def show_selection(self, plan: Plan) -> None:
-        """Shows the places of the selected replicas in a plan."""
+        """Shows where a plan places the selected replicas."""
         self._plan = plan
         chosen = self._editor.selection
         pins = self._editor.value.pins
@@ -76,7 +79,7 @@ class PlaceGroup(QWidget):
         return where + " " + self.tr("Pinned: {pinned} of {count}.").format(pinned=pinned, count=chosen)
 
     def _places(self) -> dict[str, str]:
-        """Places (host and GPUs) of the selected replicas that have one."""
+        """Returns the places (host and GPUs) of the selected replicas that have one."""
         chosen = set(self._editor.selection)
         if self._plan is None:
             return {}

@@ -1,4 +1,4 @@
-"""Settings of the selected replicas' pools in the inspector, changed in all of them together."""
+"""Groups of the inspector with the settings of the selected replicas' pools, which are changed together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 
 class PoolGroup(QWidget):
-    """Three groups: the pool, requirements of its replicas, and their arguments and environment."""
+    """Three groups: the pool itself, the requirements of its replicas, and their arguments and environment."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()

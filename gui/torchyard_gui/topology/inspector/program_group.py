@@ -1,4 +1,4 @@
-"""Settings of the program in the inspector."""
+"""Groups of the inspector with the settings of the program."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ProgramGroup(QWidget):
         add("tf_master_name", tr("Chief in TF_CONFIG"), master, tr("What TF_CONFIG calls the chief."))
 
     def show_program(self, program: Program) -> None:
-        """Shows a program: the keys of its launcher, and keys of the other one that are set."""
+        """Shows the keys that the program's launcher uses, and other keys that are set."""
         hidden = OF_COMMAND if program.launcher is Launcher.TORCH else OF_TORCH
         for group in self.groups:
             for key, row in group.rows.items():

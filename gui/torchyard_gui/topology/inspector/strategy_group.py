@@ -1,4 +1,4 @@
-"""The strategy's section in the inspector: its kind, what that does, and the settings that have an effect."""
+"""Group of the inspector with the strategy: its kind, a description, and the settings that have an effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIND_WIDTH = 72
 
 
 class StrategyGroup(QWidget):
-    """Kind and settings of the strategy, each setting with its sentence below it."""
+    """Fields for the kind and the settings of the strategy. Each setting has an explanation below it."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class StrategyGroup(QWidget):
         vbox(self.group, parent=self, margins=FLUSH, spacing=8)
 
     def _fill(self) -> None:
-        # The kind's sentences stand right below its field, before the settings.
+        # The sentences about the kind come directly below its field, before the settings.
         within = self.group.layout()
         assert isinstance(within, QVBoxLayout)
         within.addWidget(self._sentence)
@@ -64,7 +64,7 @@ class StrategyGroup(QWidget):
 
 
 def _field(setting: StrategySetting) -> Field:
-    """The input of a setting, with the default and the bound of its field in the file."""
+    """Returns the field for a setting, with the default and the lower bound of that setting in the topology file."""
     field = Strategy.model_fields[setting.key]
     if setting.choices:
         return ChoiceField([(value, tr(title)) for value, title in setting.choices])
@@ -73,7 +73,11 @@ def _field(setting: StrategySetting) -> Field:
 
 
 def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int]) -> str:
-    """The sentence for a topology with these numbers of replicas; "" where no step waits for an exchange."""
+    """Returns the sentences about the duration of an exchange, or "" if no step waits for an exchange.
+
+    Args:
+        counts: Number of replicas of each role.
+    """
     spec = spec_of(kind)
     trainers = sum(count for role, count in counts.items() if role.trains)
     servers = 0 if spec.server_role is None else counts[spec.server_role]
@@ -97,5 +101,5 @@ def _servers(count: int, role: Role | None) -> str:
 
 
 def _number(value: float) -> str:
-    """1.2, 1, 1.09: two decimals at most."""
+    """Formats a number with at most two decimals, such as 1.2, 1 or 1.09."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""Checkpoints as `torchyard_roles` writes them, with arbitrary contents."""
+"""Sample checkpoints in the format of `torchyard_roles`, with arbitrary contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def folder_of(run_dir: Path) -> Path:
 
 
 def save(folder: Path, step: int, size: int = 1000, files: tuple[str, ...] = ("model.pt", "optimizer.pt")) -> str:
-    """A complete checkpoint in `folder`, renamed into place; returns its name."""
+    """Creates a complete checkpoint in `folder` and renames it into place; returns its name."""
     name = f"step-{step:012d}"
     scratch = folder / f".saving-{name}"
     scratch.mkdir(parents=True)
@@ -27,7 +27,7 @@ def save(folder: Path, step: int, size: int = 1000, files: tuple[str, ...] = ("m
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two checkpoints have the same files with the same content."""
+    """Returns whether two checkpoints have the same files with the same contents."""
     files = sorted(path.name for path in one.iterdir())
     return files == sorted(path.name for path in other.iterdir()) and all(
         (one / file).read_bytes() == (other / file).read_bytes() for file in files
@@ -35,5 +35,5 @@ def same(one: Path, other: Path) -> bool:
 
 
 def there(folder: Path) -> list[str]:
-    """Names in a folder of checkpoints, oldest first."""
+    """Returns the names in a folder of checkpoints, oldest first."""
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []

@@ -1,4 +1,4 @@
-"""Checkpoints copied between the hosts of a run, by real keepers over real sockets."""
+"""Tests of copying checkpoints between the hosts of a run, with real keepers and sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def go(*hosts: Host) -> None:
 
 
 def carried(host: Host) -> list[tuple[str, str]]:
-    """(host, checkpoint) of the copies in the primary's journal."""
+    """Returns the host and checkpoint of each copy recorded in the primary's journal."""
     return [
         (event["host"], event["checkpoint"])
         for event in host.journal()
@@ -139,7 +139,7 @@ def test_a_restarted_chief_without_checkpoints_gets_the_newest_first(run_scenari
 
 
 class Bottleneck(Relay):
-    """Forwards the gang link, and accepts later connections without forwarding them."""
+    """A relay that forwards the gang link, and accepts later connections without forwarding them."""
 
     waiting = 0
 

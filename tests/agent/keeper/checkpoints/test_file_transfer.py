@@ -1,4 +1,4 @@
-"""Transfers of checkpoints over broken connections and full disks."""
+"""Tests of checkpoint transfers over broken connections and on full disks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = bytes.fromhex(SECRET)
 
 
 class Pair:
-    """A listener on this machine, and its accepted connections."""
+    """A listener on this machine, and the connections that it has accepted."""
 
     async def __aenter__(self) -> Pair:
         self.met: asyncio.Queue[Stream] = asyncio.Queue()
@@ -48,14 +48,14 @@ class Pair:
         for stream in self._streams:
             stream.abort()
         self._server.close()
-        await asyncio.sleep(0.01)  # a turn of the loop, for what was aborted to close
+        await asyncio.sleep(0.01)  # The event loop needs one iteration to close the aborted connections.
 
     async def dial(self, introduction: Message) -> tuple[Stream, Message]:
         return await gang_link.call("127.0.0.1", self._port, KEY, introduction)
 
 
 class Cut(Stream):
-    """An end whose connection breaks after some pieces."""
+    """A stream whose connection breaks after a given number of pieces."""
 
     pieces = 0
     left = 0
@@ -69,7 +69,7 @@ class Cut(Stream):
 
 
 class Stuck(Stream):
-    """An end that stops sending after some pieces until the other disconnects."""
+    """A stream that stops sending after five pieces until the other end disconnects."""
 
     pieces = 0
 
@@ -107,7 +107,8 @@ def test_an_interrupted_transfer_is_resumed(tmp_path: Path) -> None:
     asyncio.run(scenario())
     assert same(source / name, target / name)
     assert there(target) == [name]
-    assert 10 <= sum(pieces) - 1 <= 14  # checkpoint.json is one; what was in the cut socket comes again
+    # One more piece is checkpoint.json, and the pieces in the buffer of the broken socket are sent again.
+    assert 10 <= sum(pieces) - 1 <= 14
 
 
 def test_a_checkpoint_marked_as_final_is_copied_again_with_its_mark_only(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_checkpoint_marked_as_final_is_copied_again_with_its_mark_only(tmp_pat
 
 
 def test_another_save_of_the_same_step_is_copied_completely(tmp_path: Path) -> None:
-    """As with asynchronous groups, whose chief saves the final state of all."""
+    """A chief with asynchronous worker groups saves the final state of all groups at the same step."""
     source, target = tmp_path / "source", tmp_path / "target"
     name = save(source, 1, 3 * file_transfer.PIECE)
     shutil.copytree(source / name, target / name)

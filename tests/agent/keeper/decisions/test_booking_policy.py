@@ -1,4 +1,4 @@
-"""When a run may begin and must end, by the calendar."""
+"""Tests of when a run may begin and must end according to the calendar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which host gets which checkpoint."""
+"""Tests of which host receives which checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPLICAS = [
 
 
 def replication(*hosts: str, newest: str = "") -> Replication:
-    """One whose `hosts` have come, none with a checkpoint."""
+    """Returns a replication policy whose `hosts` have joined without checkpoints."""
     made = replication_policy.begin(HOSTS, REPLICAS)
     for host in hosts:
         made, _ = replication_policy.on_host(made, host, "")

@@ -1,4 +1,4 @@
-"""Restarts of gangs: the policy alone, and keepers with real processes."""
+"""Tests of gang restarts: the policy alone, then keepers with real processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SENTENCE = "worker-0 on b: exited with 1: ValueError: bad"
 
 
 def fails(driver: Driver) -> list[Any]:
-    """worker-0 fails, and chief-0 with it."""
+    """Feeds the events of a failure of worker-0 that causes chief-0 to fail."""
     driver(RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
     return driver(RankFailed("chief-0", 1, PEER), ReplicaEnded("chief-0", 1), after=0.1)
 
@@ -272,7 +272,7 @@ def test_stop_ends_a_run_that_waits_for_a_host() -> None:
 
 
 def _next_event(driver: Driver, dice: random.Random) -> Event:
-    """Any event that may happen now, seldom a stop."""
+    """Returns a random possible event; stop requests are rare."""
     run = driver.run
     possible: list[Event] = [LinkBroken("b"), LinkRestored("b")]
     if dice.random() < 0.05:
@@ -317,17 +317,17 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
         for start in of(StartGang, result):
             started[start.gang] += 1
             alive = [one.name for one in before.replicas if one.gang == start.gang and not one.state.is_terminal]
-            assert len(alive) <= 1  # the one whose end let it start
+            assert len(alive) <= 1  # At most the replica whose end triggered this start is still listed as alive.
             assert not [one for one in start.replicas if driver.run.host(driver.run.replica(one).host).lost]
     assert driver.run.state.is_terminal
-    # A server that had ended well is started again beside its trainers, over and above its own restarts.
+    # A server that has ended successfully is restarted together with its trainers, in addition to its own restarts.
     most = {name: rules["max_restarts"] * (2 if name == "ps-0" else 1) for name in started}
     assert all(count <= most[name] for name, count in started.items())
     assert all(one.state.is_terminal for one in driver.run.replicas)
     assert len(of(FinishRun, driver.ordered)) == 1
 
 
-# With keepers
+# Tests with keepers
 
 
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
@@ -335,7 +335,7 @@ LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
 
 
 def counted(then: str) -> list[str]:
-    """A program that knows how often its gang was started: `$n`, from 1."""
+    """Returns a program in which `$n` is the number of starts of its gang, from 1."""
     return shell(f'n=$((TORCHYARD_GENERATION + 1)); echo "start $n"; {then}')
 
 
@@ -374,7 +374,7 @@ def test_orphans_of_a_failed_generation_end_before_the_next(run_scenario: RunSce
         helper = a.run_dir / "work" / "helper"
         await eventually(lambda: "looked" in a.output("worker-0") and helper.exists() and helper.read_text())
         assert "alive" not in a.output("worker-0")
-        os.kill(int(helper.read_text()), 0)  # the evaluator's child lives
+        os.kill(int(helper.read_text()), 0)  # Signal 0 raises an error unless the evaluator's child process is alive.
         await eventually(lambda: a.states()[-1] == "running")
         await a.call("stop", reason="enough")
         assert (await cluster.end())["state"] == "stopped"

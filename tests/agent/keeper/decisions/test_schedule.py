@@ -1,4 +1,4 @@
-"""The start and end of a run by the calendar."""
+"""Tests of the start and end of a run according to the calendar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers and reducers among gangs: which restart together, and which cause is recorded."""
+"""Tests of servers and reducers in gangs: which replicas restart together, and which cause is recorded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOST_A_SERVER = Cause("exited with 1: torchyard_roles.errors.PeerLost: ps-0 on 1
 
 
 def served(**changes: Any) -> Driver:
-    """A chief and a worker on a and b, a server on each."""
+    """Returns a run with a chief on host a, a worker on host b, and a parameter server on each host."""
     shares = [replica(name, host) for name, host in (("chief-0", "a"), ("worker-0", "b"), ("ps-0", "b"), ("ps-1", "a"))]
     return Driver(*shares, **{"max_restarts": 1, **changes}).go()
 

@@ -1,4 +1,4 @@
-"""The policy alone: events in, states and instructions out, without a process or a socket."""
+"""Tests of the state machine alone: events in, states and instructions out, without processes and sockets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Driver:
         self.first = first
 
     def __call__(self, *events: Event, after: float = 0.0) -> list[Instruction]:
-        """The instructions that follow from these events together."""
+        """Processes events together; returns the resulting instructions."""
         self.now += after
         result: list[Instruction] = []
         for event in events:
@@ -76,7 +76,7 @@ class Driver:
         return result
 
     def go(self) -> Driver:
-        """All hosts are there and all replicas run."""
+        """Lets all hosts join and all replicas start."""
         self(*[HostJoined(host.name) for host in self.run.hosts])
         self(*[ReplicaSpawned(one.name) for one in self.run.replicas])
         return self
@@ -349,7 +349,7 @@ def test_events_after_the_end_have_no_effect() -> None:
 
 
 def _next_event(driver: Driver, dice: random.Random) -> Event:
-    """Any event that may happen now."""
+    """Returns a random possible event."""
     run = driver.run
     possible: list[Event] = [LinkBroken("b"), LinkRestored("b"), StopRequested("enough", dice.random() < 0.5)]
     if dice.random() < 0.1:
@@ -383,7 +383,7 @@ def test_random_events_end_the_run_once_and_only_when_nothing_is_left(seed: int)
     assert all(one.state.is_terminal for one in driver.run.replicas)
     assert all(host.swept or host.lost for host in driver.run.hosts)
     assert all(one.state.is_terminal is False for one in of(RecordRunState, driver.ordered))
-    for name in names:  # a terminal state is recorded once, and last
+    for name in names:  # A terminal state is the last one and is recorded once.
         terminal = [one.state.is_terminal for one in of(RecordReplicaState, driver.ordered) if one.replica == name]
         assert terminal.count(True) == 1
         assert terminal[-1]

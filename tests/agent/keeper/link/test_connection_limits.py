@@ -1,4 +1,4 @@
-"""Limits of the primary's server for unauthenticated connections."""
+"""Tests of the limits of the primary's server for unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def test_the_oldest_unauthenticated_connections_are_closed_first(
 
     async def flood(door: socket.socket) -> list[bool]:
         listener = Listener({KEY: StoreServer(JoinStore()).serve})
-        clients = [socket.create_connection(door.getsockname()) for _ in range(10)]  # it has not met any yet
+        # The connections wait in the backlog, because the server does not accept any yet.
+        clients = [socket.create_connection(door.getsockname()) for _ in range(10)]
         await listener.open(door)
         try:
             await eventually(lambda: sum(map(was_closed, clients)) >= 6)
@@ -41,7 +42,8 @@ def test_the_oldest_unauthenticated_connections_are_closed_first(
 
     with socket.create_server((HERE, 0), backlog=20) as door:
         assert asyncio.run(flood(door)) == [True] * 6 + [False] * 4
-    assert caplog.text.count("turned away ('127.0.0.1', ") == 1  # the others are counted
+    # Only the first rejection is logged; the others are counted.
+    assert caplog.text.count("turned away ('127.0.0.1', ") == 1
 
 
 def was_closed(client: socket.socket) -> bool:
@@ -64,7 +66,7 @@ def test_a_connection_that_ends_before_it_is_served_is_no_error() -> None:
 
         async def serve(stream: Stream, introduction: Message) -> None:
             try:
-                stream.abort()  # as if another had come meanwhile, and this one were the oldest
+                stream.abort()  # Simulates a newer connection that displaces this one as the oldest.
                 await asyncio.sleep(0)
                 await StoreServer(JoinStore()).serve(stream, introduction)
             finally:

@@ -1,4 +1,4 @@
-"""The gang link with unauthenticated clients, invalid data, replays and broken connections."""
+"""Tests of the gang link with unauthenticated clients, invalid data, replays and broken connections."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_unauthenticated_clients_do_not_disturb_the_run(run_scenario: RunScenari
         liar.send(authenticated_transport.CallerHandshake(b"x" * 32).receive(hello))
         refusal = authenticated_transport.REFUSAL
         assert liar.recv(len(refusal), socket.MSG_WAITALL) == refusal
-        assert liar.recv(1) == b""  # refused before anything else was sent
+        assert liar.recv(1) == b""  # The server sends no data to an unauthenticated client.
         await b.call("join", primary=a.member)
         await eventually(lambda: "running" in b.states())
         for host in (a, b):
@@ -105,7 +105,8 @@ def test_a_replayed_connection_is_refused(run_scenario: RunScenario) -> None:
             received = b""
             with contextlib.suppress(ConnectionResetError):
                 received = thief.recv(4096, socket.MSG_WAITALL)
-            # The refusal is lost where the kernel resets the connection, as more was sent than the keeper reads.
+            # The refusal is lost if the kernel resets the connection because the client sent more than the keeper
+            # reads.
             assert received[authenticated_transport.HELLO_BYTES :] in (b"", authenticated_transport.REFUSAL)
         assert (await a.call("status"))["state"] == "running"
         for host in (a, b):
@@ -127,8 +128,8 @@ def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario:
         await eventually(lambda: "running" in b.states())
         for _ in range(3):
             relay.cut()
-            await asyncio.sleep(0.05)  # the member is somewhere in its attempts to come back
-        (b.run_dir / "work" / "go").touch()  # it ends while the link is broken
+            await asyncio.sleep(0.05)  # The next cut happens during one of the member's attempts to reconnect.
+        (b.run_dir / "work" / "go").touch()  # The rank ends while the link is broken, because it waits for this file.
         relay.cut()
         (a.run_dir / "work" / "go").touch()
         ended = await cluster.end()

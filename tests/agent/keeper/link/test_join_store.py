@@ -1,4 +1,4 @@
-"""The join store as keepers serve it to real ranks: on one host and several, from generation to generation."""
+"""Tests of the join store that keepers serve to real ranks, on one host and several, over several generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoding of the messages between keepers."""
+"""Tests of the encoding of the messages between keepers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sent(message: Any) -> Any:
 
 
 def as_lists(message: Any) -> Any:
-    """JSON has no tuples."""
+    """Converts tuples to lists, because JSON has no tuples."""
     return type(message), [list(value) if isinstance(value, tuple) else value for value in message]
 
 

@@ -1,4 +1,4 @@
-"""Hosts that were cut off rejoin: both ends of the gang link, one of them played by the test."""
+"""Tests of lost hosts that rejoin: both ends of the gang link, one of which is simulated by the test."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FOREVER = shell("exec sleep 1000")
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
 """Short timeouts that a busy machine still meets."""
 PATIENT = {"lease_s": 60.0}
-"""For members played by the test: no lease expires."""
+"""Timeouts for simulated members, whose leases must not expire."""
 
 
 class OneWay(Relay):
-    """Always forwards messages of members, and can hold back those of the primary."""
+    """A relay that always forwards messages of members and can hold back messages of the primary."""
 
     def __init__(self, address: str, port: int):
         super().__init__(address, port)
@@ -52,7 +52,7 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
         await eventually(lambda: "running" in b.states() and "start 0" in b.output("worker-0"))
         relay.is_open.clear()
         await eventually(lambda: "the primary host gpu-a was lost" in b.reason())
-        relay.is_open.set()  # the primary has heard this member's heartbeats all the time
+        relay.is_open.set()  # The primary has received this member's heartbeats without interruption.
         await eventually(lambda: a.states()[-1] == "running" and "start 1" in b.output("worker-0"))
         await eventually(lambda: len(cluster.left()) == 2)
         assert a.reason() == ""
@@ -66,12 +66,12 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
 
 
 class Posed:
-    """A member played by the test: it records messages of the primary, and sends only what the test sends."""
+    """A simulated member that records messages of the primary, and sends only the messages that the test requests."""
 
     def __init__(self, host: str, primary: Host):
         self.heard: list[Message] = []
         self.deaf_to = ""
-        """From the first message of this kind on, it neither notes nor acknowledges any, until it calls again."""
+        """Kind of a message from which on the member ignores all messages, until it reconnects."""
         self._host = host
         self._primary = primary
         self._got = 0
@@ -80,7 +80,7 @@ class Posed:
         self._reading: list[asyncio.Task[None]] = []
 
     async def call(self, *, cut_off: bool = False) -> Message:
-        """The primary's answer."""
+        """Connects to the primary; returns the primary's answer."""
         introduction = {"host": self._host, "epoch": "posed", "got": self._got, "cut_off": cut_off}
         where = self._primary.prepared
         stream, answer = await gang_link.call(where["address"], where["gang_port"], KEY, introduction)
@@ -112,11 +112,11 @@ class Posed:
         self._streams[-1].send({"n": self._said, "got": self._got, "body": {"say": say, **fields}})
 
     def orders(self, *says: str) -> list[Message]:
-        """Those of these kinds that it has heard."""
+        """Returns the received messages of the given kinds."""
         return [message for message in self.heard if message["say"] in says]
 
     async def hears(self, say: str, times: int = 1) -> Message:
-        """The message of this kind that makes it so many."""
+        """Waits for the given number of messages of this kind; returns the last of them."""
         await eventually(lambda: len(self.orders(say)) >= times)
         return self.orders(say)[times - 1]
 
@@ -126,7 +126,7 @@ class Posed:
 
 
 async def stop(primary: Host, members: dict[str, Posed]) -> None:
-    """Stops the run; the members, by the names of their replicas, end on its order."""
+    """Stops the run and reports the end of each member's replica after the primary's order; `members` is by replica."""
     before = {name: len(member.orders("end")) for name, member in members.items()}
     await primary.call("stop", reason="enough")
     for name, member in members.items():
@@ -168,12 +168,12 @@ def test_orders_that_a_lost_host_missed_are_not_repeated(run_scenario: RunScenar
         b.say("cleared", gang="trainers", generation=0)
         await eventually(lambda: "starting" in [one.get("state") for one in a.journal() if one.get("restarts") == 1])
 
-        # The member ended its own ranks while it was connected: the present generation has lost them.
+        # The member ended its own ranks while it was connected, so the current generation has lost them.
         assert (await b.call(cut_off=True))["lost"] is True
         b.say("back")
         await b.hears("clear", times=2)
         b.say("cleared", gang="trainers", generation=1)
-        assert generation(await b.hears("start")) == 2  # and no other before it
+        assert generation(await b.hears("start")) == 2  # The member has received no earlier `start` message.
         b.say("spawned", replica="worker-0")
         await eventually(lambda: a.states()[-1] == "running")
         cause = next(one["cause"] for one in a.journal() if one["event"] == "gang_restart" and one["generation"] == 2)
@@ -197,7 +197,7 @@ def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -
             await member.hears("share")
             member.say("holds", name=holds)
             member.say("joined")
-        await c.hears("bring")  # and until it has, the chief waits, and the others with it
+        await c.hears("bring")  # Until this member has its checkpoint, the chief and the other replicas wait.
         assert b.orders("go") == []
 
         await b.call(cut_off=True)
@@ -216,7 +216,7 @@ def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -
 
 
 class PosedPrimary:
-    """The primary of one member, played by the test: it accepts connections and sends heartbeats."""
+    """A simulated primary of one member, which accepts connections and sends heartbeats."""
 
     def __init__(self) -> None:
         self.heard: list[Message] = []
@@ -226,7 +226,7 @@ class PosedPrimary:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> dict[str, Any]:
-        """The primary's address, as members get it."""
+        """Starts to listen; returns the primary's address in the form that members receive."""
         self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self._tasks.append(asyncio.create_task(self._beat()))
         return {"host": "gpu-a", "address": "127.0.0.1", "gang_port": self._server.sockets[0].getsockname()[1]}
@@ -243,7 +243,7 @@ class PosedPrimary:
                 self.channel.beat()
 
     async def called(self) -> tuple[Stream, Message]:
-        """The next call, which waits for its answer, and how the member introduces itself."""
+        """Accepts the next call; returns its stream, which waits for an answer, and the member's introduction."""
         return await asyncio.wait_for(self._calls.get(), 60)
 
     def converse(self, stream: Stream, introduction: Message, *, lost: bool) -> None:
@@ -261,7 +261,7 @@ class PosedPrimary:
 
 
 def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: RunScenario) -> None:
-    """Slow: its ranks take 1.5 s to end, and the lease runs out once meanwhile and once before."""
+    """Slow: the member's ranks take 1.5 s to end, and its lease expires twice."""
     taken = f"GPU-{os.urandom(8).hex()}"
 
     async def scenario(cluster: KeeperCluster) -> None:
@@ -287,7 +287,8 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         primary.channel.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n")
 
-        # The primary alone has given it up. While it ends its ranks, its own lease runs out: that is old news by then.
+        # Only the primary considers the member lost. The member's own lease expires while it ends its ranks, which has
+        # no further effect because the primary has already dropped it.
         primary.channel.close()
         silent_since = loop.time()
         stream, introduction = await primary.called()
@@ -298,7 +299,7 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         await eventually(lambda: b.output("worker-0") == "up\n" * 2)
         assert primary.channel.connected
 
-        # It alone thinks that it was cut off. It calls while it still ends its ranks, and is not taken for lost.
+        # Only the member considers itself cut off. It reconnects while it ends its ranks, and does not count as lost.
         primary.beats = False
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False
@@ -314,7 +315,8 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         assert await b.exit_code() == 0, b.log()
         await primary.close()
 
-    with socket.socket(socket.AF_UNIX) as other:  # which has a GPU that this run has not taken yet: it is scheduled
+    # The other process locks a GPU that the run has not acquired yet, because the run is scheduled.
+    with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"\0torchyard/gpu/{taken}")
         other.listen()
         run_scenario(scenario)

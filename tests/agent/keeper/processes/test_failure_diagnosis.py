@@ -1,4 +1,4 @@
-"""Causes of failures, from real output of programs."""
+"""Tests of the diagnosis of failures from real output of programs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_torchs_error_file_comes_before_the_log(tmp_path: Path) -> None:
 
 def test_an_invalid_error_file_is_ignored(tmp_path: Path) -> None:
     error_file = tmp_path / "error.json"
-    error_file.write_text("[" * 200_000)  # deeper than Python's own stack
+    error_file.write_text("[" * 200_000)  # The nesting exceeds the recursion limit of Python.
     assert failure_diagnosis.of_exit(1, str(error_file), "").text == "exited with 1 and printed nothing"
 
 

@@ -1,4 +1,4 @@
-"""Locks on GPUs between real processes, also of other users, and with misbehaving holders."""
+"""Tests of GPU locks between real processes, including other users' processes and misbehaving holders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUSY_S = 10.0
 """Tolerance for a busy machine; misbehaving holders are slow or silent for minutes."""
 HOLDER = {"user": "another user", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
 
-# Holds the GPUs named on its command line and answers clients, as a keeper does.
+# This program locks the GPUs named on its command line and answers clients, as a keeper does.
 KEEPER = """
 import asyncio, sys
 from torchyard_agent.keeper.processes.gpu_lock import take
@@ -39,7 +39,7 @@ async def main():
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-# Binds the names as no keeper would: silent (never accepts), or with the given answer.
+# This program binds the sockets of the locks and misbehaves: it never accepts, or it sends the given answer.
 RUDE = """
 import socket, sys, time
 listener = socket.socket(socket.AF_UNIX)
@@ -91,7 +91,7 @@ def test_a_gpu_can_be_held_once_and_the_error_names_the_holder() -> None:
     with running(KEEPER, gpu):
         with pytest.raises(GpuHeld) as refused:
             take([gpu], HOLDER)
-        # The user comes from the kernel, not from the answer.
+        # The user is determined by the kernel and not by the answer.
         assert refused.value.holder == {"user": ME, "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
         assert str(refused.value) == f"GPU {gpu} is held by {ME} for run digits (20260101-ab12)"
         assert refused.value.code == "gpu_held"

@@ -1,4 +1,4 @@
-"""Process trees, and the orphans of a killed keeper."""
+"""Tests of process trees and of the orphans of a killed keeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's environment and command, without starting one."""
+"""Tests of a rank's environment and command, without starting the rank."""
 
 from __future__ import annotations
 

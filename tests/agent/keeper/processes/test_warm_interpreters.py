@@ -1,4 +1,4 @@
-"""A rank in an interpreter that was started early behaves as one that is started now."""
+"""Tests that a rank in an interpreter that was started early behaves like a rank that is started normally."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print(json.dumps({
 
 
 class Bench:
-    """A run's folder, and ranks that are started in it, early or not."""
+    """A run's folder, and ranks that start in it, with or without a waiting interpreter."""
 
     def __init__(self, folder: Path):
         self.place = RunPlace("run", "gpu-a", str(folder), "\0report")
@@ -78,7 +78,7 @@ class Bench:
         path.write_text(textwrap.dedent(source))
 
     async def start_early(self, share: Any, *, imports: tuple[str, ...] = (IMPORTED,), spare: bool = False) -> int:
-        """The interpreter's PID, once it waits for its rank; 0 where it has ended without."""
+        """Returns the interpreter's PID once it waits for its rank, or 0 if it has exited."""
         variables = rank_process.environment(os.environ, self.place, "worker-0", share, {})
         self.warm.start(("worker-0", 0), share["argv"], variables, self.place.work, imports, spare=spare)
         (pid,) = self.warm.pids()
@@ -92,7 +92,7 @@ class Bench:
         return rank_process.spawn(self.place, "worker-0", share, [], self.secrets, warm=self.warm if early else None)
 
     async def end(self, rank: Rank) -> tuple[int, str]:
-        """Its exit code and output."""
+        """Waits for the rank's end; returns its exit code and output."""
         await eventually(lambda: rank.process.poll() is not None)
         log = Path(self.place.log_file("worker-0", 0))
         output = log.read_text()
@@ -106,9 +106,13 @@ class Bench:
         act: Callable[[Rank], Awaitable[None]] | None = None,
         late: dict[str, str] | None = None,
     ) -> list[tuple[int, str]]:
-        """Exit codes and outputs of the program: started as usual, and early, before `write` has made its files.
+        """Runs the program normally and with an early interpreter, for which `write` creates its files late.
 
-        `late`: variables that the rank has, and its interpreter did not have at its start.
+        Args:
+            late: Variables that only the rank has, because they are set after its interpreter starts.
+
+        Returns:
+            Exit code and output of both.
         """
         share = self.share(*arguments)
         found = []
@@ -145,7 +149,7 @@ def alike(found: list[tuple[int, str]]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("arguments", [("script.py",), ("inner/script.py",), ("-m", "inner.script"), ("link.py",)])
 def test_the_script_runs_as_under_python_script(bench: Bench, arguments: tuple[str, ...]) -> None:
-    """Its command line, `__main__`, `sys.path`, environment, signals, files, session and niceness."""
+    """The command line, `__main__`, `sys.path`, environment, signals, files, session and niceness are the same."""
 
     def write() -> None:
         bench.write("script.py", DESCRIBE)
@@ -268,7 +272,7 @@ IS_EARLY = f"import os, sys; print({IMPORTED!r} in sys.modules, os.environ.get('
 
 
 async def _early(bench: Bench, share: Any, later: Any, imports: tuple[str, ...] = (IMPORTED,)) -> tuple[bool, str]:
-    """(Whether the process that waited became the rank, the first line that it printed.)"""
+    """Returns whether the waiting process became the rank, and the first line that it printed."""
     pid = await bench.start_early(share, imports=imports)
     rank = bench.start(later, early=True)
     code, output = await bench.end(rank)
@@ -346,7 +350,7 @@ def test_variables_that_may_be_set_late() -> None:
 
 @pytest.mark.parametrize("interpreter", ["wrapper", "isolated", "shell"])
 def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, interpreter: str) -> None:
-    """A wrapper around Python, one that ignores PYTHONPATH, and no Python at all: they are started as usual."""
+    """A wrapper around Python, a wrapper that ignores PYTHONPATH, and a shell script all start normally."""
     lines = {
         "wrapper": f'exec {sys.executable} "$@"',
         "isolated": f'exec {sys.executable} -I "$@"',
@@ -363,7 +367,7 @@ def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, in
         assert await bench.start_early(share) == 0
         assert not (tmp_path / "marks").exists()
         bench.warm.start(("worker-0", 0), share["argv"], dict(os.environ), bench.place.work, (IMPORTED,), spare=True)
-        assert not bench.warm.pids()  # it is not tried again and again
+        assert not bench.warm.pids()  # The keeper does not retry a command that cannot start early.
         return await bench.end(bench.start(share, early=True))
 
     assert asyncio.run(scenario()) == (0, "ran\n")
@@ -427,7 +431,7 @@ def test_a_spare_is_throttled_and_killed_first_until_it_is_the_rank(bench: Bench
         begin = loop.time()
         pid = await bench.start_early(share, imports=("busy",), spare=True)
         await eventually(lambda: bench.warm.are_ready)
-        assert loop.time() - begin > 0.5  # 0.2 s of CPU, a fifth of the time
+        assert loop.time() - begin > 0.5  # The interpreter uses 0.2 s of CPU time at a limit of one fifth of a CPU.
         assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
         rank = bench.start(share, early=True)
         assert rank.pid == pid

@@ -1,4 +1,4 @@
-"""Runs whose ranks take over interpreters that were started early, and spares that wait for a restart."""
+"""Tests of runs whose ranks use interpreters that were started early, and of spares that wait for a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_agent.keeper.processes.rank_process import ARCHIVE
 from torchyard_agent.protocol.paths import gpu_socket
 
 IMPORTED = "colorsys"
-"""In place of torch, which takes seconds to import; no program here imports it itself."""
+"""The module that stands for torch, whose import takes seconds; no test program imports this module itself."""
 TELLS = f"""
 import os, sys
 print(os.environ["TORCHYARD_GENERATION"], {IMPORTED!r} in sys.modules, os.getpid(), os.environ["TOKEN"], flush=True)
@@ -42,7 +42,7 @@ def python(name: str, *arguments: str) -> list[str]:
 
 
 def wanted(name: str) -> dict[str, Any]:
-    """The parameters of `warm` for gpu-a and its replica worker-0."""
+    """Returns the parameters of `warm` for gpu-a and its replica worker-0."""
     env = {"TORCHYARD_RUN_DIR": "<folder>/outputs", "TORCHYARD_REPLICA": "worker-0"}
     rank = {"rank": 0, "local_rank": 0, "argv": python("script.py", "--out=<folder>"), "env": env}
     replicas = [{"name": "worker-0", "ranks": [rank]}]
@@ -50,7 +50,7 @@ def wanted(name: str) -> dict[str, Any]:
 
 
 async def waiting(host: Host) -> int:
-    """The interpreter that waits on a host, once it executes the rank's command."""
+    """Returns the PID of the waiting interpreter on a host, once it executes the rank's command."""
 
     def found() -> list[int]:
         return [pid for pid in process_control.descendants(host.process.pid) if b"script.py" in command(pid)]
@@ -159,7 +159,7 @@ async def begin(cluster: KeeperCluster, source: str, **options: Any) -> Host:
 
 
 def test_a_restart_takes_over_the_spare_that_waits(run_scenario: RunScenario) -> None:
-    """Orphans of the first generation are ended, and the spare is not."""
+    """Orphans of the first generation are ended, but the spare is not."""
 
     async def scenario(cluster: KeeperCluster) -> None:
         a = await begin(cluster, FAILS_ONCE, max_restarts=1)

@@ -1,4 +1,4 @@
-"""Places that are offered obey the rules: in a search, after a clash, and for the waitlist."""
+"""Tests that proposed slots obey the rules: in a search, after a conflict, and for the waitlist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchyard_core.launch.calendar_port import BookingOptions
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WEEK_ENDS = NOW + 6 * DAY + 15 * HOUR
-"""In Berlin."""
+"""The end of the week in Berlin's time zone."""
 DAYS = 3
 NIGHTS = Window(("gpu-b",), "students", "Europe/Berlin", (0, 1, 2, 3, 4), "20:00", "08:00")
 RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, furthest_days=30)
@@ -41,7 +41,7 @@ def with_rules(team, rules: Rules = RULES) -> None:
 def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     with_rules(team)
     kim, lee = team.open("kim"), team.open("lee")
-    evening = NOW + 11 * HOUR  # 20:00 in Berlin
+    evening = NOW + 11 * HOUR  # `evening` is 20:00 in Berlin.
     starts = [evening, evening + 6 * HOUR, evening + 24 * HOUR, evening + 30 * HOUR, evening + 48 * HOUR]
     assert [fit.start for fit in kim.find(ON_B)] == starts
     assert lee.find(ON_B)[0].start == NOW
@@ -49,10 +49,11 @@ def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     for fit in kim.find(ON_B):
         assert kim.refusal(replace(draft("", 0, 0), gpus=fit.gpus, start=fit.start, end=fit.end)) is None
     lee.book(draft("b0 b1 b2 b3", 10, 15))
-    assert kim.find(replace(ON_B, latest=evening + 12 * HOUR)) == ()  # Lee may let go of that night
+    # The result is empty instead of a refusal, because Lee may still cancel the booking.
+    assert kim.find(replace(ON_B, latest=evening + 12 * HOUR)) == ()
     for act in (kim.find, lambda wish: kim.wait(wish, "kim waits")):
         with pytest.raises(Refused, match="the rules never leave kim 4 such GPUs for 13 h in that time") as refused:
-            act(replace(ON_B, length=13 * HOUR))  # no night is so long
+            act(replace(ON_B, length=13 * HOUR))  # No night is 13 hours long.
         assert "They are open: Mon, Tue, Wed, Thu, Fri 20:00 to 08:00 (Europe/Berlin)." in refused.value.hint
         with pytest.raises(Refused, match=r"6 h do not fit from Mon 6 Jan 08:00 to 13:00"):
             act(replace(ON_B, latest=NOW + 5 * HOUR))
@@ -64,7 +65,7 @@ def test_after_a_clash_the_nearest_places_are_open_ones(team):
     team.open("lee").book(draft("b0 b1 b2 b3", 12, 2))
     with pytest.raises(Clash) as clash:
         team.open("kim").book(draft("b0", 12, 11))
-    # Right after Lee's there are not 11 hours of that night left: it is the next.
+    # The night after Lee's booking has less than 11 hours left, so the nearest slot is in the next night.
     assert clash.value.conflict.nearest[0].start == NOW + 35 * HOUR
 
 
@@ -96,7 +97,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
     kim, lee = team.open("kim"), team.open("lee")
     mine = kim.book(draft("a0 a1", 24, 5))
     tomorrow = replace(ON_B, earliest=NOW + DAY)
-    # 20 GPU-hours are left of this week: of four GPUs five hours, and the sixth on Monday.
+    # The week has 20 GPU-hours left, which is five hours of four GPUs. The sixth hour must be on Monday.
     sunday = NOW + 6 * DAY + 10 * HOUR
     fits = kim.find(tomorrow, zone="Europe/Berlin")
     assert [fit.start for fit in fits] == [sunday + number * 6 * HOUR for number in range(5)]
@@ -104,7 +105,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
         wanted = replace(draft("", 0, 0), gpus=fit.gpus, start=fit.start, end=fit.end)
         assert kim.refusal(wanted) is None
     assert kim.refusal(replace(wanted, start=sunday - HOUR, end=sunday + 5 * HOUR)).code == "quota"
-    assert kim.find(ON_B, zone="Europe/Berlin")[0].start == NOW  # today needs no quota
+    assert kim.find(ON_B, zone="Europe/Berlin")[0].start == NOW  # A booking on the same day needs no quota.
     assert lee.find(tomorrow)[0].start == NOW + DAY
 
     lee.book(draft("b0", 24, 5))
@@ -117,7 +118,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
         with pytest.raises(Refused, match="kim has 10 of 30 GPU-hours in the week of 6 Jan, and this booking takes 24"):
             act(replace(tomorrow, latest=NOW + 5 * DAY))
 
-    # What is moved counts towards the quota only where it goes to.
+    # A moved booking counts towards the quota only at its new time.
     with_rules(team, Rules(quota_gpu_hours=10, zone="Europe/Berlin"))
     lee.book(draft("a0", 48, 1))
     with pytest.raises(Clash) as clash:
@@ -134,8 +135,8 @@ def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
         team.clock.forward(minutes=1)
     kim.book(draft("a0", 24, 3))
     served = [(one.owner, one.start) for one in team.open("ada").serve_waiting()]
-    # Of Kim's 7 GPU-hours the first takes all: 105 min of four GPUs, and 15 min of next week's. So does the second,
-    # as far as that week goes.
+    # Kim's first request uses all of the 7 remaining GPU-hours: 105 min of four GPUs, and 15 min of the next week's
+    # quota. The second request uses what the next week has left.
     assert served == [("kim", WEEK_ENDS - 1.75 * HOUR), ("kim", WEEK_ENDS + 0.25 * HOUR), ("lee", NOW + DAY)]
 
 
@@ -181,7 +182,7 @@ def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
         return [planned(ONE, way).replicas[0].host for way in ways]
 
     assert hosts(HOUR) == ["gpu-b"]
-    assert hosts(None) == ["gpu-b", "gpu-a"]  # one that books nothing may use what is closed to bookings
+    assert hosts(None) == ["gpu-b", "gpu-a"]  # A run without a booking may use GPUs that are closed to bookings.
     calendar.close()
 
 

@@ -1,4 +1,4 @@
-"""Idle release decides and frees in one transaction, so that use reported in between keeps the booking."""
+"""Tests that idle release decides and frees in one transaction, so that use reported meanwhile keeps the booking."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def idle_booking(team: Team, store: BookingStore) -> Booking:
-    """A booking with evidence of 40 min of idleness."""
+    """Creates a booking with evidence of 40 min of idleness."""
     booking = store.book(draft("a0", 0, 4, start=team.clock.now))
     began = team.clock.now
     team.clock.forward(minutes=40)

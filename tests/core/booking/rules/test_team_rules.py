@@ -1,4 +1,4 @@
-"""Rules, idle release, names of slots and times, and usage, as pure functions."""
+"""Tests of rules, idle release, names of slots and times, and usage as pure functions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, longest_h=None)
 @pytest.mark.parametrize(
     ("gpus", "starts", "hours", "person", "code"),
     [
-        ("b0", 11, 12, "kim", None),  # 20:00 to 08:00 in Berlin
+        ("b0", 11, 12, "kim", None),  # 20:00 to 08:00 in Berlin is exactly the open time.
         ("b0", 11, 12.5, "kim", "window"),
         ("b0", 10.5, 2, "kim", "window"),
-        ("b0", 2, 2, "lee", None),  # not a student
-        ("a0", 2, 2, "kim", None),  # another host
+        ("b0", 2, 2, "lee", None),  # Lee is not in the group of the window.
+        ("a0", 2, 2, "kim", None),  # The window does not apply to this host.
         ("a0 b0", 2, 2, "kim", "window"),
-        ("b0", 24 * 4 + 11, 12, "kim", None),  # Friday night, into Saturday
-        ("b0", 24 * 5 + 11, 12, "kim", "window"),  # Saturday night
+        ("b0", 24 * 4 + 11, 12, "kim", None),  # Friday night is open until Saturday morning.
+        ("b0", 24 * 5 + 11, 12, "kim", "window"),  # Saturday night is closed.
     ],
 )
 def test_windows_bind_whom_and_what_they_name(gpus, starts, hours, person, code):
@@ -92,9 +92,10 @@ def booking(**more):
         (State.BOOKED, 0, 22, 22, Verdict.WARN, 30),
         (State.BOOKED, 0, 31, 31, Verdict.NO_SHOW, 30),
         (State.ACTIVE, 60, 91, 91, Verdict.RELEASE, 90),
-        (State.ACTIVE, 60, 91, 300, Verdict.RELEASE, 90),  # seen at night, applied in the morning
-        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # no newer evidence
-        (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # over by now
+        # Idleness that was observed at night is evaluated in the morning.
+        (State.ACTIVE, 60, 91, 300, Verdict.RELEASE, 90),
+        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # There is no newer evidence.
+        (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # The booking is over by now.
         (State.RELEASED, 0, 31, 31, Verdict.FINE, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Slots that are free now."""
+"""Tests of slots that are currently free."""
 
 from __future__ import annotations
 

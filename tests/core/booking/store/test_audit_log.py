@@ -1,4 +1,4 @@
-"""The audit log of bookings, which only triggers write."""
+"""Tests of the audit log of bookings, which only triggers write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of connections of a calendar: a server has a hundred for all desktops of a team."""
+"""Tests of the number of connections per calendar: a server has about a hundred for all desktops of a team."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connections(team: Team, person: str = "lee") -> int:
 
 
 class Heard(list[str]):
-    """Collects the changes that a Watch reports."""
+    """Collects the changes that a `Watch` reports."""
 
     def watch(self, store: BookingStore) -> Watch:
         watch = store.watch(self.append)
@@ -53,7 +53,7 @@ def test_a_calendar_that_is_watched_and_asked_by_many_threads_has_one_connection
         kim.book(draft("a0", 1, 1))
         wait_until(lambda: "bookings" in heard)
         heard.clear()
-        lee.book(draft("a1", 1, 1))  # what the shared connection itself changes is heard of, too
+        lee.book(draft("a1", 1, 1))  # Changes over the shared connection itself are reported, too.
         wait_until(lambda: "bookings" in heard)
         assert connections(database_team) == 1
     finally:

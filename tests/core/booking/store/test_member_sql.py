@@ -1,4 +1,4 @@
-"""A member who sends arbitrary SQL with psql cannot break the calendar of the others."""
+"""Tests that a member who sends arbitrary SQL with psql cannot change the bookings of others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HIDDEN = """
 
 
 def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int, str]:
-    """Runs all statements, also after errors. Returns the number of failures, and stderr."""
+    """Runs all statements, even after errors; returns the number of failures, and stderr."""
     done = subprocess.run(
         [bindir() / "psql", "-X", "-q", "-h", server.folder, "-p", str(server.port), "-U", person, "-d", database],
         input=script,
@@ -49,7 +49,7 @@ def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int,
 
 
 def content(server: Cluster, database: str) -> dict[str, list[str]]:
-    """All rows of all tables, and the definitions of functions, policies, triggers and privileges."""
+    """Returns all rows of all tables, and the definitions of functions, policies, triggers and privileges."""
     with server.connect("owner", database) as owner:
         tables = [row[0] for row in owner.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'torchyard'")]
         found = {
@@ -71,7 +71,7 @@ def content(server: Cluster, database: str) -> dict[str, list[str]]:
 
 @pytest.fixture
 def filled(database_team: Team) -> Team:
-    """Kim has rows in every table, a past booking among them; Lee has a past, a running and a coming booking."""
+    """A calendar in which Kim has rows in every table, and Lee has a past, a current and a future booking."""
     kim, ada = database_team.open("kim"), database_team.open("ada")
     made = kim.book(draft("a0 a1", 1, 2))
     kim.book_series(draft("a2", 24, 2), "FREQ=DAILY;COUNT=2")
@@ -98,7 +98,7 @@ def filled(database_team: Team) -> Team:
 
 
 def of_every_object(server: Cluster, database: str) -> list[str]:
-    """Statements of every kind on every table, column, function and role of the catalogue."""
+    """Returns statements of every kind on every table, column, function and role of the catalogue."""
     values = {"text": "'lee'", "timestamp with time zone": "'2100-01-01Z'", "boolean": "NOT {0}", "integer": "{0} + 1"}
     with server.connect("owner", database) as owner:
         columns = owner.execute(
@@ -109,7 +109,7 @@ def of_every_object(server: Cluster, database: str) -> list[str]:
             "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'torchyard'::regnamespace"
         )]  # fmt: skip
         roles = [row[0] for row in owner.execute("SELECT rolname FROM pg_roles WHERE rolname NOT IN ('lee')")]
-    # Only rows of other owners: those that Lee may not change.
+    # The statements address only rows of other owners, which Lee may not change.
     theirs = {"bookings": "owner <> 'lee'", "uses": "reporter <> 'lee'", "waitlist": "owner <> 'lee'"}
     made = [
         f"UPDATE {table} SET {column} = {values.get(kind, 'NULL').format(column)} WHERE {theirs.get(table, 'true')};"
@@ -183,7 +183,8 @@ def test_no_statement_of_a_member_changes_what_others_have(filled: Team) -> None
     # Each statement runs in a new session, without settings or roles of the previous one.
     failed, output = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
     assert content(server, database) == before
-    quiet = [one for one in statements if one.startswith("UPDATE ")]  # they do not reach rows of others
+    # These statements succeed without changing a row, because no row of another owner is visible to them.
+    quiet = [one for one in statements if one.startswith("UPDATE ")]
     assert failed >= len(statements) - len(quiet) - 5, output
     assert "syntax error" not in output
 
@@ -216,7 +217,8 @@ def test_a_members_own_past_stays_as_it_was(filled: Team) -> None:
     before = content(server, filled.place)
     psql(server, "lee", filled.place, ";\n".join(FORBIDDEN_PAST) + ";")
     assert content(server, filled.place) == before
-    # Nor in a transaction that began before: the server's clock counts, not the start of the transaction.
+    # The limit also applies in a transaction that began earlier, because it uses the server's clock and not the start
+    # of the transaction.
     with server.connect("owner", filled.place) as owner:
         owner.execute("UPDATE bookings SET starts = now() - interval '299 s' WHERE id = 'running'")
         found = owner.execute("SELECT prosrc ~ '[^_]now\\(\\)' FROM pg_proc WHERE proname = 'past_stays'").fetchone()
@@ -379,7 +381,7 @@ def test_an_admin_of_another_team_in_the_cluster_has_no_rights_here(filled: Team
 
 
 def first_schema(connection: Connection) -> None:
-    """The calendar with the schema of version 0001."""
+    """Creates the calendar with the schema of version 0001."""
     from alembic import command
     from alembic.config import Config
 
@@ -393,7 +395,7 @@ def first_schema(connection: Connection) -> None:
 
 
 def test_a_calendar_of_the_first_schema_is_brought_up_to_date_with_all_its_rows(postgres: Cluster) -> None:
-    """Including rows that a member could write then: a double booking, one without end, junk in the waitlist."""
+    """The old schema accepted double bookings, infinite times, and malformed waitlist entries."""
     with postgres.connect("owner", "postgres") as owner:
         owner.execute("CREATE DATABASE shipped")
     try:
@@ -413,12 +415,13 @@ def test_a_calendar_of_the_first_schema_is_brought_up_to_date_with_all_its_rows(
             )
             kim.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('kims', 'GPU-a0')")
         script = HIDDEN.format(start=NOW + HOUR, end=NOW + 2 * HOUR)
-        assert psql(postgres, "lee", "shipped", script)[0] == 0  # the double booking that this schema let through
+        assert psql(postgres, "lee", "shipped", script)[0] == 0  # The old schema accepts this double booking.
         refused = [one for one in JUNK if one[2].startswith("now(), 'infinity'") or one[0] == "waitlist"]
         wrong = [junk(*one).replace("'j'", f"'j{number}'") for number, one in enumerate(refused)]
         assert psql(postgres, "lee", "shipped", "\n".join(wrong))[0] == 0
         with postgres.connect("owner", "shipped") as owner:
-            owner.execute("GRANT CONNECT ON DATABASE shipped TO kim")  # as setting up did then, too
+            # The setup of the old schema granted this privilege, too.
+            owner.execute("GRANT CONNECT ON DATABASE shipped TO kim")
         with pytest.raises(Exception, match="older Torchyard"):
             open_store(postgres.url("kim", "shipped"), "kim")
 

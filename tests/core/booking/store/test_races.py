@@ -1,4 +1,4 @@
-"""Fifty processes book the same GPUs at the same time: one succeeds completely, without a deadlock."""
+"""Tests that of fifty processes that book the same GPUs at once, one succeeds completely, without a deadlock."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from torchyard_core.booking.store.engine import Overlap, transaction
 
 RACERS = 50
 ROUNDS = 20
-LONG_S = 150  # on a machine that others use too
+LONG_S = 150  # The limit is generous, because the machine may be busy.
 _FORK = multiprocessing.get_context("fork")
 
 
 def race(url: str, number: int, start: Any, results: Any) -> None:
-    """One racer. Each round has a GPU that all racers want, then groups that overlap in a GPU."""
+    """Runs one process of the race. Each round has a GPU that all processes book, then groups that share a GPU."""
     store = open_at(url, "kim", Clock())
     store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
     chance = random.Random(number)
@@ -47,12 +47,12 @@ def attempt(store: BookingStore, wanted: Draft) -> tuple[str, Any]:
         return "won", store.book(wanted).gpus
     except Clash as clash:
         return "lost", clash.conflict.clashing[0].booking.title
-    except Exception as error:  # reported to the test
+    except Exception as error:  # The exception is reported to the test.
         return "failed", repr(error)
 
 
 def test_of_fifty_racers_one_wins_each_round_and_the_refusals_of_the_others_name_it(team):
-    """For one GPU, and for overlapping groups in shuffled order: no double booking, no deadlock, no partial group."""
+    """Tests single GPUs and overlapping groups in random order: no double booking, deadlock or partial group occurs."""
     start, results = _FORK.Barrier(RACERS), _FORK.Queue()
     url = team.url("kim")
     racers = [_FORK.Process(target=race, args=(url, number, start, results)) for number in range(RACERS)]
@@ -80,7 +80,7 @@ def test_of_fifty_racers_one_wins_each_round_and_the_refusals_of_the_others_name
 
 
 def test_rows_alone_cannot_overlap_whatever_writes_them(team):
-    """Without the check for clashes and without locks: only the trigger or constraint."""
+    """Without the conflict check and without locks, only the trigger or constraint prevents the overlap."""
     store = team.open("kim")
     first = store.book(draft("a0 a1", 1, 2))
     same = Booking(**{**first.__dict__, "id": "other", "gpus": ("GPU-a1", "GPU-a2")})
@@ -95,7 +95,7 @@ def test_rows_alone_cannot_overlap_whatever_writes_them(team):
 
 
 def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
-    """Writes half a booking, and is killed then."""
+    """Writes an incomplete booking, then waits to be killed."""
     store = open_at(url, "kim", Clock())
     with transaction(store.session.engine, writes=True) as connection:
         connection.execute(insert(tables.bookings), [row_of(half)])

@@ -1,4 +1,4 @@
-"""Exchange with agents: evidence of several hosts combined, and the calendar sent to them."""
+"""Tests of the exchange with agents: combining the evidence of several hosts, and sending the calendar to them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_exchange_takes_in_what_was_seen_and_hands_over_what_is_booked(store:
 
 
 class KeepsRevision(OneHost):
-    """Its agent keeps the snapshot that it was handed last."""
+    """A fleet whose agent remembers the revision of the last snapshot that it received."""
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
         if method == "bookings.snapshot":

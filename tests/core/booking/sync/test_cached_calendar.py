@@ -1,4 +1,7 @@
-"""A calendar whose database is unavailable for a time: it shows its last known state with its age, and recovers."""
+"""Tests of a calendar whose database is unavailable for a time.
+
+The calendar shows its last known state with its age, and recovers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ WITHIN_S = 30
 
 @pytest.fixture
 def away_team(postgres):
-    """A separate server that the test stops and starts; skipped without PostgreSQL."""
+    """A separate server that the test stops and starts. Without PostgreSQL, the test is skipped."""
     with cluster() as server:
         made = Team(Clock(), server, server.empty())
         made.open("kim").remember_slots(SLOTS)
@@ -45,7 +48,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
 
     watch = team.open("lee").watch(on_change)
     try:
-        # Changes before LISTEN are not notified, so that everything counts as changed.
+        # Changes before LISTEN cause no notification, so everything counts as changed.
         assert changed.wait(WITHIN_S)
         assert notified == ["all"]
         notified.clear()
@@ -59,7 +62,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
         server.stop()
         changed.clear()
         team.clock.forward(minutes=35)
-        for one in (first, calendar()):  # also one that is opened while it is away
+        for one in (first, calendar()):  # The second calendar is opened while the database is unavailable.
             seen = one.view(NOW, NOW + DAY)
             assert (seen.bookings, seen.is_live, seen.as_of) == ((made,), False, NOW)
             assert set(seen.slots) == set(SLOTS)
@@ -105,7 +108,7 @@ def test_another_process_on_the_same_file_is_noticed(tmp_path):
     one, other = team.open("kim"), team.open("lee")
     watch = one.watch(lambda what: changed.set())
     try:
-        assert changed.wait(WITHIN_S)  # a change made before the first read is reported too
+        assert changed.wait(WITHIN_S)  # A change before the first read is reported, too.
         changed.clear()
         other.remember_slots(SLOTS)
         assert changed.wait(WITHIN_S)

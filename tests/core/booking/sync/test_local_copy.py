@@ -1,6 +1,6 @@
-"""The view that follows the change log, and the local copy, both equal the store's content.
+"""Tests that the view that follows the change log, and the local copy, equal the content of the store.
 
-Also after changes of bookings, of the database, of clocks, and of the copy's file.
+The tests change bookings, replace the database, set clocks and damage the copy's file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_SINCE, KEPT_UNTIL = NOW - 14 * DAY, NOW + 60 * DAY
 
 
 class Desk:
-    """A calendar with counted queries, whose database can be made unavailable."""
+    """A calendar that records its queries, and whose database can be made unavailable."""
 
     def __init__(self, team: Team, file: Path, person: str = "kim"):
         self.asked: list[str] = []
@@ -69,7 +69,7 @@ class Desk:
         return kept.bookings
 
     def away(self) -> Calendar:
-        """The same while the database is away."""
+        """Makes the database unavailable; returns a new calendar with the same file."""
         self.is_away = True
         return Calendar(self.url, "kim", self.file, open_it=self._open, monotonic=lambda: 0.0)
 
@@ -96,7 +96,7 @@ def raw(team: Team, *statements: str) -> None:
 
 
 def many(store: BookingStore, count: int, apart: timedelta, first: datetime = NOW) -> None:
-    """Adds consecutive bookings of an hour."""
+    """Adds consecutive bookings with a length of one hour."""
     slots = [Slot(f"GPU-m{number}", "gpu-m", number) for number in range(4)]
     store.remember_slots(slots)
     made = [draft(f"m{number % 4}", 0, 1, start=first + number * apart) for number in range(count)]
@@ -129,7 +129,7 @@ def test_whatever_is_done_to_bookings_each_look_shows_just_what_the_store_has(te
             elif ids and act == "active":
                 store.mark_active(chance.choice(ids))
         except Refused:
-            continue  # taken, too far ahead: another act
+            continue  # The slot is taken or beyond the horizon, so the test continues with another action.
         for desk in chance.sample(desks, chance.randrange(3)):
             assert desk.shown() == store.bookings(NOW - DAY, NOW + 7 * DAY)
             assert desk.copied() == store.bookings(KEPT_SINCE, KEPT_UNTIL)
@@ -150,7 +150,7 @@ def test_a_second_look_reads_what_has_changed_and_nothing_else(team, desk):
     assert desk.asked == ["changes"], "the copy was read for by itself"
     assert set(desk.copied()) == {first, second}
     assert next(one for one in shown if one.id == first.id) is not second
-    # Within the hour another end of the time is no other time.
+    # A range with a slightly different end needs no new query.
     desk.asked.clear()
     desk.shown(until=NOW + 7 * DAY + timedelta(minutes=30))
     assert "bookings" not in desk.asked
@@ -172,7 +172,8 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
     assert {(one.start, one.gpus) for one in around if len(one.gpus) == 1} == {
         (NOW + begin * HOUR, (f"GPU-a{number}",)) for number in range(4) for begin in (0, 3)
     }
-    assert len([one for one in around if len(one.gpus) == 2]) == 4  # next on the other host
+    # The view around now includes the next bookings, which have GPUs of both hosts.
+    assert len([one for one in around if len(one.gpus) == 2]) == 4
     assert cancelled not in around
     assert calendar.view_around(NOW + HOUR, NOW + 4 * HOUR).bookings == tuple(
         one for one in around if one.start < NOW + 4 * HOUR
@@ -180,7 +181,7 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
 
 
 def backup(team: Team) -> Callable[[], None]:
-    """Saves the bookings and their log. Returns a function that restores them without triggers, like a backup."""
+    """Saves the bookings and their log; returns a function that restores them without triggers."""
     if team.server is None:
         saved, file = sqlite3.connect(":memory:"), team.place.removeprefix("sqlite:///")
         with sqlite3.connect(file) as live:
@@ -226,7 +227,7 @@ def test_after_a_restored_backup_everything_is_read_anew_also_where_the_log_has_
     kim.close()
     restore()
     kim = team.open("kim")
-    for number in range(8):  # the numbers of the log go on past where this desk has looked
+    for number in range(8):  # The sequence numbers of the log grow beyond the last number that this desktop has read.
         kim.book(draft(f"b{number % 4}", 1 + 2 * number, 1, "after"))
     shown = desk.shown()
     assert shown == kim.bookings(NOW - DAY, NOW + 7 * DAY)
@@ -236,7 +237,7 @@ def test_after_a_restored_backup_everything_is_read_anew_also_where_the_log_has_
 
 
 def test_a_transaction_that_commits_late_is_not_missed(database_team, tmp_path):
-    """Its numbers are drawn before those that a reader has seen, and committed after them."""
+    """The transaction draws its sequence numbers first, and commits after a reader has seen higher numbers."""
     team = database_team
     desk = Desk(team, tmp_path / "seen.sqlite3")
     late = "INSERT INTO bookings VALUES ('late', 'lee', 'late', '', '2031-01-06 10:00Z', '2031-01-06 11:00Z', 'UTC',"
@@ -245,7 +246,7 @@ def test_a_transaction_that_commits_late_is_not_missed(database_team, tmp_path):
         lee.execute("BEGIN")
         lee.execute(late)
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('late', 'GPU-b0')")
-        soon = team.open("kim").book(draft("a0", 1, 1))  # does not wait for Lee to commit
+        soon = team.open("kim").book(draft("a0", 1, 1))  # Kim's booking is committed before Lee's transaction.
         assert desk.shown() == (soon,)
         lee.execute("COMMIT")
         assert {one.id for one in desk.shown()} == {soon.id, "late"}
@@ -280,10 +281,10 @@ def test_the_log_is_pruned_and_who_has_looked_before_that_reads_anew(team, desk)
     made = kim.book(draft("a0", 1, 1))
     assert desk.shown() == (made,)
     before = kim.position()
-    # 60,000 changes of one booking, inserted by a single statement.
+    # A single statement inserts 60,000 changes of one booking.
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
     raw(team, f"{numbers} INSERT INTO booking_changes (booking_id) SELECT '{made.id}' FROM n")
-    if team.server is not None:  # there it is pruned where the number is a round one
+    if team.server is not None:  # In PostgreSQL, the log is pruned at every thousandth sequence number.
         last = kim.position().seq // 1000 * 1000 + 999
         raw(team, f"SELECT setval(pg_get_serial_sequence('torchyard.booking_changes', 'seq'), {last})")
     made = kim.change(made.id, title="renamed")
@@ -308,7 +309,7 @@ def test_a_command_copies_some_and_the_window_all_of_two_weeks_back_and_sixty_da
     desk.shown(NOW, NOW + HOUR)
     some = desk.copied()
     assert AT_A_TIME <= len(some) < AT_A_TIME + 100
-    assert some[0].end > NOW  # what is to come before what has been
+    assert some[0].end > NOW  # Future bookings are copied before past ones.
     known = LocalCopy(desk.file, desk.url).read(NOW, NOW).known
     assert known.start == NOW
     assert known.end < KEPT_UNTIL
@@ -316,7 +317,7 @@ def test_a_command_copies_some_and_the_window_all_of_two_weeks_back_and_sixty_da
 
     desk.calendar.keep(all_of_it=True)
     assert desk.copied(NOW - 100 * DAY, NOW + 100 * DAY) == kim.bookings(KEPT_SINCE, KEPT_UNTIL + HOUR)
-    # As time goes on, what is older is dropped, and what comes nearer is copied.
+    # As time passes, older bookings are dropped from the copy, and bookings that come into range are added.
     team.clock.forward(days=2)
     desk.shown(NOW, NOW + HOUR)
     later = LocalCopy(desk.file, desk.url).read(NOW - 100 * DAY, NOW + 100 * DAY)
@@ -509,7 +510,7 @@ def test_processes_that_share_a_copy_leave_it_as_the_store_is(tmp_path):
             if number % 3 == 0:
                 store.cancel(made[number // 2].id)
             copy = LocalCopy(file, url).read(begin, begin + 7 * DAY)
-            if copy is not None:  # a state that there was: the bookings of a beginning
+            if copy is not None:  # The copy is an earlier state of the calendar: it has no booking that was not made.
                 assert {one.title for one in copy.bookings} <= {one.title for one in made}
         for other in others:
             assert other.wait(WITHIN_S * 4) == 0

@@ -1,4 +1,4 @@
-"""`torchyard book` and `torchyard bookings`, on real stores."""
+"""Tests of `torchyard book` and `torchyard bookings` on real calendars."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TUESDAY = MONDAY + timedelta(days=1)
 
 
 def utc(clock: str, zone: str = "Europe/Berlin", *, days: int = 0) -> str:
-    """A time of that Tuesday, or so many days later, as commands print it."""
+    """Returns a time of the test's Tuesday, or some days later, in the format that commands print."""
     local = datetime.combine(TUESDAY + timedelta(days=days), time.fromisoformat(clock), ZoneInfo(zone))
     return f"{local.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def with_fleet(desktop: Desktop, **settings: str) -> Desktop:
-    """Two hosts of four GPUs each and one without, as if they had been checked."""
+    """Adds two hosts of four GPUs each and one host without GPUs, as if they had been checked."""
     hosts = [f"  - {{name: {name}, address: 192.0.2.1}}\n" for name in (*GPUS, "big-cpu")]
     desktop.fleet_file.write_text("version: 1\nhosts:\n" + "".join(hosts))
     facts = {
@@ -60,7 +60,7 @@ def kim(make_desktop: MakeDesktop) -> Desktop:
 
 
 def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """The error of a command as JSON; asserts that nothing was booked."""
+    """Returns the error of a command as JSON, and asserts that nothing was booked."""
     before = answer(desktop, "bookings", "list", "--all")
     error: dict[str, Any] = json.loads(torchyard(desktop, *arguments, "--json", code=code).stdout)["error"]
     assert answer(desktop, "bookings", "list", "--all") == before
@@ -68,7 +68,7 @@ def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
 
 
 def proposed(output: str) -> list[str]:
-    """The arguments of the command at the end of a refusal."""
+    """Returns the arguments of the command that a refusal proposes at its end."""
     return shlex.split(output[output.index("`torchyard ") + len("`torchyard ") : output.rindex("`")])
 
 
@@ -145,7 +145,7 @@ def test_a_booking_that_cannot_be_moved_there_gets_the_command_that_moves_it_els
     running = answer(kim, "book", "gpu-a:1", "--to", "+2h")
     torchyard(kim, "book", "gpu-a:1", "--from", "+2h", "--to", "+4h")
     output = torchyard(kim, "bookings", "change", running["id"], "--extend", "1h", code=1).stderr
-    assert "change" not in proposed(output)  # it has begun: it cannot be moved any more
+    assert "change" not in proposed(output)  # A booking that has begun cannot be moved.
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_place_is_found_and_its_command_books_it(kim: Desktop) -> None:
     first, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", "--min-memory-gb", "40")
     assert first["names"] == "gpu-b:0-3"
     assert answer(kim, *first["command"].split()[1:])["names"] == "gpu-b:0-3"
-    # Times of another zone than one's own are of that zone in the command as well.
+    # Times in another time zone are proposed in the same zone.
     there = ["--from", f"{TUESDAY} 09:00", "--zone", "Asia/Seoul"]
     later, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", *there)
     words = later["command"].split('"')
@@ -291,7 +291,7 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
 
-    # GPUs that are cancelled or released early go to the waitlist, too.
+    # GPUs that are cancelled or released early are offered to the waitlist.
     both = ["gpu-a:*", "gpu-b:*"]
     for given_up in (["cancel"], ["change", "--to", "+2d"]):
         held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
@@ -354,7 +354,7 @@ def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_p
     assert answer(kim, "bookings", "change", far["id"][:8], "--extend", "1h")["id"] == far["id"]
     assert refused(kim, "bookings", "show", "b%", code=2)["code"] == "no_such_booking"
     assert refused(kim, "bookings", "show", "", code=2)["message"]
-    for number in (0, 6, 12):  # one wrong letter
+    for number in (0, 6, 12):  # The ID is mistyped in one letter, at each of these positions.
         wrong = far["id"][:number] + "x" + far["id"][number + 1 :]
         assert f"did you mean `{far['id']}`" in refused(kim, "bookings", "show", wrong.upper(), code=2)["message"]
 
@@ -396,7 +396,7 @@ def test_a_fleet_that_was_never_looked_at_has_nothing_to_book(make_desktop: Make
     assert "torchyard hosts check" in torchyard(make_desktop(), "book", "gpu-a:0", "--to", "+2h", code=1).stderr
 
 
-# A team's database
+# Tests of a team's calendar in PostgreSQL
 
 
 def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
@@ -410,11 +410,11 @@ def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
     urls = {one["name"]: one["bookings_url"] for one in made["members"]}
     mine = answer(kim, "book", "gpu-a:0-1", "--to", "+4h", "--title", "digits")
 
-    # An admin takes the private calendar along; the persons' names become their roles.
+    # An admin moves a private calendar to the database; the names of its users become roles.
     moved = answer(kim, "bookings", "move-to", urls["ada"], "--rename", "kim=kim", "-y")
     assert moved["counts"]["bookings"] == 1
 
-    # Lee sees it, is refused, and cannot take it away; kim's own desktop can.
+    # Lee sees the booking, cannot book its GPUs, and cannot cancel it; Kim's own desktop can release it.
     lee = with_fleet(make_desktop(), bookings_url=urls["lee"])
     assert [one["owner"] for one in answer(lee, "bookings", "list")] == ["kim"]
     error = refused(lee, "book", "gpu-a:1-2", "--to", "+2h")
@@ -425,13 +425,13 @@ def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
     torchyard(own, "bookings", "release", mine["id"])
     torchyard(lee, "book", "gpu-a:1-2", "--to", "+2h")
 
-    # And back into a file, without loss.
+    # The calendar can be moved back into a file without loss.
     file = f"sqlite:///{tmp_path / 'back.sqlite3'}"
     answer(own, "bookings", "move-to", file, "-y")
     store = open_store(file, "kim")
     assert store.count() == 2
     store.close()
-    # Mia's role is new: she logs in with the password that she was given, which is in no file of ours.
+    # Mia has a new role and logs in with its generated password, which is stored in no file of the desktops.
     (password,) = [one["password"] for one in made["members"] if one["password"]]
     mia = with_fleet(make_desktop(), bookings_url=postgres.tcp_url("mia", "cli_team"))
     monkeypatch.setenv("PGPASSWORD", password)
@@ -453,7 +453,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
     with cluster() as server:
         desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
         unknown = with_fleet(make_desktop(), bookings_url=server.url("lee", "team"))
-        # A desktop that only books has a copy of the calendar of that time.
+        # After a booking, the desktop has a copy of the calendar at that time.
         booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
         server.stop()
 
@@ -469,7 +469,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
         assert "digits" in torchyard(desktop, "bookings", "show", booked["id"], code=3).stdout
         for one in (desktop, unknown):
             one.fleet_file.write_text("version: 1\nhosts:\n  - {name: gpu-a, address: 127.0.0.1, port: 1}\n")
-        output = torchyard(desktop, "status", code=3)  # the host is away as well
+        output = torchyard(desktop, "status", code=3)  # The host is unreachable as well.
         (line,) = [line for line in output.stdout.splitlines() if line.startswith("gpu-a  0")]
         assert "kim until" in line
         assert "as of " in output.stderr

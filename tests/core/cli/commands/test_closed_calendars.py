@@ -1,6 +1,6 @@
-"""Calendars that a command must leave alone: of a newer Torchyard, closed to its role, or of another time.
+"""Tests of calendars that a command must not change: of a newer Torchyard, closed to its role, or of another time.
 
-Each error has a sentence, the way out and an exit code, and no row of the database has changed afterwards.
+Each error has a message, a next step and an exit code, and no row of the database has changed afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ program: {launcher: command, command: [python3, train.py]}
 
 @pytest.fixture
 def server(postgres: Cluster) -> Iterator[Cluster]:
-    """With the team's calendar empty before and after."""
+    """The PostgreSQL server, with the team's calendar empty before and after the test."""
     postgres.empty()
     yield postgres
     postgres.empty()
@@ -49,7 +49,7 @@ def server(postgres: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def calendar(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[str], list[Any]]]:
-    """The address of a calendar, and raw SQL past every rule."""
+    """The URL of a calendar, and a function that runs raw SQL without any rule."""
     if request.param == "sqlite":
         file = tmp_path / "team.sqlite3"
 
@@ -69,12 +69,12 @@ def on_server(server: Cluster, statement: str) -> list[Any]:
 
 
 def contents(sql: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
-    """Every row of every table."""
+    """Returns every row of every table."""
     return {name: sql(f"SELECT * FROM {name} ORDER BY 1, 2") for name in metadata.tables if name != "alembic_version"}
 
 
 def error_of(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """The error of a command; asserts that stderr has its message, too."""
+    """Returns the error of a command, and asserts that stderr contains its message."""
     done = torchyard(desktop, *arguments, "--json", code=code)
     error: dict[str, Any] = json.loads(done.stdout)["error"]
     assert error["message"] in done.stderr
@@ -101,7 +101,7 @@ def test_a_calendar_of_a_newer_torchyard_is_left_alone(
     assert error_of(own, "bookings", "move-to", url, "-y")["code"] == "store_too_new"
     (kim.directory / "train.yaml").write_text(TRAINING)
     assert "made by a newer Torchyard" in torchyard(kim, "run", "train.yaml", "--book", "2h", code=1).stderr
-    # The runs are listed without the calendar; the free GPUs are not.
+    # Without the calendar, runs are listed, but free GPUs are not.
     kim.fleet_file.write_text("version: 1\nhosts: []\n")
     assert "made by a newer Torchyard" in torchyard(kim, "status", code=1).stderr
 
@@ -159,7 +159,7 @@ def test_the_refusal_of_a_role_without_rights_names_who_gives_them(server: Clust
             assert error["code"] == "no_rights"
             assert "your role `stranger` is no member of the team" in error["message"]
             assert "setup-team URL --member NAME" in error["hint"]
-        # Commands of admins are refused to a member with the reason.
+        # A member who runs an admin command gets a refusal with the reason.
         for command in CHANGING[2:]:
             assert "only an admin can change" in error_of(kim, *command)["message"]
         own = with_fleet(make_desktop(), person="kim")

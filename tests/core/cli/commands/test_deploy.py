@@ -1,4 +1,4 @@
-"""`torchyard deploy` and `undeploy`: one daemon of the right version, and complete removal."""
+"""Tests of `torchyard deploy` and `undeploy`: one daemon of the right version, and complete removal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MakeDesktop = Callable[..., Desktop]
 
 
 def archive_of_version(version: str) -> Archive:
-    """This installation's agent under another version number."""
+    """Returns the agent of this installation with another version number."""
     own = build_archive()
     sources = json.loads(zlib.decompress(own.data))
     package = "torchyard_agent/__init__.py"
@@ -40,7 +40,7 @@ def archive_of_version(version: str) -> Archive:
 
 
 def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
-    """Deploys that version; returns the daemon's process ID."""
+    """Deploys the given version; returns the daemon's process ID."""
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab.identity_file))
     link = attach(known, SshDialer(desktop.known_hosts), archive_of_version(version))
     try:
@@ -54,7 +54,8 @@ def test_desktops_whose_zlib_compresses_otherwise_share_one_agent(desktop: Deskt
     host = lab3["gpu-a"]
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab3.identity_file))
     own = build_archive()
-    other = replace(own, data=zlib.compress(zlib.decompress(own.data), 1))  # as zlib-ng does
+    # zlib-ng, for example, compresses differently.
+    other = replace(own, data=zlib.compress(zlib.decompress(own.data), 1))
     assert other.data != own.data
     pids = []
     for archive in (other, own):
@@ -79,7 +80,7 @@ def test_the_archive_is_named_by_what_it_holds_however_it_is_compressed(monkeypa
 def test_deploy_starts_one_daemon_a_host_however_often(desktop: Desktop, lab3: Lab) -> None:
     half = ours_on(lab3["gpu-a"]) / "store" / f"{build_archive().sha256}.archive"
     half.parent.mkdir(parents=True)
-    half.write_bytes(b"")  # what a power cut leaves of an archive that was just sent
+    half.write_bytes(b"")  # An empty file is what a power cut leaves of an archive that was just sent.
     first = torchyard(desktop, "deploy")
     assert first.stdout.splitlines() == [
         f"{host.name}: agent 0.1.0 ({build_archive().sha256[:12]}) running, pid {daemons_on(host)[0]}"
@@ -142,8 +143,8 @@ def test_an_older_agent_is_replaced_and_a_newer_one_kept(desktop: Desktop, lab3:
 def test_undeploy_leaves_nothing_behind(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     before = {host.name: sorted(path.name for path in host.home.iterdir()) for host in lab3.hosts}
     file = sleeping(tmp_path / "short", seconds=0)
-    torchyard(desktop, "run", file, "--json")  # so that there are snapshots, runs and logs
-    put_version("9.0.0", lab3["gpu-c"], lab3, desktop)  # where two archives are then
+    torchyard(desktop, "run", file, "--json")  # The run creates snapshots, run folders and logs.
+    put_version("9.0.0", lab3["gpu-c"], lab3, desktop)  # gpu-c then has two archives.
     assert (ours_on(lab3["gpu-a"]) / "store" / "snapshots").is_dir()
 
     removed = torchyard(desktop, "undeploy", "-y")
@@ -172,7 +173,7 @@ def test_undeploy_takes_the_folders_that_were_made_for_the_agents_own(desktop: D
     for entry in fleet["hosts"]:
         entry["agent_dir"] = "team/tools/agent"
     desktop.fleet_file.write_text(yaml.safe_dump(fleet))
-    kept = lab3["gpu-b"].home / "team"  # was there before, and is not ours to take
+    kept = lab3["gpu-b"].home / "team"  # The folder existed before the deployment and must not be removed.
     kept.mkdir()
     torchyard(desktop, "deploy", "gpu-a", "gpu-b")
     assert (lab3["gpu-a"].home / "team" / "tools" / "agent" / "store").is_dir()

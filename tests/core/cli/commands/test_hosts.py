@@ -1,4 +1,4 @@
-"""`torchyard hosts`: changes of the fleet file, and each state that `hosts check` reports."""
+"""Tests of `torchyard hosts`: changes of the fleet file, and each state that `hosts check` reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def states(checks: list[dict[str, object]]) -> dict[object, object]:
     return {check["name"]: check["state"] for check in checks}
 
 
-# The inventory: no host is contacted
+# Tests of the fleet file, which contact no host
 
 
 def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
@@ -59,7 +59,8 @@ def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
     assert listed[1].items() >= (entry | {"checked_at": None, "cpus": None, "gpus": []}).items()
     assert "lee@192.0.2.1:2222" in torchyard(desktop, "hosts", "list").stdout
 
-    assert "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr  # asks, without a terminal
+    # Without a terminal, the command cannot ask for confirmation.
+    assert "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr
     torchyard(desktop, "hosts", "remove", "gpu-a", "-y")
     assert [host["name"] for host in answer(desktop, "hosts", "list")] == ["this-computer"]
 
@@ -68,7 +69,8 @@ def test_without_a_fleet_file_the_fleet_is_this_computer(make_desktop: MakeDeskt
     desktop = make_desktop()
     listed = torchyard(desktop, "hosts", "list")
     assert "this-computer" in listed.stdout
-    assert f"`torchyard --home {desktop.home} hosts add NAME" in listed.stderr  # as it can be copied
+    # The hint is a command that can be copied.
+    assert f"`torchyard --home {desktop.home} hosts add NAME" in listed.stderr
     assert not desktop.fleet_file.exists()
 
 
@@ -123,7 +125,7 @@ def test_problems_of_the_fleet_file_come_with_their_lines(make_desktop: MakeDesk
     assert "address" in error
 
 
-# What each host has
+# Tests of the checked facts of hosts
 
 
 @pytest.mark.lab
@@ -182,7 +184,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
         "stranger": "login refused",
         "bare": "no python",
         "aged": "no python",
-        "noisy": "degraded",  # its own Python has no torch
+        "noisy": "degraded",  # The Python of this host has no torch.
         "csh": "ready",
     }
     output = {
@@ -199,10 +201,10 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     assert "3.6.15" in output["aged"]
     assert "torch" in output["noisy"]
     assert all(checks[name]["agent"] is None for name in output if checks[name]["state"] not in ("ready", "degraded"))
-    # Each host is reported as it answers, in plain lines without a terminal.
+    # Without a terminal, the command prints a plain line as each host answers.
     assert "fine: ready" in done.stderr
     assert "changed: key changed" in done.stderr
-    # Where only something is wrong with a host that answers, the exit code is another.
+    # The exit code differs if the only problems are on hosts that answer.
     result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in result.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Set `python` of this host", result.stdout, re.MULTILINE)
@@ -215,7 +217,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
 
 @pytest.mark.lab
 def test_what_the_systems_own_ssh_complains_of_has_the_same_words(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
-    # ssh reads its configuration from the home of the user's entry in passwd, not from $HOME.
+    # OpenSSH reads its configuration from the home in the user's passwd entry and not from $HOME.
     wrapper = tmp_path / "bin" / "ssh"
     wrapper.parent.mkdir()
     wrapper.write_text('#!/bin/sh\nexec /usr/bin/ssh -F none -o UserKnownHostsFile=none -o IdentityAgent=none "$@"\n')
@@ -250,7 +252,7 @@ def test_ctrl_c_does_not_wait_for_a_host_that_is_silent(desktop: Desktop, lab3: 
     assert "Traceback" not in errors
 
 
-# Keys
+# Tests of host keys
 
 
 @pytest.mark.lab
@@ -259,7 +261,8 @@ def test_a_host_is_trusted_by_its_fingerprint_and_again_after_its_key_changed(de
     before = host.host_key_fingerprint
     desktop.known_hosts.write_text("")
 
-    refused = torchyard(desktop, "hosts", "trust", "gpu-a", code=2)  # asks, and there is no terminal
+    # Without a terminal, the command cannot ask for confirmation.
+    refused = torchyard(desktop, "hosts", "trust", "gpu-a", code=2)
     assert before in refused.stdout
     assert desktop.known_hosts.read_text() == ""
 
@@ -321,7 +324,7 @@ def test_a_terminal_is_asked_and_a_no_records_nothing(desktop: Desktop, lab3: La
     assert desktop.known_hosts.read_text() == ""
 
 
-# This computer
+# Tests of this computer as a host
 
 
 def test_this_computer_is_checked_and_left_as_it_was(make_desktop: MakeDesktop) -> None:

@@ -1,4 +1,4 @@
-"""`torchyard import`, `export` and `presets`: the document on stdout, remarks on stderr."""
+"""Tests of `torchyard import`, `export` and `presets`: the document is on stdout, remarks are on stderr."""
 
 from __future__ import annotations
 

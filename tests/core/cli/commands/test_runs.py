@@ -1,4 +1,4 @@
-"""`torchyard runs`: lookup by short names, show, logs, stop and fetch."""
+"""Tests of `torchyard runs`: lookup by short names, show, logs, stop and fetch."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     run_id = detached(desktop, sleeping(tmp_path / "talk", seconds=0, lines=3))
     names = ["worker-0", "worker-1", "worker-2"]
 
-    # All logs, followed to the end of each
+    # The command follows all logs to their ends.
     followed = torchyard(desktop, "runs", "logs", "last", "-f").stdout.splitlines()
     assert sorted(followed) == sorted(f"{name} | {line}" for name in names for line in log_lines(name, 3))
-    # Logs end before their run does, and the run before its keepers have left.
+    # Logs end before their run, and the run ends before its keepers exit.
     wait_until(lambda: answer(desktop, "runs", "show", "last")["alive"] is False)
-    # A piece of the ID will do
+    # The end of the ID identifies the run.
     logs = torchyard(desktop, "runs", "logs", run_id[-4:]).stdout.splitlines()
     assert sorted(logs) == sorted(followed)
     assert torchyard(desktop, "runs", "logs", "talk", "--tail", "1", "--replica", "worker-1").stdout == (
@@ -105,7 +105,7 @@ def test_lines_that_two_hosts_wrote_in_turns_are_printed_in_turns(desktop: Deskt
         host, replica = lab3.hosts[turn % 2], f"worker-{turn % 2}"
         folder = Path(runs_dir(str(host.home / ".torchyard"), host.name), run_id, "outputs", replica)
         wait_until(folder.exists)
-        time.sleep(0.02)  # file systems note times by a clock of 4 ms
+        time.sleep(0.02)  # File times have a resolution of about 4 ms.
         (folder / f"go-{turn}").touch()
         wait_until((folder / f"done-{turn}").exists)
     torchyard(desktop, "runs", "logs", run_id, "-f")
@@ -161,11 +161,11 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
     assert set(shown) == SHOWN_KEYS
     result = torchyard(desktop, "runs", "list", code=3)
     assert "gpu-a" in result.stderr
-    assert "gpu-c" in result.stderr  # which has no agent
+    assert "gpu-c" in result.stderr  # gpu-c has no agent.
     assert run_id in result.stdout
     assert "refused" in torchyard(desktop, "runs", "logs", run_id, code=3).stderr
     assert "refused" in torchyard(desktop, "runs", "stop", run_id, code=3).stderr
-    # A desktop that has never heard of the run cannot say that there is none.
+    # A desktop without a record of the run cannot conclude that the run does not exist.
     assert "not all do" in torchyard(elsewhere, "runs", "show", "nothing", code=3).stderr
     lab3["gpu-a"].start_sshd()
     torchyard(elsewhere, "runs", "stop", run_id[-4:])
@@ -177,7 +177,7 @@ def test_unknown_runs_and_names_that_fit_several(desktop: Desktop, lab3: Lab, tm
     assert error["code"] == "no_run"
     assert "torchyard runs list" in error["hint"]
     assert "last" in torchyard(desktop, "runs", "show", "last", code=2).stderr
-    assert not (lab3["gpu-a"].home / ".torchyard").exists()  # asking puts nothing on a host
+    assert not (lab3["gpu-a"].home / ".torchyard").exists()  # A query installs nothing on a host.
     assert torchyard(desktop, "runs", "list").stdout == "No runs are known.\n"
     for number in range(2):
         detached(desktop, sleeping(tmp_path / f"talk-{number}", seconds=0, hosts=["gpu-a"]))

@@ -1,4 +1,4 @@
-"""Rows of `hosts audit`."""
+"""Tests of the rows of `hosts audit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chief's log beside a run's events."""
+"""Tests of the chief's log that is printed beside a run's events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several logs are printed and followed by time."""
+"""Tests that several logs are printed and followed in the order of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT = 1_760_000_000.0
 
 
 class ScriptedLog:
-    """A log with past lines, and new ones that the host then has."""
+    """A log with past lines, and with new lines that appear when it is followed."""
 
     local_rank = 0
 
@@ -72,7 +72,7 @@ def test_times_are_printed_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 def test_followed_logs_are_merged_by_time_past_and_new(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_logs, "HOLD_S", 600.0)  # until all logs have ended
+    monkeypatch.setattr(replica_logs, "HOLD_S", 600.0)  # Lines are held back until all logs have ended.
     logs = readers(ScriptedLog("a", [1, 4], [8]), ScriptedLog("b", [2, 3], [6, 9]), ScriptedLog("c", [], [5, 7]))
     FollowedLogs(lambda: logs, LinePrinter(several=True, as_json=False)).follow()
     printed = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,4 @@
-"""`runs show` prints the parts of a step that a replica reported."""
+"""Tests that `runs show` prints the parts of a step that a replica reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of `torchyard run`, on a terminal and elsewhere."""
+"""Tests of the output of `torchyard run`, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Show = Callable[..., str]
 
 
 def report(replica: str, **metrics: float | str | None) -> Event:
-    """A report as in the journal; None for a metric that the replica lacks."""
+    """Returns a report as in the journal; None stands for a metric that the replica lacks."""
     return {"event": "report", "replica": replica, "step": None, "loss": None, "throughput": None, **metrics}
 
 
@@ -30,7 +30,7 @@ RUNNING = {"event": "run_state", "state": "running"}
 
 @pytest.fixture(params=["terminal", "pipe"])
 def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
-    """Shows events with and without a terminal on stderr; returns what was written there."""
+    """Shows events with or without a terminal on stderr; returns the text written to stderr."""
 
     def piped(*events: Event) -> str:
         stream = io.StringIO()
@@ -48,9 +48,9 @@ def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             with PlainView() as view:
                 for event in events:
                     view.show(event)
-                    view._bars.refresh()  # as it does by itself ten times a second
+                    view._bars.refresh()  # The view refreshes itself ten times a second.
         written = b""
-        while True:  # a terminal whose other side is closed answers with an error
+        while True:  # Reading from a terminal whose other end is closed raises an error.
             try:
                 written += os.read(master, 65536)
             except OSError:
@@ -111,7 +111,7 @@ def test_a_loss_that_is_not_finite_is_shown_as_such(show: Show) -> None:
 
 
 def test_brackets_in_messages_are_no_style(show: Show) -> None:
-    """rich reads square brackets as a style, and fails at an unmatched closing one."""
+    """The library rich reads square brackets as a style, and fails at an unmatched closing bracket."""
     check = {"event": "check", "name": "disk", "host": "gpu-a", "ok": True, "message": "room in [/mnt/data]"}
 
     assert "gpu-a: room in [/mnt/data]" in show(check, RUNNING)

@@ -1,4 +1,4 @@
-"""Limits of concurrent logins, and backoff between attempts."""
+"""Tests of the limits of concurrent logins, and of the delays between attempts."""
 
 from __future__ import annotations
 

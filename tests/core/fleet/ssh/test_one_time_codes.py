@@ -1,5 +1,7 @@
-"""Keyboard-interactive with more than a password. The far end is a paramiko server: no sshd asks for codes without
-modules that a test machine does not have."""
+"""Tests of keyboard-interactive logins with more than a password.
+
+The server is paramiko's, because OpenSSH needs modules for codes that a test machine lacks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from torchyard_core.fleet.ssh import SshDialer
 
 
 class AsksForCodes(paramiko.ServerInterface):
-    """Asks for a password, then for a code that changes each time."""
+    """A server that asks for a password, then for a code that changes each time."""
 
     logins = 0
 

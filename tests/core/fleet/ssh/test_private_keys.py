@@ -1,4 +1,4 @@
-"""Inspection and loading of key files."""
+"""Tests of inspecting and loading key files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_core.fleet.ssh.private_keys import BadKey, WrongPassphrase, inspe
 
 
 def make(path: Path, kind: str, *options: str, passphrase: str = "") -> Path:
-    size = ["-b", "1024"] if kind == "rsa" else []  # larger ones take seconds to find
+    size = ["-b", "1024"] if kind == "rsa" else []  # Generating larger RSA keys takes seconds.
     command = ["ssh-keygen", "-q", "-t", kind, *size, "-N", passphrase, "-f", str(path), *options]
     subprocess.run(command, check=True, capture_output=True)
     return path

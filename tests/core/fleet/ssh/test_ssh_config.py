@@ -1,4 +1,4 @@
-"""Routes from the user's SSH configuration."""
+"""Tests of routes from the user's SSH configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def route(text: str, **host: object) -> Route:
 
 
 def way(found: Route) -> list[str]:
-    """The hops of the route."""
+    """Returns the hops of the route."""
     return [f"{hop.user}@{hop.address}:{hop.port}" for hop in found.hops]
 
 
@@ -83,7 +83,7 @@ def test_patterns_and_negations_decide_who_is_meant() -> None:
     assert users == ["one", "two", "last"]
 
 
-# ProxyJump
+# Tests of ProxyJump
 
 
 def test_each_jump_goes_by_its_own_entry_to_any_depth() -> None:
@@ -151,7 +151,7 @@ def test_hosts_behind_one_bastion_share_its_route() -> None:
     assert len({route(text, name=name).via for name in ("gpu-a", "gpu-b", "other")}) == 1
 
 
-# Include
+# Tests of Include
 
 
 def test_includes_are_read_in_place(user_home: Path) -> None:
@@ -225,7 +225,7 @@ def test_thirty_hosts_behind_two_bastions_are_resolved_in_no_time(user_home: Pat
     assert time.process_time() - began < 1
 
 
-# Keys and agents
+# Tests of keys and agents
 
 
 def test_the_usual_keys_are_used_where_none_is_named(user_home: Path) -> None:
@@ -243,7 +243,7 @@ def test_the_agent_can_be_another_or_none(user_home: Path, monkeypatch: pytest.M
     assert route("").agent is None
 
 
-# Names for the window
+# Tests of names for the window
 
 
 def test_the_names_that_one_can_type_after_ssh_are_found_and_patterns_are_not(user_home: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bandwidth measurements: pairs, rounds, cache and verdicts."""
+"""Tests of bandwidth measurements: pairs, rounds, cache and verdicts."""
 
 from __future__ import annotations
 

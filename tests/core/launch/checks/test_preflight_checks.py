@@ -1,4 +1,4 @@
-"""Verdicts on the hosts' measurements: red stops a launch, amber warns, each with a hint."""
+"""Tests of the verdicts on measurements of hosts: red stops a launch, amber warns, and each has a hint."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_host_that_is_fine_is_all_green() -> None:
     assert one(found, "gpu").message == "the chosen GPU is free, without ECC and XID errors"
 
 
-# Clocks
+# Tests of clocks
 
 
 def clocks(**seconds: float) -> list[Check]:
@@ -81,7 +81,7 @@ def test_a_slow_link_makes_no_clock_wrong() -> None:
 
 
 def test_a_clock_is_read_without_the_time_that_the_host_took_to_answer() -> None:
-    # Request and answer take 0.1 s each and the work 3 s; the host's clock is 10 s ahead.
+    # The request and the answer take 0.1 s each, and the work takes 3 s; the host's clock is 10 s ahead.
     clock = Clock.read(100.0, {"received": 110.1, "answered": 113.1}, 103.2)
 
     assert clock.offset == pytest.approx(10.0)
@@ -92,7 +92,7 @@ def test_the_clock_of_a_single_host_is_not_compared() -> None:
     assert clocks(a=99.0) == []
 
 
-# Limits and shared memory
+# Tests of limits and shared memory
 
 
 def test_a_low_limit_of_open_files_is_reported_with_the_way_to_raise_it() -> None:
@@ -129,7 +129,7 @@ def test_little_shared_memory_is_a_warning_under_launcher_torch_alone(shm: Any, 
     assert not [line for line in lines(shm=shm, launcher=Launcher.COMMAND) if line.name == "shm"]
 
 
-# GPUs
+# Tests of GPUs
 
 
 def test_a_gpu_that_does_not_answer_stops_the_launch() -> None:
@@ -182,7 +182,7 @@ def test_a_process_with_most_of_a_gpu_stops_the_launch() -> None:
     assert "Choose another GPU" in line.hint
 
 
-# Leftovers
+# Tests of leftovers
 
 
 def test_leftovers_are_reported_whether_they_could_be_ended_or_not() -> None:

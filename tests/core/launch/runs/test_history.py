@@ -1,4 +1,4 @@
-"""History of the runs that this desktop launched."""
+"""Tests of the history of the runs that this desktop launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a run is restored from its record, even if its hosts have changed."""
+"""Tests that the plan of a run is restored from its record, even if its hosts have changed."""
 
 from __future__ import annotations
 

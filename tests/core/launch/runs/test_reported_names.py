@@ -1,4 +1,4 @@
-"""Custom metrics of scripts reach the command, and hostile names from a host do not."""
+"""Tests that custom metrics of scripts reach the command, and hostile names from a host do not."""
 
 from __future__ import annotations
 

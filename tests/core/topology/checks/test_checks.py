@@ -1,4 +1,4 @@
-"""Problems of a topology, each with a message, a code and a line."""
+"""Tests of the problems of a topology, each with a message, a code and a line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_example_of_the_format_has_no_problem(tmp_path: Path) -> None:
     assert read_topology(tmp_path / "a.yaml").check(hosts) == ()
 
 
-# Pools
+# Tests of pools
 
 
 def test_two_pools_of_one_name() -> None:
@@ -72,7 +72,7 @@ def test_several_evaluators_are_fine() -> None:
     assert problems(WORKERS, "{name: e, role: evaluator, replicas: 3}") == []
 
 
-# Strategy
+# Tests of the strategy
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_settings_of_other_strategies(setting: str) -> None:
     assert line.startswith("3: warning strategy-ignores")
 
 
-# Pins and hosts
+# Tests of pins and hosts
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_file_with_errors_everywhere_is_checked_in_seconds() -> None:
     keys = "".join(f"replcas{index}: 1\n" for index in range(40_000))
     text = f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {{script: a}}\n{keys}"
     assert len(topology_from_text(text).problems) == MAX_PROBLEMS
-    assert time.process_time() - began < 10  # of this process alone, whatever else the machine does
+    assert time.process_time() - began < 10  # CPU time is independent of other processes on the machine.
 
 
 def test_near_misses_ignore_capitals_and_dashes() -> None:

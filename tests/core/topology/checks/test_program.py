@@ -1,4 +1,4 @@
-"""Checks of a topology's program and its files."""
+"""Tests of the checks of a topology's program and its files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_braces_that_are_no_placeholder_are_no_problem() -> None:
     assert problems(WORKERS, program="{script: a.py, args: ['{x}', '{}', '{rank', '{{rank}}']}") == []
 
 
-# Files
+# Tests of files
 
 
 def checked(folder: Path, program: str, strategy: str = "") -> list[str]:

@@ -51,7 +51,7 @@ def document(file: Path) -> TopologyDocument:
     return document
 
 
-# Opening
+# Tests of opening files
 
 
 def test_a_new_document_is_empty_and_has_nothing_to_save() -> None:
@@ -107,7 +107,7 @@ def test_signals_tell_of_values_and_files(document: TopologyDocument, file: Path
     assert emitted == ["changed", "path", "path", "changed"]
 
 
-# Text
+# Tests of edits of the text
 
 
 def test_what_did_not_change_keeps_its_letters_and_comments(document: TopologyDocument) -> None:
@@ -173,7 +173,7 @@ def test_a_draft_without_pools_can_be_saved_and_opened(tmp_path: Path) -> None:
     assert again.value == document.value
 
 
-# Saving
+# Tests of saving files
 
 
 def test_saving_writes_what_it_shows(document: TopologyDocument, file: Path) -> None:

@@ -94,7 +94,7 @@ def test_an_unpinned_replica_in_the_slot_makes_way() -> None:
 
 
 def test_what_would_cost_another_its_place_is_refused() -> None:
-    # b is the only host where the evaluator can go.
+    # Host b is the only one with space for the evaluator.
     two = topology("{name: w, role: worker, replicas: 1, gpus: 1}", "{name: e, role: evaluator, replicas: 1, gpus: 4}")
     assert drop_refusal(two, [host("a", 2), host("b", 4)], ["worker-0"], "b:1").startswith(
         "evaluator-0 would lose its place: evaluator-0 needs 4 GPUs"

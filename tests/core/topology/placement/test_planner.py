@@ -15,7 +15,7 @@ CHIEF = "{name: c, role: chief, replicas: 1, gpus: 1}"
 
 
 def where(placement: Placement) -> dict[str, str]:
-    """`host` or `host:0,1` by replica."""
+    """Returns `host` or `host:0,1` by replica."""
     return {
         name: slot.host + (":" + ",".join(str(gpu.index) for gpu in slot.gpus) if slot.gpus else "")
         for name, slot in placement.slots.items()
@@ -30,7 +30,7 @@ def workers(count: int, more: str = "") -> str:
     return f"{{name: w, role: worker, replicas: {count}{', ' + more if more else ''}}}"
 
 
-# Pack and spread
+# Tests of pack and spread
 
 
 def test_pools_with_gpus_pack_into_as_few_hosts_as_can_be() -> None:
@@ -135,7 +135,7 @@ def test_those_with_little_to_choose_from_come_first() -> None:
     assert placed.slots["evaluator-0"].host == "a"
 
 
-# Requirements of a pool
+# Tests of the requirements of a pool
 
 
 def test_a_gpu_model_is_part_of_the_name_whatever_the_capitals() -> None:
@@ -178,7 +178,7 @@ def test_busy_gpus_are_left_alone() -> None:
     assert where(placed) == {"worker-0": "a:1", "worker-1": "a:3"}
 
 
-# Pins
+# Tests of pins
 
 
 def test_a_pin_to_gpus_is_kept_in_its_order() -> None:
@@ -220,7 +220,7 @@ def test_a_pin_that_cannot_be_kept_says_why_and_is_not_moved(pin: str, reason: s
     assert placed.problems[0].path == "pins.worker-0"
 
 
-# Machine types
+# Tests of machine types
 
 
 def test_a_machine_type_stands_for_its_sizes_where_the_pool_says_none() -> None:
@@ -257,7 +257,7 @@ def test_hosts_labelled_with_the_machine_type_come_first(rule: str) -> None:
     )
     used = Counter(slot.host for name, slot in place(asked, hosts).slots.items() if name != "chief-0")
     assert used["b"] == 2
-    # CloudML's name for the same machine.
+    # complex_model_m is the name of the same machine type in CloudML.
     servers = "{name: s, role: ps, replicas: 1, machine: complex_model_m}"
     placed = place(topology(workers(1), servers), [host("cpu"), *hosts])
     assert placed.slots["ps-0"].host == "b"
@@ -276,7 +276,7 @@ def test_a_host_sold_as_64_gb_has_64_gb() -> None:
     assert reason == "worker-4 needs 16 GB of memory; the most any host has free is 3.195 (on a)"
 
 
-# The best partial answer
+# Tests of the best partial answer
 
 
 EVALUATOR = "{name: e, role: evaluator, replicas: 1, gpus: "
@@ -313,7 +313,7 @@ def test_a_chief_joins_most_of_its_workers_where_they_are_pinned_or_have_less_ch
     assert where(place(asked, [host("a", 4), host("b", 8)]))["chief-0"] == "b:3"
 
 
-# No room
+# Tests of insufficient capacity
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_the_problem_is_at_the_pool_s_line() -> None:
     assert [(problem.line, problem.path) for problem in placed.problems] == [(7, "pools.w")]
 
 
-# Hosts that were never checked
+# Tests of hosts that were never checked
 
 
 def test_a_host_that_was_never_checked_counts_as_able_with_a_warning() -> None:
@@ -381,7 +381,7 @@ def test_packing_prefers_hosts_that_are_known_and_spreads_over_those_that_are_no
     assert {slot.host for slot in unknown.slots.values()} == {"new", "newer"}
 
 
-# Size
+# Tests of large topologies
 
 
 @pytest.mark.parametrize("more", ["gpus: 1", "gpus: 1, placement: spread", "cpus: 4", "machine: standard", ""])

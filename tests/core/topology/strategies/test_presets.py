@@ -1,4 +1,4 @@
-"""A preset sets the strategy and adds the pools that it needs; existing pools stay."""
+"""Tests that a preset sets the strategy and adds the pools that it needs, and keeps existing pools."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_settings_of_the_strategy_before_are_gone_and_groups_fit_the_workers() -
     assert after.strategy.model_dump(exclude_unset=True) == {"kind": StrategyKind.DOWNPOUR, "worker_groups": 1}
 
 
-# All presets
+# Tests of all presets
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -1,4 +1,4 @@
-"""Costs of reductions, compared with their closed forms."""
+"""Tests of the costs of reductions, compared with their closed forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edges and groups of each strategy."""
+"""Tests of the edges and groups of each strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents of the calendar without Qt: time axis, lanes, blocks, steps, labels and filters."""
+"""Tests of the calendar's contents without Qt: time axis, lanes, blocks, steps, labels and filters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def booking(gpus: str, begin: float, end: float, **more: object) -> Booking:
     return Booking(**(fields | more))  # type: ignore[arg-type]
 
 
-# -- time
+# Tests of the time axis
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,8 @@ def test_a_day_with_a_change_of_clocks_is_as_wide_as_any_and_draws_every_moment_
 def test_hours_are_named_where_the_clock_shows_them_on_a_night_that_skips_one() -> None:
     axis = axis_of("day", date(2031, 3, 30), "Europe/Berlin", 1150)
     ticks = {text: x for x, text in axis.ticks()}
-    assert ticks["06"] == pytest.approx(5 / 23 * 1150)  # five hours have passed since midnight
+    # On this day, 23 hours long, 06:00 is five hours after midnight.
+    assert ticks["06"] == pytest.approx(5 / 23 * 1150)
 
 
 def test_weeks_begin_on_monday_and_months_have_all_their_days() -> None:
@@ -91,7 +92,7 @@ def test_what_is_drawn_goes_by_quarters_of_an_hour() -> None:
     assert zone_mark(MONDAY, "Asia/Kolkata") == "IST (UTC+5:30)"
 
 
-# -- lanes and blocks
+# Tests of lanes and blocks
 
 
 def test_lanes_lie_below_their_host_and_a_folded_host_is_one_row() -> None:
@@ -137,7 +138,7 @@ def test_free_now_counts_neither_booked_nor_used_gpus_nor_cpus() -> None:
     assert free_now([*SLOTS, cpu_slot("c")], [booking("a0 a1", 0, 4), booking("a2", 5, 6)], {"b3"}, now) == (5, 8)
 
 
-def test_use_is_laid_over_the_booking_and_what_nobody_saw_is_not_called_idle() -> None:
+def test_use_is_drawn_over_the_booking_and_unobserved_time_is_not_called_idle() -> None:
     one, other = booking("a0 a1", 0, 8), booking("b0", 0, 8, id="unseen")
     uses = [
         Use("a0", "a", "kim", MONDAY, MONDAY + 2 * HOUR),
@@ -187,7 +188,7 @@ def test_models_are_short(model: str, memory: int, short: str) -> None:
     assert short_model(Slot("x", "a", 0, model, memory)) == short
 
 
-# -- labels, filters, the keyboard's place
+# Tests of labels, filters and the keyboard cursor
 
 
 def measure(text: str, bold: bool) -> float:
@@ -235,7 +236,7 @@ def test_the_keyboards_place_moves_extends_and_never_turns_inside_out() -> None:
     assert cursor.with_edges(end=-99) == cursor
 
 
-# -- one picture after another
+# Tests of transitions between two display lists
 
 
 def test_a_picture_that_is_made_of_the_last_one_is_the_same_as_a_new_one() -> None:

@@ -1,4 +1,4 @@
-"""Keyboard input of the calendar with a SQLite store: booking, changing, copying and accessible descriptions."""
+"""Tests of keyboard input in the calendar with an SQLite store: booking, changing, copying, accessible descriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROL = Qt.KeyboardModifier.ControlModifier
 
 def test_arrows_shift_and_enter_book(desk: Desk) -> None:
     desk.open()
-    desk.key(Key.Key_Down)  # cursor at the next hour of the first lane
+    desk.key(Key.Key_Down)  # The first key puts the cursor at the next hour of the first lane.
     first = desk.page.surface.cursor_
     assert first is not None
     desk.key(Key.Key_Down)
@@ -38,7 +38,7 @@ def test_brackets_move_the_edges_and_nothing_changes_before_enter(desk: Desk) ->
     booking = desk.book("a0", 1, 2, "mine")
     desk.open()
     desk.wait_until(lambda: desk.shown("mine"))
-    desk.key(Key.Key_Down)  # the next hour, which is on the booking
+    desk.key(Key.Key_Down)  # The first key puts the cursor at the next hour, where the booking begins.
     assert desk.page.surface.selection == booking.id
     desk.key(Key.Key_BracketRight)
     desk.key(Key.Key_BracketRight)
@@ -75,11 +75,11 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.page.acts.undo.trigger()
     desk.wait_until(lambda: desk.page.commands.last is not None and "not answer" in desk.page.notice.text)
     desk.is_away = False
-    desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
-    desk.page.commands.undo()  # the undo that failed while the calendar was unreachable
+    desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.
+    desk.page.commands.undo()  # Repeat the undo that failed while the calendar was unreachable.
     desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end)
 
-    # A cancelled series is restored except where others booked meanwhile.
+    # A cancelled series is restored except where other users have booked meanwhile.
     draft = Draft("weekly", ("GPU-b0",), NOW + timedelta(hours=2), NOW + timedelta(hours=3), ZONE)
     weekly = desk.store.book_series(draft, "FREQ=DAILY;COUNT=3").booked
     desk.page.commands.cancel_series(weekly[0])

@@ -1,4 +1,4 @@
-"""Mouse input of the calendar with a SQLite store: drawing, moving, resizing and selecting bookings."""
+"""Tests of mouse input in the calendar with an SQLite store: drawing, moving, resizing and selecting bookings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_drag_over_lanes_and_hours_books_them_after_enter(desk: Desk) -> None:
     desk.wait_until(lambda: desk.shown("by hand"))
 
 
-def test_a_drag_over_somebodys_booking_says_why_not_beside_the_cursor_and_books_nothing(desk: Desk) -> None:
+def test_a_drag_over_another_users_booking_shows_the_reason_at_the_cursor_and_books_nothing(desk: Desk) -> None:
     desk.book("a2", 3, 2, "theirs", "lee")
     desk.open()
     desk.wait_until(lambda: desk.shown("theirs"))
@@ -122,4 +122,4 @@ def test_nothing_asks_the_store_while_dragging(desk: Desk, monkeypatch: pytest.M
         QTest.mouseMove(viewport, begin + QPoint(x, 0))
     desk.key(Qt.Key.Key_Escape)
     assert asked == []
-    assert 2 < len(refused) < 70  # once a quarter of an hour, not once a pixel
+    assert 2 < len(refused) < 70  # The check runs once per quarter of an hour and not once per pixel.

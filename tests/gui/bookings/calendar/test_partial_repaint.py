@@ -1,4 +1,4 @@
-"""A change of one booking repaints its rows, and these cover everything that looks different."""
+"""Tests that a change of one booking repaints its rows, which cover everything that looks different."""
 
 from __future__ import annotations
 

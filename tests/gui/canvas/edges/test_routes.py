@@ -1,4 +1,4 @@
-"""Routes of an all-reduce: no two lines cross or touch, and no two ports overlap."""
+"""Tests of the routes of an all-reduce: no two lines cross or touch, and no two ports overlap."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_three_in_a_row_pass_back_below_them() -> None:
 
 def test_a_hundred_hosts_are_routed_at_once() -> None:
     grid = arrange({f"h{n}": 168 for n in range(128)}, 11)
-    begun = time.thread_time()  # thread time, which other processes do not affect
+    begun = time.thread_time()  # Thread time is independent of other processes.
     hops = loop(grid, {cell.key for cell in grid.cells})
     assert time.thread_time() - begun < 0.3
     assert meetings(hops) == []

@@ -1,4 +1,4 @@
-"""Edges between hosts follow the strategy's traffic between replicas and never cover a rack."""
+"""Tests that edges between hosts follow the strategy's traffic between replicas and never cover a rack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mouse and keyboard on the canvas, with real events on the viewport."""
+"""Tests of mouse and keyboard on the canvas, with real events on the viewport."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ghosts(scene: TopologyScene) -> list[QGraphicsPixmapItem]:
     return [item for item in pictures if (item.parentItem() or item).zValue() == TOP]
 
 
-# Selection
+# Tests of the selection
 
 
 def test_a_click_selects_a_chip_and_a_click_beside_it_none(hand, scene: TopologyScene) -> None:
@@ -97,7 +97,7 @@ def test_a_double_click_opens(hand, view: CanvasView, qtbot) -> None:
     assert heard.args == ["worker-4"]
 
 
-# Drags of chips
+# Tests of dragging chips
 
 
 def test_a_chip_that_is_dropped_on_a_slot_asks_to_be_pinned_there(hand, view: CanvasView, qtbot) -> None:
@@ -146,7 +146,7 @@ def test_what_does_not_fit_says_why_while_hovering_and_drops_nothing(hand, view:
 
 
 def test_the_reason_is_never_cut_by_the_views_border(hand, view: CanvasView, scene: TopologyScene) -> None:
-    view.fits = lambda names, target: "gpu-d:3 is in use by somebody else until six in the evening"
+    view.fits = lambda names, target: "gpu-d:3 is in use by another user until six in the evening"
     for end in (hand.slot("gpu-d", 3), QPoint(880, 790)):
         hand.carry(hand.chip("worker-3"), end)
         words = max(ghosts(scene), key=lambda item: item.zValue() == 0)
@@ -184,7 +184,7 @@ def test_a_picture_of_a_run_can_be_selected_but_not_changed(hand, view: CanvasVi
     assert scene.selection == ["worker-3"]
 
 
-# Drags from the palette
+# Tests of dragging roles from the palette
 
 
 def over(view: CanvasView, kind: type, at: QPoint, mime: str, text: str) -> QDropEvent:
@@ -222,7 +222,7 @@ def test_a_host_can_be_dropped_and_other_things_cannot(view: CanvasView, qtbot) 
     assert not over(view, QDragEnterEvent, QPoint(400, 600), "text/plain", "x").isAccepted()
 
 
-# Keys
+# Tests of keyboard commands
 
 
 def test_arrows_move_the_selection_and_shift_extends_it(view: CanvasView, scene: TopologyScene) -> None:
@@ -262,7 +262,7 @@ def test_the_selection_is_described_for_screen_readers(view: CanvasView, scene: 
     assert view.accessibleDescription() == "2 replicas selected"
 
 
-# Zoom and pan
+# Tests of zooming and panning
 
 
 def test_plus_minus_and_zero_zoom_between_5_and_400_percent(view: CanvasView) -> None:

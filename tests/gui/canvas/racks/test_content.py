@@ -1,4 +1,4 @@
-"""Texts of racks and chips."""
+"""Tests of the texts of racks and chips."""
 
 from __future__ import annotations
 

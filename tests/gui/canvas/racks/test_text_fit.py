@@ -1,4 +1,4 @@
-"""Texts on chips and headers are shortened before they are cut off."""
+"""Tests that texts on chips and headers are shortened before they are cut off."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_word_for_each_state_fits_on_a_chip_and_keeps_off_its_edge(qapp: obj
     assert TEXT_END >= 4
 
 
-def test_what_nobody_knows_and_what_ran_out_fit_too(qapp: object) -> None:
+def test_unknown_and_exhausted_values_fit_too(qapp: object) -> None:
     for look, word in ((ReplicaLiveState("unknown"), "unknown"), (ReplicaLiveState("lost"), "lost")):
         assert fitting(labels.last_heard(look), look, ROOM, 0) == word
     full = ReplicaLiveState("failed", tint="fail", cause="out of memory")

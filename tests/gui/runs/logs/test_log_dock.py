@@ -1,4 +1,4 @@
-"""The log dock: one replica, the selected ones, all, and all ranks of one."""
+"""Tests of the log dock: logs of one replica, the selected replicas, all replicas, and all ranks of one replica."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names_shown(dock: LogDock) -> set[str]:
 
 
 def choose(dock: LogDock, entry: str) -> None:
-    """Selects with the keyboard."""
+    """Selects an entry of the combo box with the keyboard."""
     dock.replica.setFocus()
     QTest.keyClick(dock.replica, Qt.Key.Key_Home)
     while not dock.replica.currentText().startswith(entry):

@@ -1,4 +1,4 @@
-"""A log with millions of lines: only visible lines are read; following and search."""
+"""Tests of a log with millions of lines: only visible lines are read; following and search."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_bar_goes_anywhere(qtbot: Any, view: LogView, run: Acting) -> None:
 def test_new_lines_are_followed(qtbot: Any, view: LogView, run: Acting) -> None:
     run.logs["worker-0"] += "last words, zwölf\n".encode()
     qtbot.waitUntil(lambda: view.shown_lines[-1:] == ["last words, zwölf"])
-    run.logs["worker-0"] += b"x" * 50 + b"\n" + b"much more\n" * 50_000  # more than a piece at once
+    run.logs["worker-0"] += b"x" * 50 + b"\n" + b"much more\n" * 50_000  # The new lines exceed the size of one block.
     qtbot.waitUntil(lambda: view.shown_lines[-1:] == ["much more"])
 
 

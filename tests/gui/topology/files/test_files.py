@@ -1,4 +1,4 @@
-"""Opening and saving, and their obstacles, each shown on the page with actions."""
+"""Tests of opening and saving files, and of the problems of both, which the page shows with actions."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def press(driver: Driver, text: str) -> None:
 
 
 def answer(driver: Driver, words: str, name: str = "unsaved") -> None:
-    """Answers the question about unsaved changes, or another one."""
+    """Answers the question about unsaved changes, or another open question."""
     buttons = question(driver, name).findChildren(QPushButton)
     QTest.mouseClick(next(button for button in buttons if button.text() == words), Qt.MouseButton.LeftButton)
 
 
 def choose_file(driver: Driver, path: Path | str) -> None:
-    """Types a name into the open file dialog, over the proposed one."""
+    """Replaces the proposed name in the open file dialog, and accepts it."""
     (dialog,) = (box for box in driver.page.findChildren(QFileDialog) if box.isVisible())
     name = dialog.findChild(QLineEdit, "fileNameEdit")
     assert name is not None
-    driver.wait_until(name.hasFocus)  # the proposed name is selected
+    driver.wait_until(name.hasFocus)  # The proposed name is selected.
     QTest.keyClicks(name, str(path))
     assert name.text() == str(path)
     QTest.keyClick(name, Qt.Key.Key_Return)
@@ -57,7 +57,7 @@ def change(driver: Driver) -> None:
     driver.on_canvas()
 
 
-# Opening and saving
+# Tests of opening and saving
 
 
 def test_a_file_is_opened_by_the_dialog(empty: Driver, digits_file: Path) -> None:
@@ -77,7 +77,7 @@ def test_an_untitled_topology_is_saved_under_a_name(empty: Driver, tmp_path: Pat
     empty.wait_until(lambda: (tmp_path / "drawn.yaml").exists())
     assert empty.page.bar.unsaved.text() == ""
     assert empty.page.bar.file.text() == "drawn.yaml"
-    # Unnamed runs are called so too; a given name stays.
+    # An unnamed topology gets the name of its file, which later saves do not change.
     assert empty.value.name == "drawn"
     assert empty.undo_text() == "Rename to drawn"
     assert empty.page.files.save_to(tmp_path / "other.yaml")
@@ -140,7 +140,7 @@ def test_titles_tell_the_file_and_whether_it_is_saved(digits: Driver) -> None:
     assert told[-1] == "digits.yaml"
 
 
-# Unsaved changes
+# Tests of unsaved changes
 
 
 def test_opening_over_unsaved_changes_asks_first(digits: Driver, tmp_path: Path, digits_file: Path) -> None:
@@ -196,7 +196,7 @@ def test_closing_an_untitled_topology_asks_for_its_name(empty: Driver, tmp_path:
     assert (tmp_path / "kept.yaml").exists()
 
 
-# Obstacles
+# Tests of files that cannot be saved or opened
 
 
 def test_a_file_that_is_not_there(digits: Driver, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_file_that_is_not_there(digits: Driver, tmp_path: Path) -> None:
     assert digits.page.document.name == "digits.yaml"
 
 
-def test_a_file_that_somebody_else_changed_is_noticed(digits: Driver, digits_file: Path) -> None:
+def test_a_file_that_another_program_changed_is_noticed(digits: Driver, digits_file: Path) -> None:
     change(digits)
     replace_file(digits_file, DIGITS.replace("replicas: 4", "replicas: 2"))
     digits.wait_until(lambda: "was changed by another program" in digits.notice())
@@ -226,7 +226,7 @@ def test_one_s_own_is_kept_where_that_is_wished(digits: Driver, digits_file: Pat
     assert digits.notice() == ""
 
 
-def test_saving_over_somebody_else_s_changes_is_refused_even_unnoticed(digits: Driver, digits_file: Path) -> None:
+def test_saving_over_changes_of_another_program_is_refused_even_unnoticed(digits: Driver, digits_file: Path) -> None:
     change(digits)
     digits_file.write_text(DIGITS + "# theirs\n")
     digits.keys(Qt.Key.Key_S, CONTROL)
@@ -287,13 +287,13 @@ def test_text_that_is_no_yaml_is_told_by_its_line(empty: Driver, tmp_path: Path)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replaces a file as editors do on saving."""
+    """Replaces a file in the way that editors save files."""
     beside = path.with_suffix(".new")
     beside.write_text(text)
     beside.replace(path)
 
 
-# Recovery
+# Tests of crash recovery
 
 DIES_WITH_WORK = """
 import os, sys
@@ -340,7 +340,7 @@ def test_work_is_kept_a_little_after_a_change_and_gone_once_saved(
     driver.page.open(digits_file)
     change(driver)
     driver.wait_until(lambda: any((tmp_path / "recovery").glob("*.json")))
-    # Another window does not take it, because this process is alive.
+    # Another window does not offer the recovered work, because this process is alive.
     assert make_driver(recovery=tmp_path / "recovery").notice() == ""
     driver.page.save()
     assert list((tmp_path / "recovery").iterdir()) == []

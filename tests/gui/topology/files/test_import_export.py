@@ -1,4 +1,4 @@
-"""Documents of other systems: detected, imported, refused with their line, and exported."""
+"""Tests of documents of other systems: detected, imported, refused with their line, and exported."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def document(folder: Path, text: str, name: str = "job.yaml") -> Path:
 
 
 def rows(driver: Driver) -> list[tuple[str, str, str]]:
-    """Returns the rows of the dock: sentence, location, line."""
+    """Returns the rows of the dock: message, location, line."""
     table = driver.page.problems.table
     return [tuple(table.item(row, column).text() for column in range(3)) for row in range(table.rowCount())]
 
 
 def back_on_the_page(driver: Driver) -> None:
-    """Restores the focus after a dialog, as desktops do."""
+    """Restores the focus after a dialog, as desktop environments do."""
     driver.window.activateWindow()
     driver.wait_until(driver.window.isActiveWindow)
     driver.on_canvas()
 
 
-# Import
+# Tests of the import
 
 
 def test_an_import_asks_for_unsaved_changes_and_is_a_new_topology(
@@ -203,7 +203,7 @@ def test_a_foreign_document_that_was_opened_can_be_imported(empty: Driver, tmp_p
     assert empty.counts() == {"workers": 4, "servers": 2}
 
 
-# Export
+# Tests of the export
 
 
 def export_dialog(driver: Driver) -> ExportDialog:

@@ -1,4 +1,4 @@
-"""Hogwild's groups save no checkpoint with parameters that are not finite. Real groups and files in one process."""
+"""Tests that Hogwild's groups save no checkpoint with NaN or infinite parameters, with real groups in one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.train
 
 CPU = torch.device("cpu")
 RESUMED = 40
-"""The step from which all resumed."""
+"""The step from which all groups resume."""
 
 
 class Ready:
@@ -34,7 +34,7 @@ class Ready:
 
 
 class LateFlags(FiniteGradients):
-    """Like a GPU: the flag of a step is read in the next step or in check()."""
+    """Reads the flag of a step in the next step or in check(), as on a GPU."""
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.check()
@@ -59,8 +59,10 @@ class Member(NamedTuple):
 
 @contextmanager
 def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
-    """Those of groups of the given sizes. Of several ranks the first is a torch world by itself: the others would do as
-    it does."""
+    """Creates the first rank of each group, for groups of the given sizes.
+
+    The first rank of a larger group is a torch world by itself; the other ranks would behave in the same way.
+    """
     places = [TrainerAddress(*peer, 1, group) for group, peer in enumerate(peers_of(len(sizes)))]
     found = []
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -95,7 +97,7 @@ def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
 
 
 def saved(folder: Path) -> list[int]:
-    """The steps that the chief has a checkpoint of, and all groups a part."""
+    """Returns the steps with a checkpoint of the chief, and asserts that all groups have saved a part of each."""
     there = files.steps(folder)
     assert [files.part_steps(folder, path.name) for path in (folder / "parts").iterdir()] == [there] * 3
     return there
@@ -114,7 +116,7 @@ def test_no_group_saves_after_a_step_whose_gradients_a_gpu_has_not_shown_to_be_f
         for each in groups:
             each.step(42, float("nan"))
             assert each.model.weight.isnan().all()
-            assert not each.saving.save(42, last=True)  # as at a stop, which continues without the checkpoint
+            assert not each.saving.save(42, last=True)  # A stop continues without the checkpoint in the same way.
             for last in (
                 lambda each=each: each.saving.save(42, anew=True),
                 lambda each=each: each.strategy.save(tmp_path, 42),

@@ -1,4 +1,4 @@
-"""Distributed Hogwild with real processes over loopback and a join store."""
+"""Tests of distributed Hogwild with real processes over the loopback interface and a join store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store() -> Iterator[Served]:
 
 
 class Groups:
-    """Worker groups of the given sizes, a replica a rank."""
+    """Worker groups of the given sizes, with a replica per rank."""
 
     def __init__(self, start: Start, store: Served, *sizes: int, **options: object) -> None:
         self._start = start
@@ -86,12 +86,13 @@ def done(folder: Path, rank: int) -> int:
 
 
 def received(folder: Path, to: int, *others: int) -> float:
-    """A lower bound for the updates in all parameters of the process that are neither its own nor the others'."""
+    """Returns a lower bound for the number of received updates that come neither from `to` itself nor from `others`."""
     try:
         updates, most = (folder / f"values.{to}").read_text().split()
     except (OSError, ValueError):
         return 0
-    return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)  # read later, so at least as many
+    # The counts of the others are read later, so they are at least as high as in the values.
+    return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)
 
 
 def last_line(output: str) -> dict[str, float]:
@@ -102,7 +103,7 @@ def last_line(output: str) -> dict[str, float]:
 def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     start: Start, store: Served, tmp_path: Path, keeper: Keeper
 ) -> None:
-    """Except updates with NaN, which the whole group skips and counts."""
+    """Updates with NaN are the exception: the whole group skips and counts them."""
     groups = Groups(start, store, 2, 1, on_nan="skip")
     keeper.listen()
     updates = {0: 60, 1: 60, 2: 35}
@@ -113,9 +114,9 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     ]
     results = [last_line(output) for output in outputs_of(*processes)]
     total = -float(updates[0] - 2 + updates[2] - 1)
-    for rank in (0, 1):  # the chief's group, which ends last
+    for rank in (0, 1):  # Both ranks belong to the chief's group, which ends last.
         assert results[rank] == {"rank": rank, "least": total, "most": total, "rest": 0.0}
-    assert results[2]["rest"] == 0.0  # frozen parameters and buffers start from the chief's
+    assert results[2]["rest"] == 0.0  # Frozen parameters and buffers start from the chief's values.
     reports = keeper.received()
     skipped = {
         name: max(metrics.get("skipped", 0) for other, _, metrics in reports if other == name) for name, _, _ in reports
@@ -131,7 +132,7 @@ def test_every_update_of_several_optimizers_counts_once(start: Start, store: Ser
     updates = 13
     processes = Groups(start, store, 2, 1, sync_every=2).start_all(PAIRS, how, updates)
     results = [last_line(output) for output in outputs_of(*processes)]
-    for each in results[:2]:  # the chief's group, which ends last
+    for each in results[:2]:  # Both ranks belong to the chief's group, which ends last.
         assert each == {"steps": updates, "values": [[-2.0 * updates], [-4.0 * updates]], "rest": 0.0}
     assert results[2]["rest"] == 0.0
 
@@ -168,7 +169,8 @@ def test_a_group_is_killed_and_comes_back_while_the_others_go_on(start: Start, s
     assert "worker-1 on 127.0.0.1 is gone" in outputs[2]
     of_the_living = sum(done(tmp_path, rank) for rank in range(3))
     result = last_line(outputs[0])
-    # All updates of the others and of its second life. Those of its first life that no other group had are lost.
+    # The result contains all updates of the other groups and of the restarted group. Updates before the restart that no
+    # other group had received are lost.
     assert -of_the_living - first_life <= result["least"]
     assert result["most"] <= -of_the_living - exchanged[-1]
 

@@ -1,4 +1,4 @@
-"""Hogwild's invariant: after draining, every replica has the initial value plus all deltas, despite faults."""
+"""Tests of Hogwild's invariant: after draining, every replica has the initial value plus all deltas, despite faults."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
-"""Of float64, for sums of some hundred numbers of size 1 in another order."""
+"""Rounding error in float64 of sums of some hundred numbers of size 1 in different orders."""
 
 
 @pytest.fixture
 def slow_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value is delayed by up to 20 ms in both directions."""
+    """Delays each value by up to 20 ms in both directions."""
     rolls = random.Random(3)
     pause = threading.Event()
     send = delta_server.send_chunks
@@ -68,8 +68,8 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
         at_once(*(lambda each=each: each.train(300, 0.003) for each in groups))
         while sum(each.exchanges for each in groups) <= 9 * 20:
             at_once(*(lambda each=each: each.train(30, 0.003) for each in groups))
-        at_once(*(each.group.exchange_all for each in groups))  # all deltas are in …
-        at_once(*(each.group.exchange_all for each in groups))  # … and all have them
+        at_once(*(each.group.exchange_all for each in groups))  # The first exchange delivers all deltas.
+        at_once(*(each.group.exchange_all for each in groups))  # The second exchange distributes them to all groups.
         total = sum_of(start, *groups)
         assert [largest_difference(values(each), total) <= ROUNDING for each in groups] == [True, True, True]
         assert [largest_difference(values(each), values(groups[0])) for each in groups] == [0, 0, 0]
@@ -77,7 +77,7 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
 
 
 class Interrupted(ShardCopy):
-    """An answer that is waited for arrives right after `has_arrived` was read, if others may write by then."""
+    """A copy whose answer arrives right after `has_arrived` was read, if other threads may write at that time."""
 
     def __init__(self, *arguments: Any) -> None:
         self.may_arrive, self._has_come = threading.Event(), threading.Event()
@@ -186,7 +186,8 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
         def die_and_come_back() -> None:
             wait_until(lambda: host.group.holdings.masters[1].version >= 20)
-            host.group._server.close()  # with the deltas that it has just received; it has none of its own
+            # The host's master has the deltas that it has just received; the host has no delta of its own.
+            host.group._server.close()
             for link in host.group._exchanges:
                 link.close()
             wait_until(lambda: 1 in chief.group.holdings.gone)
@@ -217,7 +218,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
 @pytest.mark.parametrize("moved", [0, 1], ids=["the chief's", "another"])
 def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address(moved: int) -> None:
-    """The other groups, which were not restarted, only have its old address."""
+    """The other groups, which were not restarted, know only its old address."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         groups[moved].group.close()
@@ -243,7 +244,7 @@ def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
     holdings = delta_server.Holdings(0, peers, [[], [], []])
     moved = tensor_connection.Peer("worker-9", "127.0.0.1", free_port())
     holdings.meet(2, moved, 1)
-    holdings.meet(2, peers[2], 0)  # an old introduction that is read late
+    holdings.meet(2, peers[2], 0)  # An old introduction is read late.
     assert holdings.peers == [*peers[:2], moved]
 
     holdings.lose(2, PeerLost("worker-2", "127.0.0.1", "connection timed out"))
@@ -258,7 +259,7 @@ def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_compl
     holdings = delta_server.Holdings(0, peers_of(3), [[], [], []])
 
     class Begins(list[Any]):
-        """Copies that are published while they are listed."""
+        """A list of copies during whose iteration the lineage is published."""
 
         def __iter__(self) -> Any:
             holdings.lineage = "begun"
@@ -269,7 +270,7 @@ def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_compl
 
 
 def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chief has received it with the host's value. The group that sent it has no answer and sends it again."""
+    """The chief has received the delta with the host's value. The sender has received no answer and sends it again."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
@@ -283,7 +284,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
         monkeypatch.setattr(delta_server, "send_value", lose_the_thirds)
         third.update()
         third.group.boundary()
-        wait_until(lambda: host.group.holdings.masters[1].version >= 1)  # its delta is applied, and the answer is lost
+        wait_until(lambda: host.group.holdings.masters[1].version >= 1)  # The delta is applied, and the answer is lost.
         chief.group.copies[1].begin()
         assert chief.group.copies[1].wait(60)
         assert chief.group.copies[1].applied == {2: 1, 0: 1}
@@ -367,7 +368,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
         chief.group.host_wait_s = 0.5
         wait_until(lambda: chief.group.holdings.hosts[1] == 0)
-        chief.group.host_wait_s = 20.0  # wait for the third group, however slow it is
+        chief.group.host_wait_s = 20.0  # The timeout allows for a slow third group.
         at_once(third.group.drain)
         chief.group.host_wait_s = 0.5
         at_once(chief.group.drain)
@@ -392,7 +393,7 @@ def test_bytes_are_those_of_the_table() -> None:
     count, updates, sync_every = 4, 40, 4
     with groups_of(count, [(1000, 300), (77,), (50_000,)], dtype=torch.float32, sync_every=sync_every) as groups:
         size = sum(parameter.numel() * 4 for parameter in groups[0].parameters)
-        for each in groups:  # connections and handshakes
+        for each in groups:  # All connections and handshakes are completed.
             each.group.exchange_all()
         before = [each.group.traffic() for each in groups]
         for _ in range(updates):
@@ -495,7 +496,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         def connect_late(*arguments: Any) -> tensor_connection.Connection:
             connection = connect(*arguments)
             threading.Thread(target=link.close, daemon=True).start()
-            assert joins.wait(30)  # close() has cleared the connection if it could
+            assert joins.wait(30)  # close() would have cleared the connection by now.
             return connection
 
         monkeypatch.setattr(link, "join", join_and_notify)
@@ -521,7 +522,7 @@ def test_a_probe_of_a_group_that_ends_does_not_unmark_its_end() -> None:
         chief, other = (each.group for each in groups)
         at_once(chief.exchange_all, other.exchange_all)
         other.drain()
-        chief.calls.ask(1, {"op": "about"})  # it still answers while it ends
+        chief.calls.ask(1, {"op": "about"})  # The group still answers while it ends.
         other.calls.ask(0, {"op": "about"})
         assert 1 in chief.holdings.ended
         at_once(chief.drain)

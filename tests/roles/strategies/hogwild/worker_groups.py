@@ -27,7 +27,7 @@ class Trained:
         dtype = options.pop("dtype", torch.float64)
         generator = torch.Generator().manual_seed(7)
         self.parameters = [torch.nn.Parameter(torch.randn(size, generator=generator, dtype=dtype)) for size in sizes]
-        if group:  # other groups start with other values, which are replaced
+        if group:  # Other groups start with different values, which are replaced by the chief's.
             for parameter in self.parameters:
                 parameter.data.add_(1)
         model = torch.nn.ParameterList(self.parameters)
@@ -79,7 +79,7 @@ def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> f
 
 
 def at_once(*calls: Callable[[], object]) -> None:
-    """Run each call in a thread, wait for all, and raise an error of any of them."""
+    """Run each call in a thread, wait for all, and raise the first error."""
     problems: list[BaseException] = []
 
     def run(call: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Parameter servers and workers in one process, with real sockets and a thread each, to import torch only once."""
+"""Parameter servers and workers in one process, with real sockets and one thread each, to import torch only once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDING = threading.RLock()
 
 @dataclass
 class Run:
-    """`workers` in `groups` equal groups, and `servers`."""
+    """`workers` in `groups` groups of equal size, and `servers`."""
 
     workers: int = 2
     servers: int = 1
@@ -64,7 +64,7 @@ class Run:
         return thread
 
     def replace_server(self, number: int) -> None:
-        """Kill a server without a save, and restart it as its next generation."""
+        """Kills a server without a save, and restarts it as its next generation."""
         self.servers_now[number].stop()
         self._threads[number].join(timeout=DEADLINE_S)
         self.servers_now[number] = server_process.create_server(
@@ -74,7 +74,7 @@ class Run:
         self._threads[number] = self._served(number, tensor_connection.listen_at(self.peers.ps[number]))
 
     def ended(self) -> bool:
-        """Whether all servers end by themselves in time."""
+        """Returns whether all servers end by themselves in time."""
         for thread in self._threads:
             thread.join(timeout=DEADLINE_S)
         return not any(thread.is_alive() for thread in self._threads)
@@ -115,7 +115,7 @@ class Run:
         return strategy
 
     def on_workers(self, act: Callable[[int], Any]) -> list[Any]:
-        """Call act(rank) in a thread for each worker; raises the first error."""
+        """Calls act(rank) in a thread for each worker; raises the first error."""
         with ThreadPoolExecutor(self.workers) as pool:
             outcomes = [pool.submit(act, rank) for rank in range(self.workers)]
             return [outcome.result(timeout=DEADLINE_S) for outcome in outcomes]
@@ -130,13 +130,13 @@ def train(
     schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
     accumulate: int = 1,
 ) -> list[dict[str, torch.Tensor]]:
-    """Train each worker on its part of each batch; returns the final parameters of each model."""
+    """Trains each worker on its part of each batch; returns the final parameters of each model."""
 
     def act(rank: int) -> dict[str, torch.Tensor]:
         strategy = run.worker(rank)
         with SEEDING:
             model = model_of()
-        if rank:  # all start from the chief's parameters
+        if rank:  # All workers start from the chief's parameters.
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(1)
@@ -179,6 +179,6 @@ def difference(states: dict[str, torch.Tensor], others: dict[str, torch.Tensor])
 
 
 def bytes_of(strategy: ParameterServerStrategy) -> tuple[int, int]:
-    """Bytes (sent, received) by a worker over all its links."""
+    """Returns the numbers of bytes that a worker has sent and received over all its links."""
     connections = [link._connection for link in strategy.pairs[0]._links]
     return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)

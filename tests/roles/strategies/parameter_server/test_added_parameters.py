@@ -1,4 +1,4 @@
-"""Parameters that are added or unfrozen after distribute() are trained on the servers."""
+"""Tests that parameters that are added or unfrozen after distribute() are trained on the servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def frozen() -> nn.Sequential:
 
 
 def whole(kind: str, model: nn.Module) -> torch.optim.Optimizer:
-    """The reference model, whose optimizer has the frozen parameters from the start."""
+    """Returns the reference model, whose optimizer has the frozen parameters from the start."""
     options = {"momentum": 0.9} if kind == "SGD" else {}
     return getattr(torch.optim, kind)(model.parameters(), lr=0.02, **options)
 
@@ -66,7 +66,7 @@ def descend_growing(
     clip: Callable[[list[nn.Parameter], float], torch.Tensor] | None = None,
     first: int = 0,
 ) -> None:
-    """The layers 2 and 0 join after 4 and after 8 steps; `first` steps were done before."""
+    """Train while layers 2 and 0 are added after 4 and after 8 steps; the first `first` steps were done before."""
     joins = {4: 2, 8: 0}
     for step in range(first):
         if step in joins:
@@ -119,7 +119,7 @@ def test_what_joins_later_trains_as_in_one_process(
 
 
 def test_a_run_that_is_resumed_goes_on_with_what_had_joined_before(tmp_path: Path) -> None:
-    """Both layers join at its first step, where they had joined one after the other."""
+    """Both layers are added in the first step after resuming; originally they were added one after the other."""
     data = batches(14, 8)
 
     def act(run: Run, rank: int, model: nn.Module, first: int) -> nn.Module:
@@ -156,14 +156,15 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         model, optimizer = served.distribute(model, head("SGD", model), CPU)
         if rank:
             descend(model, optimizer, batches(2, 4))
-            assert done.wait(30)  # group 0 has both layers, a server was restarted, and this group has neither layer
+            # By now, group 0 has both layers and a server was restarted, while this group has neither layer.
+            assert done.wait(30)
         descend_growing(model, optimizer, batches(10, 4), add)
         served.pairs[0]._finish()
         if not rank:
             for server in run.servers_now:
                 server.save_for_itself()
             run.replace_server(0)
-            descend(model, optimizer, batches(1, 4))  # this push is lost
+            descend(model, optimizer, batches(1, 4))  # The push to the replaced server is lost.
             done.set()
         descend(model, optimizer, batches(3, 4))
         served.finish()
@@ -177,7 +178,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         held = {n: state for server in run.servers_now for n, state in server.pairs[0].shard._chunks.items()}
     assert [count.dropped for count in counts] == [0, 0]
     assert sum(state.chunk.elements for state in held.values()) == sum(each.numel() for each in chief.parameters())
-    # The chief ends with the servers' values, also of added parameters.
+    # The chief ends with the servers' values, including those of added parameters.
     entry = Entry("0.weight", (24, 12), "float64", 2)
     values = torch.cat([held[chunk.number].parameters for chunk in added_chunks(entry, 2, 256, whole=False)])
     assert torch.equal(values, chief[0].weight.detach().view(-1))
@@ -239,7 +240,7 @@ def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> No
         served, model = run.worker(0), network()
         model, optimizer = served.distribute(model, whole("SGD", model), CPU)
         descend(model, optimizer, batches(1, 4))
-        model[0].requires_grad_(False)  # freezing is allowed
+        model[0].requires_grad_(False)  # Freezing a parameter is allowed.
         descend(model, optimizer, batches(1, 4))
         del optimizer.param_groups[0]["params"][0]
         with pytest.raises(UsageProblem, match=r"0\.weight is no longer in group 0 .* requires_grad_\(False\) instead"):

@@ -1,4 +1,4 @@
-"""Asynchronous training through parameter servers over real sockets: accounting, pacing, warm start."""
+"""Tests of asynchronous training through parameter servers over real sockets: accounting, pacing, warm start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_sum_of_the_servers_versions_equals_the_pushes_accepted(workers: int
     members = workers // groups
     assert versions == sum(accepted for accepted, _, _ in counts) / members
     assert dropped == sum(stale for _, stale, _ in counts) / members
-    assert versions + dropped == 15 * groups * 2  # no push is lost: each group pushes to both servers
+    assert versions + dropped == 15 * groups * 2  # No push is lost: each group pushes to both servers.
     assert sum(late for _, _, late in counts) == 0
 
 
@@ -77,7 +77,7 @@ def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next(model
 
     with run.serving():
         trained, _ = run.on_workers(act)
-    expected, late = made(), made()  # `late` computes gradients from the parameters of the step before
+    expected, late = made(), made()  # `late` computes gradients from the parameters of the previous step.
     optimizer = torch.optim.AdamW(expected.parameters(), lr=0.01)
     for inputs, targets in data:
         late.zero_grad()
@@ -107,11 +107,12 @@ def test_between_pulls_a_worker_steps_by_itself_and_what_it_pushes_is_the_sum() 
     with run.serving():
         ((trained, (sent, received)),) = run.on_workers(act)
     expected = network()
-    # Plain SGD with the local steps' gradients summed is the local steps' own result.
+    # With plain SGD, a step with the sum of the local steps' gradients equals the local steps.
     descend(expected, torch.optim.SGD(expected.parameters(), lr=0.1), data)
     assert difference(trained.state_dict(), expected.state_dict()) < 1e-12
     size = sum(p.numel() * 8 for p in expected.parameters())
-    assert size * 2 <= sent < size * 2 * 2  # two pushes in six steps; these chunks are tiny beside their headers
+    # There are two pushes in six steps; the headers are large in relation to these small chunks.
+    assert size * 2 <= sent < size * 2 * 2
     assert size * 2 <= received < size * 2 * 3
 
 
@@ -155,7 +156,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
 
     def act(rank: int) -> float:
         strategy, model, optimizer = distribute(run, rank)
-        ready.wait()  # a worker that joins after a round begins with the next one
+        ready.wait()  # A worker that joins after a round has begun starts with the next round.
         for number, batch in enumerate(data):
             if rank == 2:
                 wait_until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
@@ -170,7 +171,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         dropped = run.on_workers(act)
         assert run.ended()
         counts = [server.pairs[0].shard.ledger.counts for server in run.servers_now]
-    assert dropped == [0, 0, 12]  # it was always one round late
+    assert dropped == [0, 0, 12]  # The worker was always one round late.
     assert [(count.late, count.accepted) for count in counts] == [(12, 12)] * 2
 
 
@@ -191,14 +192,17 @@ def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
 
 
 def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And they are those of the same step: also for one that comes when the group's first has begun, and where the
-    first is a step ahead when the others get them."""
+    """The buffers belong to the same step as the parameters.
+
+    This also holds for a group that joins after the first rank of the group has begun, and if the first rank is one
+    step ahead when the others receive the buffers.
+    """
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
 
     def take(rows: ReplicatedState, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
-        brought[session.group] += 1  # once at the start, and in each of two steps
+        brought[session.group] += 1  # Group 0 brings its buffers at the start and in each of two steps.
 
     def push(session: Session, header: dict[str, Any]) -> None:
         pushing(session, header)
@@ -222,11 +226,11 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
             model(inputs * (1 + rank)).square().sum().backward()
             seen.append(mean.clone())
-            if rank == 1:  # the last to push: the server steps in the thread of its session
+            if rank == 1:  # Rank 1 pushes last, so the server steps in the thread of its session.
                 wait_until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy.pairs[0]._exchange.wait()
-            assert len(seen) > 1 or torch.equal(mean, seen[0])  # the exchange has ended, the step has not
+            assert len(seen) > 1 or torch.equal(mean, seen[0])  # The exchange has ended, but the step has not.
         after = mean.clone()
         strategy.leave()
         return (seen or [after])[0], after
@@ -248,7 +252,7 @@ def test_a_group_that_has_been_away_for_long_is_not_waited_for_anew_at_the_end(m
         ending = threading.Thread(target=chief.finish, daemon=True)
         ending.start()
         ending.join(0.5)
-        assert ending.is_alive()  # it may be restarted
+        assert ending.is_alive()  # The other group may still be restarted.
         server.pairs[0]._away_since[1] -= server_group.AWAY_S
         ending.join(30)
         assert not ending.is_alive()
@@ -284,8 +288,8 @@ def test_or_they_are_skipped_and_counted() -> None:
 
     with run.serving():
         for rank, (change, skipped) in enumerate(run.on_workers(act)):
-            assert change == pytest.approx(-0.02, rel=1e-4)  # the mean over the one that is finite
-            assert skipped == 1 + rank  # counted per worker
+            assert change == pytest.approx(-0.02, rel=1e-4)  # The step uses the mean over the only finite gradient.
+            assert skipped == 1 + rank  # Skipped steps are counted per worker.
 
 
 def test_a_worker_s_own_skipped_steps_are_counted_where_it_pushes_only_now_and_then() -> None:
@@ -348,7 +352,7 @@ def test_a_group_that_waits_for_the_warm_start_is_let_in_where_the_chief_ends_be
 def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_run_before(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], resumes: bool
 ) -> None:
-    """Where the run goes on from that one's checkpoint, it comes back with that; else empty, as it was at first."""
+    """A server that dies early starts with the checkpoint that the run resumes from, or else empty."""
     left = threading.Event()
     dies = threading.Barrier(2, timeout=30)
 
@@ -368,7 +372,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         if dies.wait() == 0:
             run.replace_server(0)
         dies.wait()
-        descend(model, optimizer, batches(1, 4, torch.float32))  # this push is lost
+        descend(model, optimizer, batches(1, 4, torch.float32))  # The push to the replaced server is lost.
         strategy.pairs[0]._finish()
         if not rank:
             assert left.wait(30)
@@ -378,7 +382,8 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         left.set()
 
     for number, act in enumerate((first, second)):
-        options = {"checkpoint_every_s": 600.0}  # no periodic saves, only at goodbyes and after a restore
+        # The interval disables periodic saves; servers save only at goodbyes and after a restore.
+        options = {"checkpoint_every_s": 600.0}
         run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id=f"run-{number}", options=options)
         with run.serving():
             run.on_workers(act)
@@ -417,7 +422,7 @@ def test_an_error_of_torch_in_a_link_s_thread_is_the_training_thread_s(strategy_
         strategy.abandon()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # serve() raises
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # serve() fails in its thread.
 def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
     run = Run(1, 1)
     with run.serving():
@@ -471,7 +476,7 @@ def test_exchanges_behind_computing_have_few_chunks_on_both_sides(groups: int, e
 
     def act(rank: int) -> int:
         strategy = run.worker(rank)
-        model = nn.Linear(512, 512, bias=False)  # 1 MiB
+        model = nn.Linear(512, 512, bias=False)  # The weight has 1 MiB.
         strategy.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), CPU)
         chunks = len(strategy.pairs[0]._links[0].chunks)
         strategy.leave()

@@ -1,4 +1,4 @@
-"""Automatic mixed precision with torch.amp on the CPU: autocast in bfloat16, and a GradScaler that skips steps."""
+"""Tests of automatic mixed precision on the CPU: autocast in bfloat16, and a GradScaler that skips steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def descend(
     part: slice,
     accumulate: int = 1,
 ) -> float:
-    """Train as in torch's documentation, with steps of `accumulate` equal parts of a batch; returns the final scale."""
+    """Train as in torch's documentation, with steps of `accumulate` equal parts of a batch; return the final scale."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=4)
     for step, (inputs, targets) in enumerate(data):
         factor = float("inf") if step == OVERFLOWS else 1 / accumulate
@@ -56,7 +56,10 @@ def descend(
     ids=["each step by the servers", "steps of the worker's own between"],
 )
 def test_it_does_what_it_does_in_one_process(workers: int, options: dict[str, Any], fused: bool) -> None:
-    """Bitwise, since scales and halves are powers of two. A fused optimizer handles the scale itself."""
+    """Scales and halves are powers of two, so the results are equal bit for bit.
+
+    A fused optimizer handles the scale itself.
+    """
     run = Run(workers, 2, strategy="downpour" if options else "sandblaster", options=options)
     data = batches(10, 8, torch.float32)
 
@@ -75,7 +78,7 @@ def test_it_does_what_it_does_in_one_process(workers: int, options: dict[str, An
         assert run.ended()
     alone = network_in_float32()
     expected = descend(alone, optimizer_of(alone), data, slice(None), accumulate=workers)
-    assert expected == 2.0**6  # grown and halved once each
+    assert expected == 2.0**6  # The scale has grown once and was halved once.
     for model, scale, skipped in outcomes:
         assert (scale, skipped) == (expected, 1)
         # The sum of two steps' gradients is pushed, and the servers subtract it at once.
@@ -118,7 +121,7 @@ def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
         weight, means = model[0].weight, []
         for scaled in (4.0, float("inf")):
             before = weight.detach().clone()
-            scaler.scale(torch.ones(()))  # as in the forward before a backward pass
+            scaler.scale(torch.ones(()))  # A forward pass would call scale() in this way.
             weight.grad = torch.full((24, 12), scaled)
             scaler.step(optimizer)
             scaler.update()
@@ -145,4 +148,4 @@ def test_servers_sum_gradients_of_sixteen_bits_in_thirty_two() -> None:
         return model.weight.flatten().tolist()
 
     with run.serving():
-        assert run.on_workers(act) == [[-86.0] * 4] * 3  # 256 + 1 would be rounded to 256
+        assert run.on_workers(act) == [[-86.0] * 4] * 3  # In bfloat16, 256 + 1 would be rounded to 256.

@@ -1,4 +1,4 @@
-"""Parameters that the script changes outside optimizer.step(): the servers accept or refuse them."""
+"""Tests of parameters that the script changes outside optimizer.step(), which the servers accept or refuse."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_changes_that_all_workers_make_alike_are_as_in_one_process(
     def act(rank: int) -> nn.Module:
         served, model = run.worker(rank), network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        change(model)  # also before the first step
+        change(model)  # Changes before the first step count, too.
         descend_changing(model, optimizer, data, change, rank, 3, served.clip_gradients if clips else None)
         served.leave()
         return model
@@ -96,7 +96,8 @@ def test_the_last_worker_pulls_the_parameters_from_before_the_chiefs_change() ->
         def begin_and_say(*arguments: object, **options: object) -> None:
             begin(*arguments, **options)
             chunks = run.servers_now[0].pairs[0].shard._chunks.values()
-            wait_until(lambda: any(chunk.sums for chunk in chunks))  # its changed parameters and its push have arrived
+            # The changed parameters and the push have arrived.
+            wait_until(lambda: any(chunk.sums for chunk in chunks))
             pushed.set()
 
         return begin_and_say
@@ -190,7 +191,7 @@ def test_where_servers_cannot_take_a_change_it_is_refused_by_name(run: Run, why:
         workers = [run.worker(rank) for rank in range(run.workers)]
         served, model = workers[0], network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        descend(model, optimizer, batches(3, 4))  # steps of the optimizer are no changes by the script
+        descend(model, optimizer, batches(3, 4))  # Steps of the optimizer do not count as changes by the script.
         model[2].weight.data.clamp_(-0.01, 0.01)
         with pytest.raises(UsageProblem, match=rf"the parameter 2\.weight outside .*{why}.* Train with sandblaster"):
             descend(model, optimizer, batches(1, 4))
@@ -240,7 +241,7 @@ def gan() -> nn.ModuleDict:
 
 
 def adversarial(model: nn.ModuleDict, optimizer: torch.optim.Optimizer, data: list, part: int, parts: int) -> None:
-    """As in the DCGAN of pytorch/examples: images from before the discriminator's step are used after it."""
+    """Train as the DCGAN of pytorch/examples does: images from before the discriminator's step are used after it."""
     for inputs, _ in data:
         fake = torch.tanh(model["g"](inputs[part::parts]))
         optimizer.zero_grad()
@@ -295,7 +296,7 @@ def test_parameters_are_installed_inside_step_alone() -> None:
         loss = model(inputs).square().sum()
         loss.backward(retain_graph=True)
         optimizer.step()
-        served.pairs[0]._exchange.wait()  # the new parameters have arrived
+        served.pairs[0]._exchange.wait()  # The new parameters have arrived.
         loss.backward()
         assert difference(model.state_dict(), network().state_dict()) == 0
         optimizer.step()
@@ -324,7 +325,7 @@ def test_the_optimizer_is_copied_and_saved_as_the_plain_one_that_it_looks_like()
             assert other.param_groups[0]["lr"] == 0.01
             before = {name: value.clone() for name, value in model.state_dict().items()}
             version = run.servers_now[0].pairs[0].shard.version
-            descend(its, other, batches(1, 4))  # its own model, without servers
+            descend(its, other, batches(1, 4))  # The copy trains without servers.
             assert difference(its.state_dict(), before) > 0
             assert difference(model.state_dict(), before) == 0
             assert run.servers_now[0].pairs[0].shard.version == version

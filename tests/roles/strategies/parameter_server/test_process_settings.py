@@ -1,4 +1,4 @@
-"""Training through parameter servers in scripts that change torch's process-wide settings."""
+"""Tests of training through parameter servers in scripts that change torch's process-wide settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def model_of() -> nn.Module:
 
 
 def whole_batches(model: nn.Module, optimizer: torch.optim.Optimizer, data: list) -> None:
-    """As one process would with each worker's own batch norm: the mean of both halves' gradients."""
+    """Train in one process with the mean of both halves' gradients; batch norm sees each half separately."""
     for inputs, targets in data:
         losses = [nn.functional.mse_loss(model(inputs[part::2]), targets[part::2]) for part in range(2)]
         (sum(losses) / 2).backward()

@@ -1,4 +1,4 @@
-"""Downpour with push_every: each gradient counts exactly once, wherever training is interrupted."""
+"""Tests of Downpour with push_every: each gradient counts exactly once, wherever training is interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(start_forked: Start) -> Start:
 
 
 def held_by(run: Run) -> set[float]:
-    """All parameters of the servers."""
+    """Returns the set of all parameter values on the servers."""
     chunks = [state for server in run.servers_now for state in server.pairs[0].shard._chunks.values()]
     return set(torch.cat([state.parameters for state in chunks]).tolist())
 
@@ -41,7 +41,7 @@ def held_by(run: Run) -> set[float]:
 def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
     workers: int, groups: int, hears_late_by: int
 ) -> None:
-    """Each step takes 1 from every parameter, for each group: sums of small whole numbers are exact."""
+    """Each group's step subtracts 1 from every parameter; sums of small integers are exact."""
     run = Run(workers, 2, groups, "downpour", options={"push_every": 3, "pull_every": 2})
 
     def act(rank: int) -> tuple[nn.Module, float]:
@@ -56,7 +56,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
             strategy.at_boundary(step)
             if step == 4 + hears_late_by * (rank % 2):
                 strategy.flush(4)
-                strategy.flush(4)  # for a save and for a stop after the same step
+                strategy.flush(4)  # The calls are for a save and for a stop after the same step.
         anew = strategy.finish()
         strategy.leave()
         assert anew == (rank == 0)
@@ -66,7 +66,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
         (chief, _), *others = run.on_workers(act)
         assert run.ended()
         assert held_by(run) == {-float(STEPS * groups)}
-        # After steps 3, 4 (the save), 6 and 7 (the end), to each of two servers.
+        # Each group pushes after steps 3, 4 (the save), 6 and 7 (the end), to each of two servers.
         assert [server.pairs[0].shard.version for server in run.servers_now] == [4 * groups] * 2
         assert [server.pairs[0].shard.ledger.counts.accepted for server in run.servers_now] == [4 * groups] * 2
     assert chief.weight.unique().tolist() == [-float(STEPS * groups)]
@@ -91,4 +91,4 @@ def test_a_stop_in_the_midst_loses_no_update_of_any_group(start: Start, tmp_path
     assert held.unique().tolist() == [-float(sum(updates))], json.dumps(updates)
     saved = files.complete(tmp_path / "checkpoints")[0]
     assert saved.step == updates[0]
-    assert saved.load("model.pt")["weight"].max() <= -updates[0]  # all its own updates are included
+    assert saved.load("model.pt")["weight"].max() <= -updates[0]  # The checkpoint includes all updates of the chief.

@@ -1,4 +1,4 @@
-"""Refusals of parameter servers: wrong keys, other models, wrong sizes, and missing memory."""
+"""Tests of refusals by parameter servers: wrong keys, other models, wrong sizes, and missing memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def limit_memory(server: ParameterServer, available: int) -> None:
 
 
 def refusals(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
-    """The refusal that each worker gets when it distributes its model; empty if it is accepted."""
+    """Returns the refusal that each worker gets when it distributes its model; empty if the model is accepted."""
 
     def act(rank: int) -> str:
         strategy = run.worker(rank)

@@ -1,4 +1,4 @@
-"""Servers and workers as real processes in a keeper's environment, and recovery from their losses."""
+"""Tests of servers and workers as real processes in a keeper's environment, and of recovery from their losses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUSY_S = 10.0
 
 
 class Cluster:
-    """The environment of each replica of one run."""
+    """Creates the environment of each replica of one run."""
 
     def __init__(self, folder: Path, strategy: str, workers: int, servers: int, groups: int = 1, **options: object):
         self.workers, self.groups = workers, groups
@@ -112,7 +112,7 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
     results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     assert results[0]["norm"] == results[1]["norm"]
     for server in servers:
-        output_of(server)  # it has ended by itself with code 0
+        output_of(server)  # The server has ended by itself with exit code 0.
     reports = keeper.received()
     last = {replica: metrics for replica, _, metrics in reports}
     assert last.keys() == {"ps-0", "ps-1"}
@@ -120,7 +120,7 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
         assert (metrics["version"], metrics["clients"], metrics["dropped"], metrics["skipped"]) == (20, 0, 0, 0)
         assert metrics["staleness"] == 0
         assert metrics["wait_s"] >= 0
-        assert "step" not in metrics  # only trainers report the step of a run
+        assert "step" not in metrics  # Only trainers report the step of a run.
     assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in reports if name == replica) for replica in last)
 
 
@@ -157,7 +157,7 @@ class Relay:
                 caller, _ = self._sockets[0].accept()
                 try:
                     server = socket.create_connection(self._to)
-                except OSError:  # the server does not listen yet: the worker retries
+                except OSError:  # The server does not listen yet, so the worker retries.
                     caller.close()
                     continue
                 self._sockets += [caller, server]
@@ -212,7 +212,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
-    server.wait(DEADLINE_S)  # until then it may hold the port
+    server.wait(DEADLINE_S)  # Until its end, the server may hold the port.
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     back.touch()
     for worker in workers:
@@ -231,13 +231,13 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     other = start(PROGRAM, "60", "0.04", "20", back, environment=cluster.worker(1))
     read_until(chief, "step 5")
     chief.kill()
-    read_until(other, "step 20")  # undisturbed
+    read_until(other, "step 20")  # The other group continues undisturbed.
     back.touch()
     chief = start(PROGRAM, "20", "0.02", environment=cluster.worker(0, generation=1))
     assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
     output_of(other)
     output_of(server)
-    # The last checkpoint has the slower group's pushes after the chief's last step.
+    # The last checkpoint contains the pushes of the slower group after the chief's last step.
     last = files.complete(tmp_path)[0]
     assert last.about["final"]
     (held,) = files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()
@@ -258,7 +258,7 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
 
 
 def losses(folder: Path, rank: int = 0) -> dict[str, str]:
-    """The last line of each step, by its number."""
+    """Returns the loss in the last line of each step, by step."""
     lines = (folder / f"losses.{rank}").read_text().splitlines()
     return {line.split()[0]: line for line in lines if line.count(" ") == 3}
 
@@ -325,7 +325,7 @@ def test_two_pairs_that_take_turns_go_on_exactly(
 def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs(
     start: Start, tmp_path: Path, store: join_stores.Served, killed: int
 ) -> None:
-    """The servers' values are newer than the checkpoint, which must not count as changes by the script."""
+    """The servers' values are newer than the checkpoint, which must not count as a change by the script."""
     run = Cluster(tmp_path / "checkpoints", "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.05)
 
     def launch(environment: dict[str, str], pause_s: float) -> subprocess.Popen[str]:
@@ -357,8 +357,10 @@ def test_a_server_that_is_not_in_its_run_ends_with_a_message(start: Start, tmp_p
 
 @pytest.mark.parametrize("role", ["ps", "reducer"])
 def test_a_server_that_ends_ignores_sigterm(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
-    """A run that has succeeded ends its servers just when they end by themselves. What they ignore stays ignored while
-    Python winds down; a handler of theirs would be taken back, and that SIGTERM be the end of one that had done well.
+    """A keeper may send SIGTERM just when a server ends by itself after a successful run.
+
+    The signal must stay ignored during the interpreter's shutdown. A Python handler would be removed by the shutdown,
+    and the signal would then kill a server that had succeeded.
     """
     cluster = Cluster(tmp_path, "sandblaster" if role == "ps" else "reduction_server", workers=4, servers=4)
     peers = {role: json.loads(cluster.server(0)["TORCHYARD_PEERS"])["ps"]}

@@ -1,4 +1,4 @@
-"""A server's shard without sockets: staleness, stability, backup workers, void pushes, saved state."""
+"""Tests of a server's shard without sockets: staleness, stability, backup workers, void pushes, saved state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def value(delivery: Delivery) -> float:
 
 
 class Worker:
-    """A worker that is a group by itself, on f(x) = λx²/2."""
+    """A worker that forms a group by itself and minimizes f(x) = λx²/2."""
 
     def __init__(self, shard: Shard, group: int, curvature: float) -> None:
         self.shard, self.group, self.curvature = shard, group, curvature
@@ -51,7 +51,7 @@ class Worker:
 
 @pytest.mark.parametrize(("workers", "bound"), [(1, 2.0), (2, 1.0), (4, 0.445), (8, 0.209)])
 def test_round_robin_downpour_converges_exactly_below_its_bound(workers: int, bound: float) -> None:
-    """With N workers in turn each gradient is N − 1 versions old; η·λ < 2·sin(π / (2(2τ + 1))) converges."""
+    """With N workers in turn, each gradient is N − 1 versions old; η·λ < 2·sin(π / (2(2τ + 1))) converges."""
     assert bound == pytest.approx(2 * math.sin(math.pi / (2 * (2 * (workers - 1) + 1))), abs=5e-4)
 
     def largest_at_the_end(rate: float) -> float:
@@ -74,7 +74,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     for worker in (fast, slow):
         worker.take(shard.pull(worker.group, 0, 0))
     for _ in range(4):
-        fast.value = 1.0  # gradients of 1
+        fast.value = 1.0  # With this value, all gradients are 1.
         fast.push()
     reply = slow.push()
     assert reply.header["outcome"] == "stale"
@@ -82,7 +82,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     assert value(reply) == 4.0
     assert shard.ledger.counts.stale == 1
     assert shard.version == shard.ledger.counts.accepted == 4
-    assert slow.push().header["outcome"] == "accepted"  # computed from the newest parameters
+    assert slow.push().header["outcome"] == "accepted"  # The push is computed from the newest parameters.
 
 
 def push(
@@ -98,19 +98,20 @@ def enter(shard: Shard, size: int, generation: int = 0) -> None:
 
 
 def test_only_the_first_of_a_round_count_where_there_are_backup_workers() -> None:
-    shard = shard_of(Rules(backup_workers=1), size=2, chunk_bytes=8, lr=1.0)  # two chunks of one number
+    # The shard has two chunks of one number each.
+    shard = shard_of(Rules(backup_workers=1), size=2, chunk_bytes=8, lr=1.0)
     enter(shard, 3)
     assert push(shard, 2, 1, 3.0) == []
     first = push(shard, 0, 1, 1.0)
     assert sorted(delivery.rank for delivery in first) == [0, 2]
-    assert value(first[0]) == -2.0  # the mean of both
-    (late,) = push(shard, 1, 1, 100.0, chunk=1)  # the first chunk determines the members for all chunks of the round
+    assert value(first[0]) == -2.0  # The server has stepped with the mean of both pushes.
+    (late,) = push(shard, 1, 1, 100.0, chunk=1)  # The first chunk determines the members for all chunks of the round.
     assert late.header["outcome"] == "late"
     assert value(late) == 0.0
     (late,) = push(shard, 1, 1, 100.0)
     assert value(late) == -2.0
-    assert late.header["round"] == 1  # its next push belongs to round 2
-    assert shard.ledger.counts.late == 1  # a push, not a chunk
+    assert late.header["round"] == 1  # The next push of this worker belongs to round 2.
+    assert shard.ledger.counts.late == 1  # `late` counts pushes and not chunks.
     assert push(shard, 0, 1, 1.0, chunk=1) == []
     assert value(push(shard, 2, 1, 3.0, chunk=1)[0]) == -2.0
     assert push(shard, 1, 2, 1.0) == []
@@ -122,7 +123,7 @@ def test_void_pushes_count_for_nothing_and_a_round_of_them_changes_nothing() -> 
     shard = shard_of(Rules(), lr=1.0)
     enter(shard, 2)
     assert push(shard, 0, 1, None, void=True) == []
-    assert value(push(shard, 1, 1, 4.0)[0]) == -4.0  # the mean over the others
+    assert value(push(shard, 1, 1, 4.0)[0]) == -4.0  # The server has stepped with the mean over the other workers.
     push(shard, 0, 2, None, void=True)
     replies = push(shard, 1, 2, None, void=True)
     assert [reply.header["outcome"] for reply in replies] == ["void", "void"]

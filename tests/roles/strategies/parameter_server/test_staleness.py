@@ -1,4 +1,4 @@
-"""Downpour's staleness and stability with real workers that take turns on a real server."""
+"""Tests of Downpour's staleness and stability with real workers that take turns on a real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def bound(staleness: int) -> float:
-    """The largest product of learning rate and curvature for which plain SGD converges."""
+    """Returns the largest product of learning rate and curvature for which plain SGD converges."""
     return 2 * math.sin(math.pi / (2 * (2 * staleness + 1)))
 
 
@@ -30,13 +30,17 @@ def test_the_documented_table(staleness: int, documented: float) -> None:
 @pytest.mark.parametrize("overlaps", [True, False], ids=["overlapped", "blocking"])
 @pytest.mark.parametrize("groups", [2, 3, 4])
 def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, overlaps: bool) -> None:
-    """With N groups in turns a gradient is 2N − 1 versions old where the exchange overlaps the next step, and N − 1
-    where each step waits for it. Of two independent parameters one is 2% below the bound and one 2% above it."""
+    """One of two independent parameters is 2% below the bound and converges; the other is 2% above it and diverges.
+
+    With N groups in turn, a gradient is 2N − 1 versions old if the exchange overlaps the next step, and N − 1 if each
+    step waits for the exchange.
+    """
     staleness = 2 * groups - 1 if overlaps else groups - 1
     curvatures = torch.tensor([0.98, 1.02], dtype=torch.float64) * bound(staleness)
     run = Run(groups, 1, groups, "downpour", options={"max_staleness": staleness})
     values: list[torch.Tensor] = []
-    pushes = 130 * (staleness + 1)  # in half of them one falls and the other grows by more than a factor of 2.5
+    # In half of the pushes, one value decreases and the other increases by more than a factor of 2.5.
+    pushes = 130 * (staleness + 1)
     with run.serving():
         crew: list[tuple[ParameterServerStrategy, nn.Module, torch.optim.Optimizer]] = []
         for rank in range(groups):
@@ -49,7 +53,7 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
             model[0].grad = curvatures * model[0].detach()
             optimizer.step()
             if overlaps:
-                served.pairs[0]._exchange.wait()  # the next worker follows when the server has stepped
+                served.pairs[0]._exchange.wait()  # The next worker continues once the server has stepped.
             values.append(model[0].detach().clone())
             if turn >= 2 * groups:
                 assert served.statistics()["staleness"] == staleness

@@ -1,4 +1,7 @@
-"""Several pairs of model and optimizer under parameter servers: each is exchanged in its own optimizer's step()."""
+"""Tests of several pairs of model and optimizer under parameter servers.
+
+Each pair is exchanged in the step() of its own optimizer.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,10 @@ def play(
     clip: Callable[[torch.optim.Optimizer], Any] | None = None,
     clamps: bool = True,
 ) -> None:
-    """A Wasserstein GAN whose critic steps twice for each step of the generator and is clamped after it. The
-    generator's loss leaves gradients in the critic."""
+    """Train a Wasserstein GAN whose critic steps twice for each step of the generator and is clamped afterwards.
+
+    The generator's loss leaves gradients in the critic.
+    """
     (maker, making), (judge, judging) = generator, critic
     data = iter(batches(rounds * CRITIC_STEPS, 12))
     for _ in range(rounds):
@@ -178,7 +183,7 @@ def test_the_step_of_one_pair_leaves_a_graph_of_the_others_alone(strategy: str, 
                 torch.equal(value, each) and version == each._version
                 for (value, version), each in zip(before, judge.parameters(), strict=True)
             )
-            graph.backward()  # autograd rejects it if parameters have changed meanwhile
+            graph.backward()  # autograd rejects the pass if parameters have changed meanwhile.
             judging.step()
         served.leave()
 
@@ -224,8 +229,8 @@ def test_a_run_s_step_has_the_exchanges_of_all_pairs() -> None:
             play(generator, critic, 1)
             found = strategy.statistics()
             last = [pair.times["exchange_s"] + pair.times["wait_s"] for pair in strategy.pairs]
-            assert found["exchange_s"] + found["wait_s"] > sum(last)  # includes both steps of the critic
-            assert "compute_s" not in found  # the rest of the step
+            assert found["exchange_s"] + found["wait_s"] > sum(last)  # The times include both steps of the critic.
+            assert "compute_s" not in found  # The caller computes `compute_s` as the rest of the step.
         strategy.at_boundary(3)
         assert strategy.statistics()["exchange_s"] == 0
         strategy.leave()
@@ -244,7 +249,7 @@ def test_the_chief_ends_though_a_group_waits_for_the_warm_start_of_a_pair_that_i
         strategy.distribute(*generator, CPU)
         if not rank:
             descend(critic[0], critic[1], [(inputs, inputs[:, :1]) for inputs, _ in batches(3, 4)])
-            assert joined.wait(30)  # from here on the other group waits for the generator's warm start
+            assert joined.wait(30)  # From here on, the other group waits for the generator's warm start.
         strategy.finish()
         strategy.leave()
 
@@ -281,7 +286,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
             strategy.restore(tmp_path, 5)
             if rank == 0:
                 shutil.rmtree(tmp_path / "parts")
-            strategy.restore(tmp_path, 5)  # as further calls of distribute() do: nothing is read again
+            strategy.restore(tmp_path, 5)  # Further calls of distribute() restore in this way; nothing is read again.
         return strategy, pairs
 
     first, saved = Run(2, 2, folder=str(tmp_path)), {}
@@ -314,8 +319,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
 
 
 def test_a_server_that_died_comes_back_with_all_pairs_and_none_with_another_s_old_values(tmp_path: Path) -> None:
-    """The encoder's optimizer counts the head among what it does not train: its values at the beginning are not
-    brought again."""
+    """The encoder's optimizer treats the head as untrained, but does not send the head's initial values again."""
     run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id="run", options={"checkpoint_every_s": 600.0})
     data = batches(4, 8)
     with run.serving():
@@ -336,7 +340,8 @@ def test_a_server_that_died_comes_back_with_all_pairs_and_none_with_another_s_ol
         _, other, _ = crew[1]
         before = copy.deepcopy(other.head.state_dict())
         (strategy, model, optimizers) = crew[1]
-        descend_halves(model, (optimizers[0],), data[:2])  # the second step finds the server lost and restarted
+        # The second step finds that the server was lost and restarted.
+        descend_halves(model, (optimizers[0],), data[:2])
         assert difference(other.head.state_dict(), before) == 0
         descend_halves(model, optimizers, data)
         assert run.servers_now[0].pairs[1].shard.version > versions[1]
@@ -346,8 +351,11 @@ def test_a_server_that_died_comes_back_with_all_pairs_and_none_with_another_s_ol
 
 @pytest.mark.parametrize("hears_late_by", [0, 2])
 def test_what_each_pair_holds_back_is_pushed_at_a_save_by_its_own_count_of_steps(hears_late_by: int) -> None:
-    """The second pair steps in every second step of the run; a step takes 1 from every parameter. At the save after
-    step 4 the first has just pushed, and the second has held back two steps, or three where the word came late."""
+    """The second pair steps in every second step of the run; a step subtracts 1 from every parameter.
+
+    At the save after step 4, the first pair has just pushed. The second pair has held back two steps, or three if the
+    request for the save arrived late.
+    """
     run = Run(2, 1, 1, "downpour", options={"push_every": 4, "pull_every": 2})
 
     def values() -> dict[int, set[float]]:
@@ -386,7 +394,7 @@ def test_what_each_pair_holds_back_is_pushed_at_a_save_by_its_own_count_of_steps
 
 
 def test_a_group_that_comes_later_begins_with_what_the_servers_have_of_all_pairs() -> None:
-    """The head's optimizer counts the encoder among what it does not train, as the chief had it at the beginning."""
+    """The head's optimizer treats the encoder as untrained, with the chief's values at the beginning."""
     run = Run(2, 1, 2, "downpour")
     data = batches(3, 8)
     with run.serving():
@@ -435,7 +443,7 @@ def test_changes_of_one_pair_s_parameters_reach_its_own_servers_only() -> None:
 def test_parameters_that_a_save_brings_are_no_change_of_the_script_s_behind_another_pair_s_gradients(
     tmp_path: Path,
 ) -> None:
-    """At the save the critic has gradients of the generator's loss, which came before the servers' newest values."""
+    """At the save, the critic has gradients of the generator's loss that are older than the servers' newest values."""
     run = Run(2, 1, 1, "downpour", folder=str(tmp_path))
 
     def act(rank: int) -> None:
@@ -445,7 +453,7 @@ def test_parameters_that_a_save_brings_are_no_change_of_the_script_s_behind_anot
         if rank == 0:
             with torch.no_grad():
                 for state in run.servers_now[0].pairs[1].shard._chunks.values():
-                    state.parameters.add_(0.01)  # as another group's push would
+                    state.parameters.add_(0.01)  # The push of another group would have this effect.
             strategy.save(tmp_path, 1)
             for parameter in critic[0].parameters():
                 parameter.grad = None
@@ -459,7 +467,7 @@ def test_parameters_that_a_save_brings_are_no_change_of_the_script_s_behind_anot
         run.on_workers(act)
 
 
-# Clipping
+# Tests of clipping
 
 
 def clip_alone(judging: torch.optim.Optimizer) -> None:
@@ -530,7 +538,7 @@ def test_all_that_step_together_are_clipped_together_on_the_mean_gradient(by: st
 
 
 def test_a_norm_of_gradients_that_are_not_stepped_with_is_refused() -> None:
-    """Without the optimizer's name the critic's clip_gradients() holds the generator's old gradients too."""
+    """Without an optimizer's name, the critic's clip_gradients() would include the generator's old gradients."""
     run = Run(1, 1)
     with run.serving():
         strategy = run.worker(0)

@@ -1,4 +1,4 @@
-"""Reducers in this process, with real sockets and a thread for each worker."""
+"""Reducers in this process, with real sockets and one thread for each worker."""
 
 from __future__ import annotations
 

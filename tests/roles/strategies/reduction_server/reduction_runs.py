@@ -1,4 +1,4 @@
-"""Runs of the strategy reduction_server on loopback, with a process for each worker and reducer."""
+"""Runs of the strategy reduction_server on the loopback interface, with a process for each worker and reducer."""
 
 from __future__ import annotations
 
@@ -37,9 +37,13 @@ class Runs:
 
 
 class Topology:
-    """`all_reduce` without reducers, else `reduction_server` with `options`. Reducers run at once.
+    """The workers and reducers of one run; the reducers start immediately.
 
-    `ranks`: of each worker, where one has several. `report` is where all report to.
+    Args:
+        reducers: Number of reducers; without any, the strategy is `all_reduce`.
+        ranks: Ranks of each worker, by default one.
+        report: Address that receives the reports of all processes.
+        options: Options of the strategy `reduction_server`.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class Topology:
         return started
 
     def outputs(self, program: str, *arguments: str) -> list[str]:
-        """The output of each worker, after all have ended with 0."""
+        """Returns the output of each worker, after all have ended with exit code 0."""
         return [output_of(each) for each in self.train(program, *arguments)]
 
 

@@ -1,4 +1,4 @@
-"""Training through reducers with real processes on loopback: losses, wrong keys, NaN."""
+"""Tests of training through reducers with real processes on the loopback interface: losses, wrong keys, NaN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = "steps=12"
 
 
 def until_it_waits(process: ForkedProcess) -> str:
-    """The output until there is none for much longer than a step takes."""
+    """Returns the output of a process up to a pause that is much longer than a step."""
     found = b""
     while select.select([process.stdout], [], [], 0.5)[0]:
         found += os.read(process.stdout.fileno(), 65536)
@@ -36,11 +36,11 @@ def test_a_reducer_that_is_killed_with_chunks_on_their_way_is_replaced_and_the_n
     topology = runs.topology(3, 3, reduction_order=order)
     stopped = tmp_path / "stopped"
     workers = topology.train("reduced.py", STEPS, f"after={stopped}")
-    heads = [worker.stdout.readline() for worker in workers]  # all have met
+    heads = [worker.stdout.readline() for worker in workers]  # The first line shows that all workers are connected.
     topology.reducers[1].send_signal(signal.SIGSTOP)
     stopped.touch()
     heads = [head + until_it_waits(worker) for head, worker in zip(heads, workers, strict=True)]
-    assert len(digests(heads[0])) < 12  # they wait for the sums of a reducer that has their chunks
+    assert len(digests(heads[0])) < 12  # The workers wait for the sums of a reducer that has received their chunks.
     topology.reducers[1].close()
     topology.reducer(1)
     outputs = [head + output_of(worker) for head, worker in zip(heads, workers, strict=True)]
@@ -71,7 +71,7 @@ def test_a_step_with_nan_is_left_out_by_all_alike_and_counted(runs: Runs) -> Non
         assert json.loads(output.splitlines()[-1])["statistics"]["skipped"] == 1
 
 
-@pytest.mark.parametrize("workers", [2, 3])  # with the ring and with reducers
+@pytest.mark.parametrize("workers", [2, 3])  # Two workers use the ring, three use reducers.
 def test_a_step_with_nan_ends_all_of_them_with_its_number(runs: Runs, workers: int) -> None:
     for worker in runs.topology(workers, workers, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Results of training through reducers with real processes on loopback."""
+"""Tests of the results of training through reducers with real processes on the loopback interface."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ pytestmark = pytest.mark.train
 def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_printed(
     runs: Runs, keeper: Keeper, reducers: int, ranks: tuple[int, ...], how: str, dtype: str, tolerance: float
 ) -> None:
-    """In single precision with clipping by the norm, and a schedule. Two ranks of a worker reduce between themselves
-    first. And the reducers report, and end with the trainers."""
+    """Training is in single precision with clipping by the norm, and a schedule.
+
+    Two ranks of a worker first reduce locally. The reducers report, and end with the trainers.
+    """
     clips = dtype == "float32"
     topology = runs.topology(3, reducers, ranks=ranks, report=keeper.listen().address)
     chief, *others = topology.outputs("large_batch.py", dtype, *["clip"] * clips)
@@ -42,16 +44,19 @@ def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_prin
     assert [output_of(reducer) for reducer in topology.reducers] == [""] * reducers
     reports = [(name, metrics) for name, _, metrics in keeper.received() if name.startswith("reducer")]
     assert {name for name, _ in reports} == {f"reducer-{number}" for number in range(reducers)}
-    # There is no waiting time before the first rank has connected.
+    # No waiting time is reported before the first rank has connected.
     assert all({"clients", "bytes_s"} <= metrics.keys() <= {"clients", "wait_s", "bytes_s"} for _, metrics in reports)
-    assert all("wait_s" in metrics for metrics in dict(reports).values())  # the last report of each
+    # The last report of each reducer includes a waiting time.
+    assert all("wait_s" in metrics for metrics in dict(reports).values())
     assert {name for name, metrics in reports if metrics["bytes_s"] > 0} == {name for name, _ in reports}
     assert max(metrics.get("wait_s", 0) for _, metrics in reports) > 0
 
 
 def test_every_kind_of_parameter_is_the_same_on_all_ranks_in_every_run_and_plan(runs: Runs) -> None:
-    """Pure and mixed: the same bits after each step. And not a word of DDP's on parameters that are not used.
-    Forward passes are under autocast."""
+    """The parameters have the same bits after each step, for pure and mixed plans.
+
+    DDP must print no warning about unused parameters. Forward passes are under autocast.
+    """
     pure = runs.topology(3, 3).outputs("reduced.py", "amp=1")
     expected = digests(pure[0])
     assert len(set(expected)) == 6

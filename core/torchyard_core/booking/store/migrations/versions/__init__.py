@@ -1,1 +1,1 @@
-"""One module for each migration, in order."""
+"""The migrations of the database schema, one module for each."""

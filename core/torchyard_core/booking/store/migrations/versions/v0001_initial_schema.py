@@ -1,7 +1,8 @@
-"""The first schema: bookings that cannot overlap, whatever writes them.
+"""The initial schema: bookings that cannot overlap, regardless of the program that writes them.
 
-SQLite has a trigger that raises, PostgreSQL an exclusion constraint. In PostgreSQL row-level security lets all
-roles read and each write only its own rows; members never own a table, as owners are exempt from it.
+SQLite has a trigger that raises an error, PostgreSQL an exclusion constraint. In PostgreSQL, row-level security allows
+all roles to read all rows, and to write only their own rows. Members never own a table, since owners are exempt from
+row-level security.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _tables(moment: str, boolean: str) -> list[str]:
     ]
 
 
-# Live rows of one GPU never overlap, so of those that begin before the new one's end the last also ends last.
+# Live rows of one GPU never overlap. Of those that begin before the end of the new row, the one that begins last
+# therefore also ends last.
 _TAKEN = """(SELECT ends FROM booking_gpus WHERE gpu = NEW.gpu AND live = 1 AND starts < NEW.ends
              AND booking_id <> NEW.booking_id ORDER BY starts DESC LIMIT 1) > NEW.starts"""
 SQLITE = [

@@ -1,10 +1,10 @@
-"""PostgreSQL: functions that a member cannot redirect, column privileges, an append-only past, bounded values.
+"""PostgreSQL: functions with a fixed search path, column privileges, an append-only past, and limits on values.
 
-Members may send any SQL. Functions therefore pin their search path with `pg_temp` last (left out, temporary tables come
-first) and name tables with their schema, and compare with `clock_timestamp()`, as `now()` stands still in a transaction
-that was opened hours ago. The roles `torchyard_member` and `torchyard_admin` belong to the whole cluster and carry the
-privileges; who is a member or an admin of this team is in its own table `members`. SQLite files have a single user
-and stay as they are.
+Members may send any SQL. Functions therefore pin their search path with `pg_temp` last, because temporary tables come
+first by default, and qualify tables with their schema. They compare times with `clock_timestamp()`, since `now()` is
+the start of a transaction, which may have been opened hours ago. The roles `torchyard_member` and `torchyard_admin`
+belong to the whole cluster and have the privileges; the table `members` lists the members and admins of this team.
+SQLite files have a single user and are not changed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OWNS = """pg_has_role(current_user, (SELECT c.relowner FROM pg_catalog.pg_class 
           WHERE c.oid = 'torchyard.members'::regclass), 'USAGE')"""
 MEMBERS = [
     "CREATE TABLE torchyard.members (name text PRIMARY KEY, is_admin boolean NOT NULL)",
-    # Each role that was set up for this team before was granted CONNECT on its database by name.
+    # Until now, each role of this team was granted CONNECT on the database by name.
     """INSERT INTO torchyard.members
        SELECT DISTINCT r.rolname, pg_has_role(r.oid, 'torchyard_admin', 'MEMBER')
        FROM pg_catalog.pg_roles AS r, pg_catalog.pg_database AS d, aclexplode(d.datacl) AS granted
@@ -71,7 +71,7 @@ FUNCTIONS = [
            OR {OWNS} $$""",
     f"""CREATE OR REPLACE FUNCTION torchyard.may_write(owner text) RETURNS boolean LANGUAGE sql STABLE {PATH} AS
         $$ SELECT owner = current_user AND torchyard.is_member() OR torchyard.is_admin() $$""",
-    # Python checks more; this refuses values that it could not parse at all.
+    # This function refuses values that Python could not parse. Python performs the other checks.
     rf"""CREATE FUNCTION torchyard.is_wish(wish text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE {PATH} AS $$
         DECLARE
           w jsonb;
@@ -94,8 +94,8 @@ FUNCTIONS = [
                             WHERE jsonb_typeof(one) <> 'string'), false);
         EXCEPTION WHEN OTHERS THEN RETURN false;
         END $$""",
-    # FOR SHARE: the booking cannot move before the commit. Of another's booking the policies show no row
-    # that could be locked, so that `owner` stays empty and the row is refused.
+    # FOR SHARE prevents changes of the booking before the commit. The policies hide the bookings of other users from
+    # this lock, so that `owner` stays NULL and the row is refused.
     f"""CREATE OR REPLACE FUNCTION torchyard.fill_row() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
           SELECT b.owner, b.starts, b.ends, b.state IN {LIVE} INTO NEW.owner, NEW.starts, NEW.ends, NEW.live
@@ -106,7 +106,7 @@ FUNCTIONS = [
           END IF;
           RETURN NEW;
         END $$""",
-    # Runs as the tables' owner: members have no privilege to update these rows themselves.
+    # The function runs as the tables' owner, because members have no privilege to update these rows.
     f"""CREATE OR REPLACE FUNCTION torchyard.rows_follow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
         {PATH} AS $$
         DECLARE one text;
@@ -147,8 +147,10 @@ TRIGGERS = [
 
 
 def repairs() -> list[str]:
-    """Rows that the new constraints would refuse: times and texts are cut to what is allowed, entries of the waitlist
-    that no reader understands are withdrawn. Evidence is dropped: who wrote it was not checked before.
+    """Returns statements that repair rows which the new constraints would refuse.
+
+    Times and texts are cut to the allowed range, and unreadable entries of the waitlist are withdrawn. Evidence is
+    deleted, since earlier versions did not check its author.
     """
     cut = [
         f"""UPDATE torchyard.{table} SET {column} = least(greatest({column}, {EARLIEST}), {LATEST})
@@ -185,7 +187,10 @@ def repairs() -> list[str]:
 
 
 def checks() -> list[str]:
-    """Constraints on texts and times. Those on texts are not validated, so that no row stops the upgrade."""
+    """Returns the constraints on texts and times.
+
+    Constraints on texts are not validated, so that no existing row prevents the upgrade.
+    """
     return [
         *(
             f"ALTER TABLE torchyard.{table} ADD CONSTRAINT {table}_{column}_length CHECK (length({column}) <= {most})"
@@ -209,7 +214,7 @@ def checks() -> list[str]:
 
 
 def privileges() -> list[str]:
-    """What each role may do; everything else is revoked, and every table has row security."""
+    """Returns the privileges of each role. All others are revoked, and every table has row-level security."""
     tables = ("gpus", "rules", "logins", "members", "alembic_version")
     read_before = ("series", "bookings", "booking_gpus", "waitlist", "uses", "idle_evidence")
     found = "EXISTS (SELECT 1 FROM torchyard.bookings AS b WHERE b.id = booking_id AND b.owner = current_user)"
@@ -218,11 +223,11 @@ def privileges() -> list[str]:
     return [
         *(f"ALTER TABLE torchyard.{table} ENABLE ROW LEVEL SECURITY" for table in tables),
         *(f"DROP POLICY everybody_reads ON torchyard.{table}" for table in read_before),
-        *(  # the subselect is evaluated once for each statement, not for each row
+        *(  # The subselect is evaluated once for each statement instead of once for each row.
             f"CREATE POLICY members_read ON torchyard.{table} FOR SELECT USING ((SELECT torchyard.is_member()))"
             for table in (*read_before, "gpus", "rules", "logins")
         ),
-        *(  # every role may read whether it is a member, and the revision of the schema
+        *(  # Every role may read its own membership and the revision of the schema.
             f"CREATE POLICY everybody_reads ON torchyard.{table} FOR SELECT USING (true)"
             for table in ("members", "alembic_version")
         ),

@@ -1,8 +1,8 @@
-"""PostgreSQL: the team's rules hold for any SQL of a member, and a freed place goes to the first in the waitlist.
+"""PostgreSQL: the team's rules apply to all SQL of members, and a released place goes to the first in the waitlist.
 
-The functions are twins of `torchyard_core.booking.rules`: generated cases in the tests compare the two. A refusal
-is a check violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may
-change the rules, are exempt. Quotas need the latest committed rows: isolation levels other than READ COMMITTED are
+The functions correspond to `torchyard_core.booking.rules`; tests compare both with generated cases. A refusal is a
+check violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may change
+the rules, are exempt. Quotas require the latest committed rows, so isolation levels other than READ COMMITTED are
 refused.
 """
 
@@ -34,13 +34,13 @@ def downgrade() -> None:
 
 
 VALUES = [
-    # A function, so that tests of the rules can replace the time.
+    # The time is a function, so that tests of the rules can replace it.
     f"""CREATE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE {PATH} AS
         $$ SELECT clock_timestamp() $$""",
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$
         SELECT '{DEFAULTS}'::jsonb
                || coalesce((SELECT r.body::jsonb FROM torchyard.rules AS r WHERE r.id = 1), '{{}}') $$""",
-    # Of a local time that occurs twice PostgreSQL takes the second moment, Python and RFC 5545 the first.
+    # For a local time that occurs twice, PostgreSQL uses the second moment, Python and RFC 5545 the first.
     f"""CREATE FUNCTION torchyard.to_utc(wall timestamp, zone text) RETURNS timestamptz LANGUAGE plpgsql STABLE
         {PATH} AS $$
         DECLARE
@@ -51,7 +51,7 @@ VALUES = [
         BEGIN
           RETURN CASE WHEN (earlier AT TIME ZONE zone) = wall THEN least(found, earlier) ELSE found END;
         END $$""",
-    # Translates the patterns of fnmatch.fnmatchcase to regular expressions.
+    # This function converts the patterns of fnmatch.fnmatchcase to regular expressions.
     rf"""CREATE FUNCTION torchyard.matches(word text, pattern text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
         {PATH} AS $$
         DECLARE
@@ -177,7 +177,7 @@ RULES = [
                                      gpu.name || ' cannot be booked by ' || person || ' for all of that time');
           END IF;
         END $$""",
-    # The lock serialises the transactions of a person, so that each counts the bookings of the other.
+    # The lock serialises the transactions of a person, so that each counts the bookings of the others.
     f"""CREATE FUNCTION torchyard.refuse_quota(booking text) RETURNS void LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           rules CONSTANT jsonb := torchyard.team_rules();
@@ -249,7 +249,7 @@ RULES = [
           END IF;
           RETURN NULL;
         END $$""",
-    # A running booking was checked before: windows apply only to the time that is added.
+    # A running booking was checked when it was made, so windows apply only to the time that is added.
     f"""CREATE FUNCTION torchyard.rules_hold_moved() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           since CONSTANT timestamptz :=
@@ -285,17 +285,18 @@ RULES = [
         END $$""",
 ]
 TRIGGERS = [
-    # Before windows and quotas, as in Python, and after the constraints that bound the times.
+    # The trigger runs before windows and quotas, as in Python, and after the constraints that limit times.
     """CREATE TRIGGER length_rules AFTER INSERT OR UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.lengths_hold()""",
     """CREATE TRIGGER rules_of_gpus AFTER INSERT ON torchyard.booking_gpus
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold()""",
-    # Its name sorts after `rows_follow`, which moves the rows of the GPUs first.
+    # Triggers run in the order of their names: this one after `rows_follow`, which moves the rows of the GPUs.
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]
-# Runs as the tables' owner, as the person who lets go of a place books it for another. The caller chooses the place:
-# it has to be one that the entry asks for, and that the rules let the waiting person have.
+# The function runs as the tables' owner, since the user who releases a place books it for another user. The caller
+# chooses the place, so the function checks that the entry requests this place and that the rules allow it for the
+# entry's owner.
 SERVE = f"""
     CREATE FUNCTION torchyard.serve(waiting text, booking text, slots text[], starts timestamptz, ends timestamptz)
     RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$

@@ -1,8 +1,8 @@
-"""Who changed which booking: an append-only table that triggers write, in PostgreSQL and in SQLite.
+"""The history of bookings: an append-only table that triggers write, in PostgreSQL and in SQLite.
 
-In PostgreSQL the person is the role that signed in and the desktop what the client calls itself (`application_name`).
-A SQLite file has no roles: a client names itself in the table `acting` while its transaction lasts. Rows of one
-transaction have one `step`.
+In PostgreSQL the person is the role that logged in, and the desktop is the name that the client gives in
+`application_name`. A SQLite file has no roles, so a client writes its name to the table `acting` during its
+transaction. Rows of one transaction have the same `step`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def downgrade() -> None:
 
 def sqlite() -> list[str]:
     def row(which: str) -> str:
-        # JSON holds no blob, which SQLite lets into any column: such a row can still be repaired.
+        # JSON cannot hold a blob, which SQLite allows in any column. The conversion allows such a row to be repaired.
         columns = ", ".join(
             f"'{name}', CASE typeof({which}.{name}) WHEN 'blob' THEN hex({which}.{name}) ELSE {which}.{name} END"
             for name in KEPT
@@ -74,7 +74,7 @@ POSTGRES = [
        at timestamptz NOT NULL, step bigint NOT NULL, booking_id text NOT NULL, person text NOT NULL,
        desktop text NOT NULL, before text, after text)""",
     "CREATE INDEX booking_history_by_booking ON torchyard.booking_history (booking_id, id)",
-    # Runs as the tables' owner: no member, and no admin, may write here by other means.
+    # The function runs as the tables' owner, so that neither members nor admins can write to this table directly.
     f"""CREATE FUNCTION torchyard.note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         DECLARE
           before jsonb;

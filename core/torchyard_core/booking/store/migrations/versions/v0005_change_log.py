@@ -1,9 +1,9 @@
-"""A log of changed bookings, so that a reader loads only those that changed since its last read.
+"""A log of changed bookings, so that a reader loads only the bookings that changed since its last read.
 
-Each entry has a number in the order of commits, and a random token: a reader whose last entry is missing (a restored
-backup, a new database, pruned entries) reads everything anew. In PostgreSQL entries are written at commit, by a
-deferred trigger under a lock: numbers drawn earlier could become visible in another order, and a reader between the two
-would miss the lower one.
+Each entry has a number in the order of commits, and a random token. A reader whose last entry is missing (a restored
+backup, a new database, pruned entries) reads all bookings again. In PostgreSQL a deferred trigger writes entries at
+commit under a lock. Numbers drawn earlier could become visible in another order, and a reader between two commits would
+miss the lower number.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ POSTGRES = [
        seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, booking_id text NOT NULL,
        token text NOT NULL DEFAULT substr(md5(random()::text || clock_timestamp()::text), 1, 16))""",
     "INSERT INTO torchyard.booking_changes (booking_id) VALUES ('')",
-    # As the tables' owner: members write no entries themselves. Changes of a booking's GPUs alone are announced, too.
+    # The function runs as the tables' owner, since members cannot write entries. It also reports changes of a booking's
+    # GPUs.
     f"""CREATE FUNCTION torchyard.log_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         DECLARE
           before text := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) ->> TG_ARGV[0] END;
@@ -80,7 +81,7 @@ POSTGRES = [
     """CREATE CONSTRAINT TRIGGER log_change AFTER INSERT OR UPDATE OF booking_id, gpu OR DELETE
        ON torchyard.booking_gpus
        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torchyard.log_change('booking_id')""",
-    # Every reader then reads everything anew.
+    # This makes all readers read all bookings again.
     f"""CREATE FUNCTION torchyard.log_truncated() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         BEGIN
           PERFORM pg_advisory_xact_lock({LOCK});
