@@ -32,17 +32,27 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("display", "journey"),
-    [("1440x900", "menus"), ("1440x900", "booking_drags"), ("1024x768", "small_screen")],
+    [("1440x900", "menus"), ("1440x900", "booking_drags"), ("1024x768", "small_screen"), ("1440x900", "runs_by_hand")],
     indirect=["display"],
 )
 def test_journey(journey: str, display: str, tmp_path: Path) -> None:
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
-    prepare = getattr(importlib.import_module(f"tests.window.journeys.{journey}"), "prepare", None)
-    if prepare is not None:
-        prepare(home)
+    module = importlib.import_module(f"tests.window.journeys.{journey}")
+    arguments = getattr(module, "prepare", lambda home: None)(home) or []
+    try:
+        # A part ends without closing the window, as if it was killed; the next one opens a new window.
+        for part in getattr(module, "PARTS", ("journey",)):
+            perform(display, home, pictures, journey, part, arguments)
+            arguments = []
+    finally:
+        getattr(module, "clean", lambda home: None)(home)
+
+
+def perform(display: str, home: Path, pictures: Path, journey: str, part: str, arguments: list[str]) -> None:
+    program = [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), "--part", part]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), journey, "--home", str(home)],
+        [*program, journey, "--home", str(home), *arguments],
         cwd=ROOT,
         env={**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The use case "restart a run": launch an ended run again with its recorded code, from a checkpoint or the first step."""
+"""The use case "restart a run": launch an ended run again with its recorded code, from a checkpoint or the start."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.launch_job import RestartJob
 from torchyard_gui.widgets import NoticeBar, label
 from torchyard_gui.widgets.dialogs import WIDTH, ConfirmationDialog, DialogButtons, dialog_layout, yes_to
+from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.next_steps import as_sentence
 
 
@@ -41,7 +42,8 @@ class RestartDialog(QDialog):
         self.buttons = DialogButtons(self, self.tr("Restart"))
         self.buttons.agree.setDefault(True)
         self.accepted.connect(lambda: self.confirmed.emit(self.begin.isChecked()))
-        parts = self.resume, self.found, self.begin, 6, self.buttons
+        found = hbox(24, (self.found, 1), spacing=0)
+        parts = self.resume, found, self.begin, 6, self.buttons
         dialog_layout(self, label(sentence, ink="2", wrap=True), 2, *parts, spacing=8)
         if shared_folder:
             self._say(self.tr("It is in {folder}.").format(folder=shared_folder))

@@ -112,7 +112,9 @@ class SidePanel(QWidget):
             self._show("traffic", "bytes_s", lambda value: written("bytes_s", value), track, calm=True)
         else:
             trainers = picture.reported_by("throughput")[1]
-            of_all = self.tr(", 1 trainer") if trainers == 1 else self.tr(", {count} trainers").format(count=trainers)
+            of_all = (
+                self.tr(", {count} trainers").format(count=trainers) if trainers > 1 and not picture.is_over else ""
+            )
             self._show("throughput", "throughput", self._rate, track, note=of_all, calm=True)
             self._show("loss", "loss", loss, track, calm=True)
         self.plots["use"].setVisible(gpus > 0)

@@ -18,7 +18,15 @@ from torchyard_gui.bridge.runs_model import FEEDS, RunsModel
 from torchyard_gui.runs.labels import duration
 from torchyard_gui.runs.plots.crosshair import Crosshair
 from torchyard_gui.runs.plots.downsampling import Times, Values, bounds, calmed, extremes
-from torchyard_gui.runs.plots.plot_widgets import PlotKey, amount, curve_pen, make_plot, name_plot, style_plot
+from torchyard_gui.runs.plots.plot_widgets import (
+    PlotKey,
+    SharedAxis,
+    amount,
+    curve_pen,
+    make_plot,
+    name_plot,
+    style_plot,
+)
 from torchyard_gui.runs.run_titles import title_of
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, clear_layout, label
@@ -59,14 +67,12 @@ class Comparison(QWidget):
         slots = [*KINDS, *(f"{OWN}{number}" for number in range(MOST_OWN))]
         self.plots = {slot: make_plot("", "", parent=self) for slot in slots}
         """Plots by slot; the last ones hold metrics that the scripts name."""
-        first = self.plots[KINDS[0]].getPlotItem().getViewBox()
+        self._shared = SharedAxis(self.plots.values(), self)
         self._grid = QGridLayout()
         self._grid.setSpacing(12)
-        for slot, plot in self.plots.items():
-            plot.setToolTip(self.tr("Shift+arrows move the crosshair"))
+        for plot in self.plots.values():
+            plot.setToolTip(self.tr("The wheel zooms, arrows move the crosshair"))
             plot.installEventFilter(self)
-            if slot != KINDS[0]:
-                plot.getPlotItem().getViewBox().setXLink(first)
         self.crosshair = Crosshair(self.plots, self._values_at, self._position_text, self)
         around = QWidget()
         around.setLayout(self._grid)
@@ -120,8 +126,7 @@ class Comparison(QWidget):
         every = [xs for found in drawn.values() for xs, _ in found if len(xs)]
         if every:
             low, high = min(float(xs[0]) for xs in every), max(float(xs[-1]) for xs in every)
-            view = self.plots[KINDS[0]].getPlotItem().getViewBox()
-            view.setXRange(low, max(high, low + 1), padding=0)
+            self._shared.set_range(low, max(high, low + 1))
         for slot, found in drawn.items():
             name_plot(self.plots[slot], names.get(slot) or fields[slot].removeprefix(OWN))
             self._draw(slot, found)
@@ -181,6 +186,8 @@ class Comparison(QWidget):
             is_alone = number == len(slots) - 1 and number % 2 == 0
             self._grid.addWidget(self.plots[slot], number // 2, number % 2, 1, 2 if is_alone else 1)
             self.plots[slot].show()
+        for row in range(len(self.plots)):
+            self._grid.setRowStretch(row, 1 if row < (len(slots) + 1) // 2 else 0)
 
     def _make_curves(self) -> None:
         for slot, plot in self.plots.items():

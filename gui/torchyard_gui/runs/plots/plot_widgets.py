@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import pyqtgraph as pg
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QObject, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
@@ -54,6 +56,34 @@ def style_plot(plot: pg.PlotWidget) -> None:
         axis.setTextPen(look.pen("text2"))
         axis.setStyle(tickFont=look.font("tiny"), tickLength=-4)
     item.setTitle(item.titleLabel.text, color=look.tokens.text2, size="12px", justify="left")
+
+
+class SharedAxis(QObject):
+    """Keeps the x ranges of plots equal, whereas links of pyqtgraph align plots by their screen positions."""
+
+    def __init__(self, plots: Iterable[pg.PlotWidget], parent: QObject) -> None:
+        super().__init__(parent)
+        self._views = [plot.getPlotItem().getViewBox() for plot in plots]
+        self._is_following = False
+        for view in self._views:
+            view.sigXRangeChanged.connect(self._follow)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        low, high = self._views[0].viewRange()[0]
+        return low, high
+
+    def set_range(self, low: float, high: float) -> None:
+        self._views[0].setXRange(low, high, padding=0)
+
+    def _follow(self, source: pg.ViewBox, limits: Sequence[float]) -> None:
+        if self._is_following:
+            return
+        self._is_following = True
+        for view in self._views:
+            if view is not source:
+                view.setXRange(limits[0], limits[1], padding=0)
+        self._is_following = False
 
 
 def amount(value: float) -> str:

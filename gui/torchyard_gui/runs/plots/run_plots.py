@@ -18,7 +18,15 @@ from torchyard_gui.bridge.step_breakdown import name_of
 from torchyard_gui.runs.labels import clock, duration
 from torchyard_gui.runs.plots.crosshair import MOST_VALUES, Crosshair
 from torchyard_gui.runs.plots.downsampling import Values, bounds, calmed, extremes
-from torchyard_gui.runs.plots.plot_widgets import PlotKey, amount, curve_pen, make_plot, name_plot, style_plot
+from torchyard_gui.runs.plots.plot_widgets import (
+    PlotKey,
+    SharedAxis,
+    amount,
+    curve_pen,
+    make_plot,
+    name_plot,
+    style_plot,
+)
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, clear_layout, label
 from torchyard_gui.widgets.layouts import hbox, vbox
@@ -97,12 +105,9 @@ class Plots(QWidget):
         """Kinds of the plots in the layout."""
         self._drawn: list[tuple[float | None, int]] = []
         """By replica: time and number of the samples drawn."""
-        for kind, plot in self._plots.items():
-            view = plot.getPlotItem().getViewBox()
-            # Linked inside the axis, because pyqtgraph aligns linked plots by screen position.
-            if kind != "throughput":
-                view.setXLink(self._plots["throughput"].getPlotItem().getViewBox())
-            view.sigRangeChangedManually.connect(self._moved_by_hand)
+        self._shared = SharedAxis(self._plots.values(), self)
+        for plot in self._plots.values():
+            plot.getPlotItem().getViewBox().sigRangeChangedManually.connect(self._moved_by_hand)
         grid = QGridLayout()
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setSpacing(12)
@@ -165,13 +170,13 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """Kinds of the visible plots: of the parts of a step, those that the strategy has."""
+        """Kinds of the visible plots: those with a value, such as the parts of a step that the strategy has."""
         kinds = CHOICES[self.choice.value]
-        if self.choice.value != "step" or self._feed is None:
+        if self.choice.value == "own" or self._feed is None:
             return list(kinds)
         tracks = [track for name in self._names if (track := self._feed.picture.tracks.get(name)) is not None]
-        reported = [kind for kind in kinds if any(track.ring.last(kind) is not None for track in tracks)]
-        return reported or list(kinds)
+        known = [kind for kind in kinds if any(track.ring.last(_field(kind, track)) is not None for track in tracks)]
+        return known or list(kinds)
 
     def _arrange(self) -> None:
         """Lays out the visible plots in two columns; an odd last one takes both."""
@@ -186,6 +191,8 @@ class Plots(QWidget):
             is_alone = number == len(shown) - 1 and number % 2 == 0
             self._layout.addWidget(self._plots[kind], number // 2, number % 2, 1, 2 if is_alone else 1)
             self._plots[kind].show()
+        for row in range(2):
+            self._layout.setRowStretch(row, 1 if row < (len(shown) + 1) // 2 else 0)
         self._drawn.clear()
 
     @property
@@ -236,8 +243,7 @@ class Plots(QWidget):
     @property
     def time_range(self) -> tuple[float, float]:
         """The visible time range in seconds since 1970."""
-        low, high = self._time_view.viewRange()[0]
-        return low, high
+        return self._shared.range
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -282,11 +288,6 @@ class Plots(QWidget):
         """Returns the curve of a replica in the plot of the given kind."""
         return self._curves[kind][self._names.index(name)]
 
-    @property
-    def _time_view(self) -> pg.ViewBox:
-        """The axis that all others are linked to."""
-        return self._plots["throughput"].getPlotItem().getViewBox()
-
     def _plot(self, title: str, unit: str) -> pg.PlotWidget:
         plot = make_plot(title, unit, pg.DateAxisItem(), self)
         plot.setToolTip(self.tr("+ and - zoom, arrows move, 0 shows all, Shift+arrows move the crosshair"))
@@ -316,7 +317,7 @@ class Plots(QWidget):
         self._settle.start()
 
     def _go(self, begin: float, end: float) -> None:
-        self._time_view.setXRange(begin, end, padding=0)
+        self._shared.set_range(begin, end)
         self.show_span(None)
 
     def _draw(self) -> None:
@@ -359,7 +360,7 @@ class Plots(QWidget):
         low = max(low, high - self._span)
         if self.time_range != (low, high):
             self._drawn.clear()
-            self._time_view.setXRange(low, high, padding=0)
+            self._shared.set_range(low, high)
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
@@ -420,8 +421,14 @@ class Plots(QWidget):
 
 def _values(kind: str, track: ReplicaStatus) -> Values:
     ring = track.ring
+    values = ring.values(_field(kind, track))
+    return values / np.float32(1024) if kind == "memory" else values
+
+
+def _field(kind: str, track: ReplicaStatus) -> str:
+    """Returns the field of a plot, which depends on whether the replica has GPUs."""
     if kind == "use":
-        return ring.values("gpu" if track.gpus else "cpu")
+        return "gpu" if track.gpus else "cpu"
     if kind == "memory":
-        return ring.values("gpu_memory_mb" if track.gpus else "memory_mb") / np.float32(1024)
-    return ring.values(kind)
+        return "gpu_memory_mb" if track.gpus else "memory_mb"
+    return kind
