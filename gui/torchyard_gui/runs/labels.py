@@ -142,8 +142,8 @@ def moment_in_words(moment: TimelineEvent) -> str:
     elif moment.kind == "asked":
         text = {
             "launch": translate("Runs", "launched by {by}"),
-            "stop": translate("Runs", "{by} asked to stop it"),
-            "force": translate("Runs", "{by} asked to stop it at once"),
+            "stop": translate("Runs", "stop requested by {by}"),
+            "force": translate("Runs", "immediate stop requested by {by}"),
         }.get(moment.state, translate("Runs", "{by}: {state}"))
     elif moment.kind == "first_step":
         text = translate("Runs", "first step")

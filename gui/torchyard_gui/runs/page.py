@@ -196,7 +196,7 @@ class RunsPage(QWidget):
         """Asks for a folder, then downloads the files of the run to it."""
         if self.feed is None:
             return
-        dialog = QFileDialog(self, self.tr("Fetch into the folder"), str(Path.home()))
+        dialog = QFileDialog(self, self.tr("Fetch into folder"), str(Path.home()))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         run = self.feed.run
@@ -455,15 +455,15 @@ class StopDialog(QDialog):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle(self.tr("Stop {name}?").format(name=name))
-        sentence = self.tr("It has run for {time}. What it did not save is lost.").format(time=lasted)
+        sentence = self.tr("It has been running for {time}. Unsaved work is lost.").format(time=lasted)
         if is_stopping:
-            sentence = self.tr("It is being stopped already, and has its time to end well.")
+            sentence = self.tr("It is already stopping, within its grace period.")
         self.force = QCheckBox(self.tr("Kill now (skip the {seconds} s grace period)").format(seconds=f"{grace_s:.0f}"))
         self.force.setChecked(is_stopping)
         buttons = QDialogButtonBox()
         self.stop = buttons.addButton(self.tr("Stop the run"), QDialogButtonBox.ButtonRole.AcceptRole)
         self.stop.setProperty("danger", True)
-        self.keep = buttons.addButton(self.tr("Let it run"), QDialogButtonBox.ButtonRole.RejectRole)
+        self.keep = buttons.addButton(self.tr("Keep running"), QDialogButtonBox.ButtonRole.RejectRole)
         self.keep.setDefault(True)
         buttons.accepted.connect(self._confirm)
         buttons.rejected.connect(self.reject)

@@ -134,7 +134,7 @@ class ReplicaTableModel(QAbstractTableModel):
                 PAST: self.tr("Recent use"),
             }[section]
         if role == Qt.ItemDataRole.ToolTipRole and section in (USE, PAST):
-            return self.tr("Of its GPUs; of one CPU where it has none")
+            return self.tr("Of its GPUs; of one CPU if it has none")
         if role == Qt.ItemDataRole.ToolTipRole and section == RATE:
             return self.tr("Throughput of the replica: samples per second, mean of the last 10 s")
         if role == Qt.ItemDataRole.ToolTipRole and section in STEP_PARTS:

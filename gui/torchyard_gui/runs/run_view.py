@@ -190,7 +190,7 @@ class RunView(QWidget):
         return {
             host.name: HostLiveState("warning", note=self.tr("lost"))
             if host.name in gone
-            else HostLiveState(note=self.tr("to start again"))
+            else HostLiveState(note=self.tr("waiting to restart"))
             for host in picture.plan_hosts
         }
 
@@ -210,13 +210,13 @@ class RunView(QWidget):
             self.notice.show_notice("warn", self._why_not_followed(), closable=False, is_known=is_known, steps=steps)
         elif picture.known_from:
             text = self.tr(
-                "{primary}, the run's primary host, has not answered yet; it is tried again. What is shown is what "
-                "{host} knew at {time}: the run may go on."
+                "{primary}, the run's primary host, does not answer yet. {host} reported this state at {time}; the run "
+                "may have changed since. Reconnecting …"
             ).format(primary=picture.primary, host=picture.known_from, time=clock(picture.as_of, exact=True))
             self.notice.show_notice("warn", text, closable=False, is_known=is_known)
         elif picture.is_stale:
             text = self.tr(
-                "{host} does not answer: what is shown is as of {time}. The run goes on there; it is tried again."
+                "{host} does not answer. Last update {time}; the run continues there. Reconnecting …"
             ).format(host=picture.primary, time=clock(picture.as_of, exact=True))
             self.notice.show_notice("warn", text, closable=False, is_known=is_known)
         elif error is not None and picture.is_over is False:
@@ -231,10 +231,10 @@ class RunView(QWidget):
         picture, error = self.feed.picture, self.feed.error
         time = clock(picture.as_of, exact=True)
         if error is not None and error.code == "no_run":
-            text = self.tr("{host} does not know the run any more, nor how it ended. What is shown is as of {time}.")
+            text = self.tr("{host} no longer has a record of this run. Last update {time}.")
             return text.format(host=picture.primary, time=time)
         why = f"{error.message} {advice_text(error.advice, has_buttons=True)}".strip() if error is not None else ""
-        text = self.tr("The run is not followed: {why} What is shown is as of {time}; the run may go on.")
+        text = self.tr("Live updates have stopped: {why} Last update {time}; the run may still be running.")
         return text.format(why=why, time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:

@@ -112,9 +112,8 @@ class SidePanel(QWidget):
             self._show("traffic", "bytes_s", lambda value: written("bytes_s", value), track, calm=True)
         else:
             trainers = picture.reported_by("throughput")[1]
-            of_all = (
-                self.tr(", {count} trainers").format(count=trainers) if trainers > 1 and not picture.is_over else ""
-            )
+            is_sum = trainers > 1 and not picture.is_over
+            of_all = self.tr(", {count} trainers").format(count=trainers) if is_sum else ""
             self._show("throughput", "throughput", self._rate, track, note=of_all, calm=True)
             self._show("loss", "loss", loss, track, calm=True)
         self.plots["use"].setVisible(gpus > 0)
@@ -151,12 +150,12 @@ class SidePanel(QWidget):
         assert self._feed is not None
         if not is_over:
             if kind in REPORTED:
-                return self.tr("Nothing reported so far")
-            return self.tr("Nothing measured so far")
+                return self.tr("No reports yet")
+            return self.tr("No measurements yet")
         if value is None:
             if kind in REPORTED:
-                return self.tr("No report of it is known here")
-            return self.tr("Not recorded: this run was not watched here")
+                return self.tr("Not reported")
+            return self.tr("Not recorded on this computer")
         reported, asked = self._feed.picture.reported_by(kind)
         if track is None and reported < asked and kind in SUMS:
             return self.tr("From {reported} of {asked} replicas; no history").format(reported=reported, asked=asked)

@@ -60,7 +60,7 @@ class Timeline(QWidget):
         painter.setFont(look.font("small"))
         if not self._moments:
             painter.setPen(look.pen("text3"))
-            painter.drawText(self.rect(), Qt.AlignmentFlag.AlignTop, self.tr("No events known here"))
+            painter.drawText(self.rect(), Qt.AlignmentFlag.AlignTop, self.tr("No events"))
             return
         dirty = event.rect()
         time_width = painter.fontMetrics().horizontalAdvance("00:00:00") + 8

@@ -177,8 +177,8 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     time = clock(BEGAN + 1, exact=True)
     assert view.notice.kind == "warn"
     assert view.notice.text == (
-        "The run is not followed: the primary host gpu-a is not in the fleet. Add it by that name. "
-        f"What is shown is as of {time}; the run may go on."
+        "Live updates have stopped: the primary host gpu-a is not in the fleet. Add it by that name. "
+        f"Last update {time}; the run may still be running."
     )
     assert [button.text() for button in view.notice.buttons] == ["Add a host …"]
     assert page.bar.state.text() == f"running as of {time}"
@@ -221,8 +221,8 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     assert page.list_model.state_of(known) == f"failed as of {clock(when)}"
     assert page.bar.state.text() == f"failed as of {clock(when, exact=True)}"
     assert page.run_view.notice.text == (
-        "gpu-a, the run's primary host, has not answered yet; it is tried again. What is shown is what gpu-b knew at "
-        f"{clock(when, exact=True)}: the run may go on."
+        f"gpu-a, the run's primary host, does not answer yet. gpu-b reported this state at {clock(when, exact=True)}; "
+        "the run may have changed since. Reconnecting …"
     )
     assert (page.actions_.stop.isEnabled(), page.actions_.restart.isEnabled()) == (True, False)
 
@@ -243,7 +243,7 @@ def test_a_run_that_its_host_has_forgotten_has_not_failed(
     notice = page.run_view.notice
     qtbot.waitUntil(notice.isVisible)
     time = clock(BEGAN + 1, exact=True)
-    said = f"gpu-a does not know the run any more, nor how it ended. What is shown is as of {time}."
+    said = f"gpu-a no longer has a record of this run. Last update {time}."
     assert (notice.kind, notice.text) == ("warn", said)
     assert page.bar.state.text() == f"running as of {time}"
 

@@ -77,11 +77,11 @@ def clean(home: Path) -> None:
 
 def journey(user: User) -> None:
     """Ends with unsaved changes and a live run; the window is killed then."""
-    window = user.window
+    window: Any = user.window
     user.expect(lambda: window.page("topology").document.path is not None, "the file is open")
     user.key("ctrl+Return")
     user.expect(lambda: window.current == "runs" and state(window) == "running", "the run is shown, and runs")
-    page = user.gui(lambda: window.page("runs"))
+    page: Any = user.gui(lambda: window.page("runs"))
     first = user.gui(lambda: page.feed.run.run_id)
     user.expect(lambda: "samples/s" in page.bar.state.text(), "its throughput is shown")
     user.expect(lambda: "checkpoint at step 5 saved" in page.run_view.side.timeline.texts, "its checkpoint is an event")
@@ -117,25 +117,26 @@ def journey(user: User) -> None:
 
     topology = user.show_page("topology")
     user.gui(lambda: topology.editor.set_name("renamed"))
-    recovery = user.arguments[0].path / "recovery"
+    home: Path = user.gui(lambda: window.findChild(WindowConnections)).home.path
+    recovery = home / "recovery"
     user.expect(lambda: any(recovery.glob("*.json")), "the change is kept for a crash")
-    (folder_of(user.arguments[0].path) / "enough").touch()
+    (folder_of(home) / "enough").touch()
 
 
 def reopened(user: User) -> None:
     """The window shows what it showed, with the unsaved change, and reports the end of the run."""
-    window = user.window
-    topology = user.gui(lambda: window.page("topology"))
+    window: Any = user.window
+    topology: Any = user.gui(lambda: window.page("topology"))
     assert user.gui(lambda: window.current) == "topology"
     assert user.gui(lambda: topology.document.path).name == "short.yaml"
     assert user.gui(lambda: topology.document.value.name) == "renamed"
-    connections = user.gui(lambda: window.findChild(WindowConnections))
+    connections: Any = user.gui(lambda: window.findChild(WindowConnections))
     bar = user.gui(lambda: connections.absence.bar)
     user.expect(lambda: bar.isVisible() and "finished" in bar.text, "the end of the run is reported")
     user.picture("reopened")
     user.click(user.gui(lambda: bar.buttons[0]))
     user.expect(lambda: window.current == "runs" and state(window) == "succeeded", "the run is shown")
-    page = user.gui(lambda: window.page("runs"))
+    page: Any = user.gui(lambda: window.page("runs"))
     user.key("alt+4")
     user.expect(lambda: page.is_comparing and page.comparison.plots["loss"].isVisible(), "both runs are compared")
     user.picture("compared")

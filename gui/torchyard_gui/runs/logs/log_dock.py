@@ -276,8 +276,8 @@ class LogChoice(QComboBox):
         self._names: list[str] = []
         self._chosen: list[str] = []
         self.setMinimumWidth(150)
-        self.setAccessibleName(self.tr("Whose log"))
-        self.setToolTip(self.tr("Whose log. Several are merged by the times of their hosts' clocks."))
+        self.setAccessibleName(self.tr("Log to show"))
+        self.setToolTip(self.tr("Log to show. Several logs are merged by the clocks of their hosts."))
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
 
     @property
@@ -319,7 +319,7 @@ class LogChoice(QComboBox):
         if len(self._names) > 1:
             self.addItem(self.tr("All {count} replicas").format(count=len(self._names)), ALL)
         if len(self._chosen) > 1:
-            self.addItem(self.tr("{count} chosen replicas").format(count=len(self._chosen)), CHOSEN)
+            self.addItem(self.tr("{count} selected replicas").format(count=len(self._chosen)), CHOSEN)
         if self.count():
             self.insertSeparator(self.count())
         for name in self._names:

@@ -227,7 +227,7 @@ class LogView(QAbstractScrollArea):
         if names:
             paint_names(painter, QRect(0, 0, names, rect.height()), self._lines, MARGIN)
         if not self._lines and self._reading is not None:
-            empty = self.tr("Nothing was printed") if self._reading.ended else self.tr("Nothing printed so far")
+            empty = self.tr("No output") if self._reading.ended else self.tr("No output yet")
             painter.setFont(theme().font("body"))
             painter.setPen(theme().pen("text3"))
             painter.drawText(rect, Qt.AlignmentFlag.AlignCenter, "…" if self._log.size else empty)

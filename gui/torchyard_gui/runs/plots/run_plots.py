@@ -80,19 +80,19 @@ class Plots(QWidget):
             "loss": self._plot(self.tr("Loss"), ""),
             "use": self._plot(self.tr("Use"), "%"),
             "memory": self._plot(self.tr("Memory"), "GB"),
-            "compute_s": self._plot(name_of("compute_s"), self.tr("s a step")),
-            "exchange_s": self._plot(name_of("exchange_s"), self.tr("s a step")),
-            "wait_s": self._plot(name_of("wait_s"), self.tr("s a step")),
+            "compute_s": self._plot(name_of("compute_s"), self.tr("s per step")),
+            "exchange_s": self._plot(name_of("exchange_s"), self.tr("s per step")),
+            "wait_s": self._plot(name_of("wait_s"), self.tr("s per step")),
             "staleness": self._plot(name_of("staleness"), self.tr("versions")),
             OWN_PLOT: self._plot(self.tr("Reported"), ""),
         }
         self.choice = Segmented(
             [("progress", self.tr("Progress")), ("step", self.tr("Step")), ("own", self.tr("Reported"))]
         )
-        self.choice.setAccessibleName(self.tr("What is plotted"))
+        self.choice.setAccessibleName(self.tr("Plotted values"))
         self.choice.button("progress").setToolTip(self.tr("Throughput, loss, use and memory"))
-        self.choice.button("step").setToolTip(self.tr("What a step is made of: compute, exchange, waiting, staleness"))
-        self.choice.button("own").setToolTip(self.tr("What the script reports by names of its own"))
+        self.choice.button("step").setToolTip(self.tr("Parts of a step: compute, exchange, waiting, staleness"))
+        self.choice.button("own").setToolTip(self.tr("Custom metrics of the script"))
         self.choice.button("own").setEnabled(False)
         self.choice.changed.connect(self._choose)
         self.reported = QComboBox()
@@ -303,9 +303,9 @@ class Plots(QWidget):
             is_over = self._feed is not None and self._feed.picture.is_over
             self.nothing.set_texts(
                 self.tr("No curves of this run") if is_over else self.tr("No curves yet"),
-                self.tr("It is over, and its history was not kept. The table has the last values that are known.")
+                self.tr("The run has ended, and its history was not kept. The table shows the last known values.")
                 if is_over
-                else self.tr("They begin with the first samples of the chosen replicas."),
+                else self.tr("Curves appear with the first samples of the selected replicas."),
             )
         self._grid.setVisible(has_curves)
         self.nothing.setVisible(not has_curves)

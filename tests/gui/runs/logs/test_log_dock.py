@@ -72,7 +72,7 @@ def test_lines_of_all_replicas_stand_in_the_order_of_their_times(qtbot: Any, doc
 def test_those_that_are_chosen_on_the_page_are_read_as_one(qtbot: Any, page: RunsPage, dock: LogDock) -> None:
     dock.set_open(True)
     page.run_view.scene.set_selection(["worker-0", "worker-2"])
-    assert dock.replica.currentText() == "2 chosen replicas"
+    assert dock.replica.currentText() == "2 selected replicas"
     qtbot.waitUntil(lambda: names_shown(dock) == {"worker-0", "worker-2"})
     page.run_view.scene.set_selection(["worker-1"])
     assert dock.replica.currentText() == "worker-1"
