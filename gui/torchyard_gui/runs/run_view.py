@@ -22,9 +22,9 @@ from torchyard_gui.runs.plots.run_plots import MOST, Plots
 from torchyard_gui.runs.replica_table import ReplicaTable
 from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import NoticeBar, SearchField
+from torchyard_gui.widgets import NoticeBar, SearchField, Segmented
 from torchyard_gui.widgets.empty_state import EmptyListMessage
-from torchyard_gui.widgets.layouts import FLUSH, splitter, vbox
+from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.next_steps import advice_text
 
 VIEWS = ("canvas", "table", "plots")
@@ -55,7 +55,12 @@ class RunView(QWidget):
         self.log = LogDock(model)
 
         below = QWidget()
-        self._find_row = _padded(self.search)
+        self.grouping = Segmented([("", self.tr("All")), ("pool", self.tr("By pool")), ("host", self.tr("By host"))])
+        self.grouping.setAccessibleName(self.tr("Groups of replicas"))
+        self.grouping.changed.connect(self.table.set_grouping)
+        self.search.setMaximumWidth(260)
+        self._find_row = QWidget()
+        hbox((self.search, 1), None, self.grouping, parent=self._find_row, margins=(12, 10, 12, 8))
         vbox(self._find_row, (self.table, 1), parent=below, margins=FLUSH, spacing=0)
         self.stack = QStackedWidget()
         for widget in (self.canvas, below, self.plots):
@@ -261,10 +266,3 @@ class RunView(QWidget):
             self.log.setMinimumHeight(head)
             self.log.setMaximumHeight(head)
             self.upright.setSizes([max(1, self.upright.height() - head), head])
-
-
-def _padded(widget: QWidget) -> QWidget:
-    around = QWidget()
-    vbox(widget, parent=around, margins=(12, 10, 12, 8))
-    widget.setMaximumWidth(260)
-    return around
