@@ -16,7 +16,7 @@ class NextStep:
 
     template: ClassVar[str]
     words: ClassVar[str] = "Run {command}."
-    """The sentence of the command line."""
+    """The sentence that contains the command line."""
 
     def command_line(self) -> str:
         """Returns the command with shell quoting. The user replaces words in capitals and `…`."""

@@ -42,7 +42,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Most problems that are reported of one document."""
+"""Maximum number of problems that are reported for one document."""
 
 
 def no_lines(place: Place) -> int | None:

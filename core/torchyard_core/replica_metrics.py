@@ -28,9 +28,9 @@ OWN = "own."
 """Prefix of a field that the script itself names, such as `own.accuracy`, since the name may be one of `FIELDS`."""
 
 CAPACITY = 3600
-"""Samples of a replica: an hour at one per second."""
+"""Number of samples per replica: an hour at one sample per second."""
 BUDGET = 720_000
-"""Samples of all replicas of a run together (84 bytes each); with many replicas each keeps fewer."""
+"""Number of samples of all replicas of a run together (84 bytes each). With many replicas each has fewer."""
 INITIAL_CAPACITY = 64
 
 
@@ -105,7 +105,7 @@ class TimeSeries:
 
     @property
     def last_time(self) -> float | None:
-        """Time of the newest sample."""
+        """The time of the newest sample, or None without samples."""
         return float(self._times[self._end - 1]) if len(self) else None
 
     def _add(self, field: str) -> None:
@@ -133,9 +133,9 @@ Sample = Mapping[str, Any]
 Values = dict[str, float | None]
 
 SLOW_FACTOR = 1.5
-"""Factor of the median computing time from which a trainer counts as slow."""
+"""Multiple of the median computing time above which a trainer counts as slow."""
 MIN_TRAINERS = 3
-"""Fewest trainers for which a median is meaningful."""
+"""Minimum number of trainers for which a median is meaningful."""
 
 
 class LatestSamples:

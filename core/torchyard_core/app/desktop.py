@@ -25,7 +25,7 @@ class Desktop:
     fleet: Fleet
     calendar: Calendar
     zone: str
-    """Time zone of the times that the user reads and writes."""
+    """The time zone of times that the user reads and writes."""
 
     @classmethod
     def open(cls, home: Home, fleet: Fleet) -> Desktop:
@@ -35,7 +35,7 @@ class Desktop:
 
     @property
     def history(self) -> History:
-        """The runs that this desktop has launched."""
+        """The history of the runs that this desktop has launched."""
         return History(self.home.history)
 
 

@@ -46,13 +46,13 @@ class LaunchCallbacks:
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
     """Called with the events of `run --json`."""
     on_check: Callable[[Check], None] = lambda check: None
-    """Called with each line of the checklist, before its event."""
+    """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
-    """As `Launch.on_progress`."""
+    """Called in the same way as `Launch.on_progress`."""
     on_host_error: Callable[[HostError], None] = lambda error: None
     """Called with the error of each host of an ended run that does not answer."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
-    """Called with errors of the calendar after the run has started or was taken back."""
+    """Called with errors of the calendar after the run has started or its launch was undone."""
     on_unrecorded: Callable[[OSError], None] = lambda error: None
     """Called if the run cannot be written to the history; the run continues."""
     ask: Ask = no_answer
@@ -161,7 +161,7 @@ class LaunchUseCase(ABC):
 
 
 class LaunchRun(LaunchUseCase):
-    """Launches a topology."""
+    """Launches a topology as a new run."""
 
     def __init__(
         self,

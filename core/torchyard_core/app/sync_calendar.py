@@ -28,7 +28,7 @@ from torchyard_core.user_settings import read_user_settings
 INTERVAL_S = 600.0
 RETRY_S = 30.0
 POLL_S = 2.0
-"""How often newly connected hosts are looked for."""
+"""Interval in seconds between two searches for newly connected hosts."""
 
 
 @dataclass(frozen=True)

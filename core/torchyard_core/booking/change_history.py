@@ -49,7 +49,7 @@ class Change:
     at: datetime
     person: str
     desktop: str
-    """The client's own name for itself, which is not verified."""
+    """The name that the client gives itself, which is not verified."""
     kind: str
     """`made`, `changed` or `deleted`."""
     fields: tuple[FieldChange, ...]

@@ -16,11 +16,19 @@ from __future__ import annotations
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.next_steps import Advice, SetUpTeam
 
-WRONG_USAGE = frozenset((
-    "ambiguous_time", "bad_rule", "bad_time", "no_gpus", "no_such_booking", "no_such_time", "unknown_gpu",
-    "unknown_zone",
-))  # fmt: skip
-"""Codes of invalid input: exit code 2."""
+WRONG_USAGE = frozenset(
+    (
+        "ambiguous_time",
+        "bad_rule",
+        "bad_time",
+        "no_gpus",
+        "no_such_booking",
+        "no_such_time",
+        "unknown_gpu",
+        "unknown_zone",
+    )
+)
+"""Codes of invalid input, which have exit code 2."""
 
 
 class Refused(TorchyardError):

@@ -25,29 +25,29 @@ from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 
 AT_MOST = 1000
-"""Limit of events of one import."""
+"""Maximum number of events of one import."""
 EXPANDED_AT_MOST = 10_000
-"""Limit of occurrences of all repeated events; the event that reaches it is still expanded completely."""
+"""Maximum number of occurrences of all repeated events. The event that exceeds it is still expanded completely."""
 MAX_BYTES = 10_000_000
 FIRST_LOOK = timedelta(days=366)
-"""Repeated events are expanded for this long, then for twice as long, until there are more than AT_MOST."""
+"""Period for which repeated events are expanded first. It is doubled until there are more than AT_MOST occurrences."""
 EVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(END_OF_TIME, 1, 1, tzinfo=UTC)
-"""The range of all bookings."""
+"""The period that contains all bookings."""
 _RULE = re.compile(r"(?im)^RRULE\b.*")
 _TIMES_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
 _PER_DAY = 24
-"""Limit of occurrences a day: BYHOUR, BYMINUTE and BYSECOND multiply."""
+"""Maximum number of occurrences per day, since BYHOUR, BYMINUTE and BYSECOND multiply."""
 _PERIOD_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3600}
 """Frequencies of rules that are expanded only if they have an end and no condition."""
 _DAY_S = 86400
 MOST_REPEATED = 200_000
-"""Limit of occurrences of a rule, which is expanded from its first one, however long ago."""
+"""Maximum number of occurrences of a rule. A rule is expanded from its first occurrence, however long ago that is."""
 LONGEST_S = 60.0
-"""Limit of CPU time for reading a file. The remaining events are listed as not read."""
+"""Maximum CPU time for reading a file. The remaining events are listed as unread."""
 _LATE = 9900
 _TIME_IN_LINE = re.compile(r"(?<!\d)\d{8}(?:T\d{6}Z?)?(?!\d)")
 _TIME_PROPERTIES = frozenset({"DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "EXRULE", "RECURRENCE-ID"})
-"""Properties that decide the time of an event: it is not imported if one of them is invalid."""
+"""Properties that determine the time of an event. An event is not imported if one of them is invalid."""
 _HINT = "Export it anew from the calendar that made it."
 
 

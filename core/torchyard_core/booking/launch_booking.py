@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""A run without a booking gets only GPUs that are free for at least this long."""
+"""Time for which GPUs must be free to be used by a run without a booking."""
 
 
 class GpusBooked(RunFailed):
@@ -88,7 +88,7 @@ class LaunchBooking:
         self._is_later = wanted.start_at is not None
         self._person = ""
         self._rules: Rules | None = None
-        """None while the database is unavailable."""
+        """The team's rules; None while the database is unavailable."""
         self._chosen: Booking | None = None
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None
@@ -110,7 +110,7 @@ class LaunchBooking:
         for booking in own_bookings(self._view.bookings, self._person, self._start):
             ways.append(hosts_limited_to(known, booking.gpus, others))
         length = self._wanted.length or self._usual_length
-        # The user's own booked GPUs cannot be booked a second time.
+        # GPUs in a booking of the user cannot be booked a second time.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         bookable = hosts_without_closed(known, self._closed(length))
         ways.append(hosts_without_booked(bookable, first_bookings(whose, self._start, self._start + length)))

@@ -105,7 +105,7 @@ class Booking:
     run_id: str | None = None
     stop_at_end: bool = False
     let_go_at: datetime | None = None
-    """When it was released, cancelled or freed as unused, before its end."""
+    """The time at which the booking was released, cancelled or freed as unused before its end."""
     uid: str = ""
 
     @property

@@ -17,13 +17,13 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.time_parser import to_utc, zone_of
 
 AT_MOST = 500
-"""Limit of the occurrences of one series."""
+"""Maximum number of occurrences of a series."""
 _KEYS = frozenset((
     "FREQ", "UNTIL", "COUNT", "INTERVAL", "BYDAY", "BYMONTHDAY", "BYMONTH", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "WKST"
 ))  # fmt: skip
 _FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 LONGEST_YEARS = 50
-"""Limit of the length of a series."""
+"""Maximum length of a series in years."""
 _LATE = 9900
 _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 

@@ -27,7 +27,7 @@ def end_bookings(
         store: The calendar.
         history: The runs that this desktop has launched.
         links: Links to hosts, which list their runs.
-        keep: As for `keeps_until`.
+        keep: How long the booking of a failed run is kept; None keeps it to its end.
     """
     now = store.now()
     own = store.bookings(now, now + AHEAD, owner=store.person, live=True)

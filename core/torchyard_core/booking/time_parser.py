@@ -15,7 +15,7 @@ from torchyard_core.formatting import wall_clock
 from torchyard_core.problems import did_you_mean
 
 END_OF_TIME = 3000
-"""Year; all bookings end before it."""
+"""The year before which all bookings end."""
 _PART = r"(\d+(?:\.\d+)?)\s*(weeks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|m)"
 _LENGTH = re.compile(rf"\+?\s*{_PART}(?:\s*{_PART})*")
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes"}
@@ -26,7 +26,7 @@ _CLOCK = re.compile(
     r"(?:\s*(?P<suffix>am|pm))?"
 )
 _LONGEST = 60
-"""Length limit of a time in characters."""
+"""Maximum length of a time in characters."""
 _TIME_HINT = (
     "Write 2026-11-23 09:00, tomorrow 9, fri 17:00, next monday 9:00, 25.11. 14:00, Nov 25 9pm, 18:30, 내일 9시, +4h, "
     "or 2026-11-23T09:00:00Z."
@@ -210,7 +210,7 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
 
 
 RECENT = timedelta(days=90)
-"""A date without a year that passed less than this ago is not next year's."""
+"""A date without a year that passed less than this ago does not mean that of the next year."""
 _WEEKDAY = (
     r"(?:mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?"
     r"|[월화수목금토일]요일)"

@@ -30,7 +30,7 @@ class UsageRow:
     used_h: float
     """Hours in use, booked or not."""
     idle_h: float
-    """Booked, and not in use."""
+    """Hours booked, but not in use."""
     unbooked_h: float
     """Hours in use by a person without a booking."""
 

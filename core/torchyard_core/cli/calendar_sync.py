@@ -72,6 +72,6 @@ def print_age(view: View, asked: Interval | None = None) -> None:
     if view.is_live:
         return
     known = age(view, datetime.now(UTC)) or "nothing of the calendar is known here"
-    remark(f"torchyard: {view.why} What is shown is {known}." if view.as_of else f"torchyard: {view.why}")
+    remark(f"torchyard: {view.why} The bookings are shown {known}." if view.as_of else f"torchyard: {view.why}")
     if asked is not None and view.known is not None and subtract([asked], [view.known]):
-        remark(f"Nothing is known of what is before {view.known.start:%Y-%m-%d} or after {view.known.end:%Y-%m-%d}.")
+        remark(f"No bookings are known before {view.known.start:%Y-%m-%d} or after {view.known.end:%Y-%m-%d}.")

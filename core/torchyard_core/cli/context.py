@@ -36,7 +36,7 @@ class CommandContext:
     fleet_file: Path
     yes: bool
     fleet_is_named: bool = False
-    """Given as an option, so that the file must exist."""
+    """Whether the fleet file was given as an option, in which case it must exist."""
     opened: list[Calendar] = field(default_factory=list)
     """The calendar, once a command has opened it."""
 

@@ -34,7 +34,7 @@ from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Handles broken pipes, since click ends silently even if the pipe is not the output."""
+    """The group of all commands. Overrides click, which ends silently at any broken pipe, not only stdout's."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -105,7 +105,7 @@ def set_up(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Processes the options that precede the name of the command."""
     at = Home.at(home) if home else Home.default()
     repeat_options(home=home, fleet=fleet)
     fleet_file = expand_user(fleet) if fleet else at.fleet_file

@@ -19,7 +19,7 @@ ENTRY_POINTS = {
         "[torch.backends]\ntorchyard = torchyard_agent.tcp_store_binding:install\n"
     )
 }
-"""Makes torch call `torchyard_agent.tcp_store_binding` in every rank."""
+"""Entry points that make torch call `torchyard_agent.tcp_store_binding` in every rank."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Archive:
 
     version: str
     sha256: str
-    """Hash of the uncompressed JSON, which identifies the archive: the output of zlib differs between its builds."""
+    """Hash of the uncompressed JSON, which identifies the archive. The output of zlib differs between its builds."""
     data: bytes
     """Zlib-compressed JSON that maps paths to texts."""
     bootstrap: bytes

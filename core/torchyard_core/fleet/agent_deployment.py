@@ -41,14 +41,14 @@ from torchyard_core.next_steps import DeployAgent, SetHostField
 ANSWER_TIMEOUT_S = 60.0
 """Time from the login to the daemon's first answer, on a slow host with a home on NFS."""
 TRIES = 4
-"""Attempts: meanwhile an older desktop may start an older daemon, or the daemon may exit."""
+"""Number of attempts, since an older desktop may start an older daemon meanwhile, or the daemon may exit."""
 RETIRE_WITHIN_S = 10.0
 """Time for a daemon to exit after `retire`, which usually takes milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
 """Exit status of an interpreter that is too old, after which the shell tries the next one."""
 MAX_NOISE = 1 << 20
-"""Bytes that a login may print before the first answer."""
+"""Maximum number of bytes that a login may print before the first answer."""
 
 _SHELL = (
     'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '
@@ -56,7 +56,8 @@ _SHELL = (
     f'"$p" -E -s -S -c "$c" "$n"; r=$?; case $r in {TOO_OLD}|126|127) ;; *) exit $r;; esac; '
     'done; echo "$n {\\"no_python\\": true}"'
 )
-"""Contains no `!`, newlines or single quotes, which csh and fish as login shells would interpret."""
+"""The shell command. It contains no `!`, newlines or single quotes, which csh and fish as login shells would interpret.
+"""
 _INTERPRETER = (
     "import sys; v = sys.version_info; "
     'old = \'{"too_old": "%s", "at": "%s"}\' % (".".join(map(str, v[:3])), sys.executable); '
@@ -111,7 +112,7 @@ def attach(
     if link.agent_is_newer:
         link.remark = (
             f"{host.name}: its agent is newer than this desktop's ({archive.version}) and was kept: "
-            f"{link.hello['version']}. What is new there needs a newer Torchyard here."
+            f"{link.hello['version']}. Upgrade Torchyard here to use its new features."
         )
     if link.hello.get("oldest_protocol", link.hello["protocol"]) > PROTOCOL:
         link.close()

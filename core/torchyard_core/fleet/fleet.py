@@ -25,13 +25,14 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Reading facts starts the interpreter for programs, possibly over NFS."""
+"""Timeout of reading facts, which starts the interpreter for programs, possibly over NFS."""
 AT_ONCE = 256
-"""Hosts that are asked concurrently, so that silent hosts do not delay others. The dialer limits logins per sshd."""
+"""Number of concurrent requests, so that hosts that do not answer do not delay others. The dialer limits logins per
+sshd."""
 USE_HOLDS_S = 30.0
 """Time for which a sample of GPU use is valid: long enough for a launch to plan with it."""
 CLOSE_WITHIN_S = 5.0
-"""Time for open links to close."""
+"""Time in seconds for open links to close."""
 
 Answer = TypeVar("Answer")
 

@@ -9,7 +9,7 @@ from typing import Any
 from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
-"""A sample takes milliseconds, but a host that swaps answers slowly."""
+"""Timeout of a sample. It takes milliseconds, but a host that swaps answers slowly."""
 
 
 def user_of(process: dict[str, Any]) -> str:

@@ -24,11 +24,11 @@ class Enforcement:
     """`off`, `observe`, `warn` or `stop`, from the team's rules."""
     dry_run: bool
     of_all: bool
-    """Whether it acts on processes of all users, which requires root, or only of its own user."""
+    """Whether the agent acts on processes of all users, which requires root, or only of its own user."""
     is_fresh: bool
-    """False if its copy of the calendar is too old for it to act."""
+    """Whether the agent's copy of the calendar is recent enough for enforcement."""
     found: int
-    """Number of processes on GPUs booked by others, at its last scan."""
+    """Number of processes on GPUs booked by other users, at the agent's last scan."""
     violations: tuple[str, ...] = ()
     """Processes on booked GPUs that only an admin can handle, such as `python (PID 4711) of root, from …`."""
 
@@ -69,7 +69,7 @@ class HostCheck:
     """The agent's state of calendar and enforcement (`bookings.status`); None from an older agent."""
     problems: list[TorchyardError] = field(default_factory=list)
     error: TorchyardError | None = None
-    """Why the host could not be checked."""
+    """The error that prevented the check."""
 
     @property
     def enforcement(self) -> Enforcement | None:
@@ -106,9 +106,9 @@ def check_host(
     """Connects to a host and reads its facts. Errors are part of the result.
 
     Args:
-        install: As for `attach`.
-        replace_same_version: As for `attach`.
-        progress: As for `attach`.
+        install: Whether to install an agent on a host without one.
+        replace_same_version: Whether to replace an agent of the same version that has other sources.
+        progress: Called with (host, bytes sent, total bytes) while the agent is sent.
         looking: Called when the agent has answered, before the facts are read.
     """
     try:

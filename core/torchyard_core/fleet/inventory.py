@@ -71,7 +71,7 @@ class Host(FrozenModel):
 
     name: Annotated[str, AfterValidator(_host_name)]
     local: bool = False
-    """Whether it is this computer, which needs no SSH."""
+    """Whether the host is this computer, which needs no SSH."""
     address: Word | None = None
     """An address, or a Host of ~/.ssh/config; by default the name."""
     port: int | None = Field(default=None, ge=1, le=65535)
@@ -95,7 +95,7 @@ class Host(FrozenModel):
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
     """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Bandwidth of its network link, for the advisor."""
+    """Bandwidth of the host's network link, for the advisor."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Labels by which pools select hosts."""
 
@@ -120,7 +120,7 @@ class FleetModel(FrozenModel):
 
 
 DEFAULT_HOSTS = (Host(name=THIS_COMPUTER, local=True),)
-"""The fleet without a fleet file."""
+"""The fleet if there is no fleet file."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class DocumentReader:
 
     @classmethod
     def of(cls, text: str, source: str) -> Self:
-        """Parses a document. Raises FileProblem for invalid syntax and duplicate keys."""
+        """Parses a document. Raises FileProblem for invalid syntax or duplicate keys."""
         if text.lstrip()[:1] in ("{", "["):
             text = text.replace("\t", " ")  # JSON may be indented with tabs, but YAML may not.
         reader = cls(parse_document(text, source))

@@ -22,7 +22,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of an export."""
+    """The options of an export."""
 
     form: str | None = None
     """One of the format's forms; None for the first."""
@@ -59,7 +59,7 @@ _POOL_REMARKS = {
     "labels": ": they are those of your hosts",
     **dict.fromkeys(("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb", "machine"), ""),
 }
-"""Keys of a pool, each with the reason why it is left out, or nothing."""
+"""Keys of a pool with the reasons why they are left out, if there are any."""
 _PROGRAM_REMARKS = {
     **dict.fromkeys(("script", "module", "command", "args"), ""),
     "setup": ": put it into the image, or before the command",

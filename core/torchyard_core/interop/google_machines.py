@@ -13,7 +13,7 @@ from torchyard_core.topology.model import Pool, Role
 
 UNSPECIFIED = "ACCELERATOR_TYPE_UNSPECIFIED"
 USUAL = "NVIDIA_TESLA_T4"
-"""Exported for a pool that takes any GPU."""
+"""The accelerator that is exported for a pool that allows any GPU."""
 
 
 def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, Any]:

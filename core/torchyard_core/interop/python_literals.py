@@ -20,9 +20,9 @@ from torchyard_core.yaml_io.parser import MAX_DEPTH, ParsedYaml, parse_yaml
 from torchyard_core.yaml_io.yaml_file import Document
 
 MAX_LETTERS = 200_000
-"""Most characters of a script."""
+"""Maximum number of characters of a script."""
 MAX_VALUES = 50_000
-"""Most values of a list with all that it refers to, as protection against attacks."""
+"""Maximum number of values in a list and all values that it refers to, as protection against attacks."""
 _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Remarks on an imported or exported document."""
+"""Remarks about an imported or exported document."""
 
 from __future__ import annotations
 

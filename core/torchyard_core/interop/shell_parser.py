@@ -14,9 +14,9 @@ from pathlib import PurePosixPath
 from torchyard_core.interop.document_reader import refuse
 
 MAX_LETTERS = 128 * 1024
-"""Most characters of a command, the length of an argument in Linux."""
+"""Maximum number of characters of a command, which is the length of an argument in Linux."""
 MAX_DEPTH = 4
-"""Most levels of commands within commands, for example `ssh` through another host."""
+"""Maximum depth of commands within commands, for example `ssh` through another host."""
 _BEFORE = {"nohup", "sudo", "exec", "time", "setsid"}
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _SSH_TAKES = set("BbcDEeFIiJLlmOopQRSWw")
@@ -33,7 +33,7 @@ class CommandLine:
     line: int
     """First line, counted from 1."""
     host: str = ""
-    """Host on which `ssh` runs it; "" without `ssh`."""
+    """The host on which `ssh` runs the command; empty without `ssh`."""
 
     def options(self) -> Iterator[tuple[str, str]]:
         """Yields name (without dashes) and value of each option: `--name=value`, `--name value` or `-name value`."""

@@ -18,7 +18,7 @@ class BookingOptions:
     """The options of a launch that concern the calendar."""
 
     length: timedelta | None = None
-    """`--book 4h`: book the GPUs for so long. None books only where a booking is needed."""
+    """`--book 4h`: the length of the booking. With None, GPUs are booked only if a booking is needed."""
     start_at: datetime | None = None
     """`--at`: the start; None for now."""
     booking_id: str | None = None
@@ -46,7 +46,7 @@ class Reservation:
 
 
 class LaunchCalendar(Protocol):
-    """The calendar from the view of one launch (`torchyard_core.booking.launch_booking`)."""
+    """The calendar operations of a launch, implemented in `torchyard_core.booking.launch_booking`."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         """Returns variants of the hosts to plan with, the best first.

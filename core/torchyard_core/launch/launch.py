@@ -56,7 +56,7 @@ class StartedRun:
     """Seconds since the start of the launch: checked_s, sent_s, submitted_s."""
     reserved: Reservation = field(default_factory=Reservation)
     snapshot: str | None = None
-    """Root hash of its code; None without code."""
+    """The root hash of the run's code; None without code."""
 
 
 class StartUnknown(HostError):
@@ -102,16 +102,16 @@ class Launch:
     reserving: LaunchCalendar | None = None
     """The team's calendar; None ignores bookings."""
     own: Sequence[RunRecord] = ()
-    """Earlier launches of this desktop."""
+    """The earlier launches of this desktop."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
-    """Links to every host that may hold resources for this launch."""
+    """The links to all hosts that may hold resources for this launch."""
 
     def __post_init__(self) -> None:
         self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)
         self._over = Event()
 
     def cancel(self) -> None:
-        """Requests that `run` stops at the next opportunity and undoes the launch."""
+        """Requests that `run` stop at the next opportunity and undo the launch."""
         self._progress.cancelled.set()
 
     def run(self) -> StartedRun:

@@ -51,7 +51,7 @@ class Planner:
     _hosts: Hosts
     _progress: LaunchProgress
     _links: dict[str, AgentLink]
-    """Filled with the link of every connected host."""
+    """The links of all connected hosts, which `run` adds."""
     _reserving: LaunchCalendar | None
     _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 

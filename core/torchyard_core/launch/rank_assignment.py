@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def primary(self) -> str | None:
-        """The chief's host."""
+        """The first host of the plan, which is the chief's; None if no replica has a host."""
         return self.hosts[0] if self.hosts else None
 
     @property

@@ -26,7 +26,7 @@ ANSWER_TIMEOUT_S = 300.0
 ASK_AGAIN_S = 0.25
 """Interval of polling a store to which another upload is in progress."""
 TRIES = 3
-"""Attempts to send files that garbage collection removed meanwhile."""
+"""Number of attempts to send files that garbage collection has removed meanwhile."""
 ROOM = 100_000_000
 """Free bytes that a host's disk must have for logs and outputs, in addition to the code."""
 
@@ -150,12 +150,15 @@ def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[st
 
 
 RECONNECTS = 2
-"""Attempts to restore a connection that broke during the upload."""
+"""Number of attempts to restore a connection that was lost during the upload."""
 PAUSE_S = 1.0
 
 
 def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Uploads `snapshot` to every host of `links`, in which lost links are replaced. Raises as `upload_snapshot`."""
+    """Uploads `snapshot` to every host of `links`, in which lost links are replaced.
+
+    Raises the errors of `upload_snapshot`.
+    """
     sent: dict[str, tuple[int, int]] = {}
 
     def send(host: str) -> None:

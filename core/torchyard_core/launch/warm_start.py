@@ -19,7 +19,8 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.topology.model import Launcher, Program
 
 IMPORTS = ("torch", "torch._dynamo")
-"""Every optimizer imports the second when it is created, which takes as long as torch itself."""
+"""Modules that may be imported early. The second is imported by every optimizer, which takes as long as torch itself.
+"""
 IMPORT_TORCH = frozenset(
     (
         *("torch", "torchyard_roles", "torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics"),
@@ -28,9 +29,9 @@ IMPORT_TORCH = frozenset(
 )
 MOST_FILES = 200
 MOST_BYTES = 4 * 1024 * 1024
-"""Limits of the analysis. Larger programs get no early imports."""
+"""Limits of the analysis. Larger programs have no early imports."""
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
-"""Errors of the analysis. They are ignored: the program reports them itself when it runs."""
+"""Errors of the analysis. They are ignored, since the program itself reports them when it runs."""
 
 
 def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:

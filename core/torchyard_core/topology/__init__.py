@@ -1,1 +1,1 @@
-"""The topology document: program, pools, strategy and placement. Pure except for reading and writing its file."""
+"""The topology document: program, pools, strategy and placement. All modules except the file access are pure."""

@@ -23,7 +23,7 @@ from torchyard_core.yaml_io.yaml_file import Document, parse_document, read_text
 
 @dataclass(frozen=True)
 class TopologyFile:
-    """The result of reading a file. `topology` is None for an invalid one; `problems` say why."""
+    """The result of reading a file. `topology` is None for an invalid file, and `problems` contains the errors."""
 
     document: Document
     folder: Path | None
@@ -34,21 +34,24 @@ class TopologyFile:
 
     @property
     def source(self) -> str:
-        """The file as the user named it."""
+        """The name of the file as the user entered it."""
         return self.document.source
 
     def line(self, place: Place) -> int | None:
         return self.document.line(place)
 
     def check(self, hosts: Sequence[HostFacts] | None = None) -> tuple[Problem, ...]:
-        """All problems in order of lines: of reading, of the topology's meaning, and with `hosts` of the fleet."""
+        """Returns all problems in the order of lines: errors of reading, then problems of the topology.
+
+        With `hosts`, the names of hosts are checked, too.
+        """
         found = list(self.problems)
         if self.topology is not None:
             found += check_topology(self.topology, folder=self.folder, hosts=hosts, line=self.line)
         return tuple(sorted(found, key=lambda problem: problem.line or 0))
 
     def with_overrides(self, settings: Sequence[str]) -> TopologyFile:
-        """The same file with overrides such as `pools.workers.replicas=2`. Raises UsageError."""
+        """Returns the file with overrides such as `pools.workers.replicas=2`. Raises UsageError."""
         if self.topology is None or not settings:
             return self
         return replace(self, topology=apply_overrides(self.topology, settings))
@@ -57,7 +60,14 @@ class TopologyFile:
 def check_topology(
     topology: Topology, *, folder: Path | None = None, hosts: Sequence[HostFacts] | None = None, line: LineOf = no_lines
 ) -> list[Problem]:
-    """All problems of a topology's meaning; with `folder` also of files, with `hosts` of names in the fleet."""
+    """Returns all problems of a topology.
+
+    Args:
+        topology: The topology.
+        folder: The folder of the file; if given, the existence of files is checked.
+        hosts: The hosts of the fleet; if given, names of hosts are checked.
+        line: Returns the line of a setting in the file.
+    """
     checks = [check_names(topology), check_pools(topology), check_strategy(topology), check_pins(topology, hosts)]
     checks += [check_program(topology), check_variables(topology), check_exclude(topology)]
     if hosts is not None:
@@ -73,13 +83,13 @@ def check_topology(
 
 
 def read_topology(path: Path | str) -> TopologyFile:
-    """Reads a topology file. Raises FileProblem for one that is not readable or not YAML."""
+    """Reads a topology file. Raises FileProblem if the file is unreadable or invalid YAML."""
     path = Path(path)
     return topology_from_text(read_text(path), str(path), path.absolute().parent)
 
 
 def topology_from_text(text: str, source: str = "topology", folder: Path | None = None) -> TopologyFile:
-    """Reads a topology from text. Raises FileProblem for text that is not YAML."""
+    """Reads a topology from text. Raises FileProblem for invalid YAML."""
     document = parse_document(text, source)
     topology, found = validate(Topology, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)
@@ -89,5 +99,8 @@ def topology_from_text(text: str, source: str = "topology", folder: Path | None 
 
 
 def dump(topology: Topology) -> str:
-    """The topology as YAML, with the keys that were set in the model's order. Equal topologies give equal text."""
+    """Returns the topology as YAML. Equal topologies give equal text.
+
+    It contains the keys that were set, in the order of the model.
+    """
     return dump_yaml(topology.as_data())

@@ -1,4 +1,4 @@
-"""Facts about a host that the planner needs, from the fleet file and from the last check of the host."""
+"""Facts about a host for the planner, from the fleet file and from the last check of the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PortRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of a host. `index` is NVML's."""
+    """A GPU of a host. `index` is that of NVML."""
 
     index: int
     uuid: str
@@ -21,7 +21,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """A host as the planner sees it. Unknown facts are None."""
+    """A host in the form that the planner uses. Unknown facts are None."""
 
     name: str
     address: str | None = None
@@ -60,7 +60,7 @@ class HostFacts:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def user_of(self, gpu: Gpu) -> str | None:
-        """Login of a GPU's user, "" for an unknown user; None for a GPU that is free or whose use is unknown."""
+        """Returns the login of a GPU's user, or "" if unknown; None if the GPU is free or its use is unknown."""
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 
     def why_taken(self, gpu: Gpu) -> str | None:

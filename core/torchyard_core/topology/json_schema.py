@@ -1,4 +1,4 @@
-"""The topology file's JSON schema, for editors that complete and check YAML.
+"""JSON schema of the topology file, for editors that complete and check YAML.
 
 `python -m torchyard_core.topology.json_schema` writes it to `resources/topology.schema.json`.
 """
@@ -20,7 +20,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def topology_schema() -> dict[str, Any]:
-    """The schema, with each key's description."""
+    """Returns the schema with each key's description."""
     schema: dict[str, Any] = Topology.model_json_schema()
     _describe(schema)
     schema = _tidied(schema)
@@ -32,7 +32,10 @@ def schema_text() -> str:
 
 
 def _describe(schema: dict[str, Any]) -> None:
-    """Adds each key's docstring. Pydantic could read these too, but would do so at every start of the program."""
+    """Adds each key's docstring to the schema.
+
+    pydantic could read the docstrings, but would do so at every start of the program.
+    """
     blocks = {"Topology": schema, **schema["$defs"]}
     for node in ast.parse(inspect.getsource(model)).body:
         if not isinstance(node, ast.ClassDef):
@@ -47,7 +50,7 @@ def _describe(schema: dict[str, Any]) -> None:
 
 
 def _tidied(part: Any) -> Any:
-    """The schema without the titles that pydantic derives from key names, and with one-line descriptions."""
+    """Returns the schema without the titles that pydantic derives from key names, and with one-line descriptions."""
     if isinstance(part, list):
         return [_tidied(item) for item in part]
     if not isinstance(part, dict):

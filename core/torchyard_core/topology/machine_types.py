@@ -18,7 +18,7 @@ _SIZED = re.compile(r"(?P<series>[a-z][a-z0-9-]*)-(?P<cpus>[0-9]{1,4})")
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine type. `cpus` and `memory_gb` are None where the name does not determine them."""
+    """A machine type. `cpus` and `memory_gb` are None if the name does not determine them."""
 
     name: str
     machine: str
@@ -29,7 +29,7 @@ class Machine:
     gpu_model: str | None = None
 
     def as_pool(self) -> dict[str, Any]:
-        """Keys of a pool on such machines."""
+        """Returns the keys of a pool on machines of this type."""
         keys: dict[str, Any] = {"gpus": self.gpus or None, "machine": self.name, "cpus": self.cpus}
         keys |= {"memory_gb": self.memory_gb, "gpu_model": self.gpu_model}
         return {key: value for key, value in keys.items() if value is not None}
@@ -44,7 +44,7 @@ def _data() -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1024)
 def machine(name: str) -> Machine:
-    """The machine type of a name. An unknown name has no sizes."""
+    """Returns the machine type with a name. An unknown name has no sizes."""
     named = _data()["cloudml"].get(name, {})
     behind = named.get("machine", name)
     sized = _SIZED.fullmatch(behind)
@@ -57,34 +57,37 @@ def machine(name: str) -> Machine:
 
 
 def same_machine(one: str, other: str) -> bool:
-    """Whether two names mean the same machine type: `complex_model_m` is `n1-highcpu-16`."""
+    """Returns whether two names mean the same machine type: `complex_model_m` is `n1-highcpu-16`."""
     return machine(one).machine == machine(other).machine
 
 
 @cache
 def cloudml_machines() -> tuple[Machine, ...]:
-    """The machine types of CloudML Engine, smaller before larger."""
+    """Returns the machine types of CloudML Engine by size, the smallest first."""
     return tuple(machine(name) for name in _data()["cloudml"])
 
 
 def accelerators() -> Mapping[str, Mapping[str, Any]]:
-    """GPU names of Vertex AI and CloudML, with `gpu_model` and, where the name determines it, `gpu_memory_gb`."""
+    """Returns the GPU names of Vertex AI and CloudML with `gpu_model`, and `gpu_memory_gb` if it is known."""
     known: Mapping[str, Mapping[str, Any]] = _data()["accelerators"]
     return known
 
 
 def machine_with(accelerator: str, count: int) -> str | None:
-    """The machine type with this number of a GPU built in; None for a GPU that any type takes, or another number."""
+    """Returns the machine type with this GPU built in `count` times.
+
+    Returns None for another count, and for a GPU that any machine type allows.
+    """
     found: str | None = _data()["machines_with"].get(accelerator, {}).get(str(count))
     return found
 
 
 def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str | None:
-    """Vertex AI's name for a GPU of this model with at least this memory; None if there is none."""
+    """Returns Vertex AI's name for a GPU of this model with at least this memory, or None."""
     if gpu_model is None:
         return None
     for name, has in accelerators().items():
-        # A name without a memory size means the smallest of its model.
+        # A name without a memory size means the smallest GPU of its model.
         enough = gpu_memory_gb is None or has.get("gpu_memory_gb", 40) >= gpu_memory_gb
         if has["gpu_model"].lower() == gpu_model.lower() and enough:
             return name
@@ -92,7 +95,7 @@ def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str |
 
 
 def with_machine_sizes(topology: Topology) -> Topology:
-    """The topology with the sizes of its machine types filled in where pools do not set them."""
+    """Returns the topology with the sizes of its machine types in pools that do not set them."""
     pools = [_with_machine_size(pool) if pool.machine is not None else pool for pool in topology.pools]
     return topology.model_copy(update={"pools": tuple(pools)}) if pools != list(topology.pools) else topology
 
@@ -108,10 +111,10 @@ def _with_machine_size(pool: Pool) -> Pool:
 
 
 def with_machine(topology: Topology, positions: Collection[int], name: str) -> Topology:
-    """The topology with some pools moved to a machine type and its sizes.
+    """Returns the topology with the given pools changed to a machine type and its sizes.
 
-    GPUs of the type are only given to roles that use GPUs. A type without GPUs removes those of the previous type, but
-    no others.
+    Only roles that use GPUs get the GPUs of the type. A type without GPUs removes the GPUs of the previous type, but no
+    other GPUs.
     """
     after = topology
     for position in positions:

@@ -1,4 +1,4 @@
-"""The topology file as frozen values: every key that a file may hold, with its default.
+"""The topology file as immutable values: all keys that a file may contain, with their defaults.
 
 The docstring below each key is also its description in `resources/topology.schema.json`.
 """
@@ -17,7 +17,7 @@ MAX_GPUS = 1024
 
 
 class FrozenModel(BaseModel):
-    """A block of a file: immutable, without unknown keys, with strict types."""
+    """A block of a file. It is immutable, has strict types, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -48,7 +48,7 @@ class Role(StrEnum):
 
 
 class StrategyKind(StrEnum):
-    """How the trainers keep their parameters in step (roles.md has the arithmetic)."""
+    """The method by which the trainers keep their parameters in step. See roles.md for the formulas."""
 
     NONE = "none"
     ALL_REDUCE = "all_reduce"
@@ -59,35 +59,35 @@ class StrategyKind(StrEnum):
 
 
 class ReductionOrder(StrEnum):
-    """In which order gradients are summed."""
+    """The order in which gradients are summed."""
 
     RANK = "rank"
     ARRIVAL = "arrival"
 
 
 class OnNan(StrEnum):
-    """What happens to a step whose gradients are not finite."""
+    """The treatment of a step whose gradients are not finite."""
 
     FAIL = "fail"
     SKIP = "skip"
 
 
 class PlacementRule(StrEnum):
-    """How a pool's replicas are distributed over its hosts."""
+    """The rule for the distribution of a pool's replicas over its hosts."""
 
     PACK = "pack"
     SPREAD = "spread"
 
 
 class Launcher(StrEnum):
-    """How a replica's processes are started."""
+    """The method to start a replica's processes."""
 
     TORCH = "torch"
     COMMAND = "command"
 
 
 class EndsWith(StrEnum):
-    """The replicas whose end ends the run."""
+    """The replicas whose end determines the end of the run."""
 
     TRAINERS = "trainers"
     CHIEF = "chief"
@@ -102,14 +102,14 @@ class TfMasterName(StrEnum):
 
 
 class GpuIds(StrEnum):
-    """How CUDA_VISIBLE_DEVICES names GPUs."""
+    """The form of GPU names in CUDA_VISIBLE_DEVICES."""
 
     UUID = "uuid"
     INDEX = "index"
 
 
 class Strategy(FrozenModel):
-    """How the trainers keep their parameters in step."""
+    """The method by which the trainers keep their parameters in step, with its settings."""
 
     kind: StrategyKind = StrategyKind.NONE
     """The strategy; `none` leaves the exchange to the script."""
@@ -175,7 +175,7 @@ class Pool(FrozenModel):
 
 
 class Program(FrozenModel):
-    """What every replica runs, and how the run ends."""
+    """The program that every replica runs, and the condition for the end of the run."""
 
     launcher: Launcher = Launcher.TORCH
     """`torch`: processes with torchrun's environment variables, one for each GPU, else one.
@@ -226,7 +226,7 @@ class Program(FrozenModel):
 
 
 class Topology(FrozenModel):
-    """A training cluster: its pools, the strategy between them, and the program they run."""
+    """A training cluster: its pools, the strategy between them, and their program."""
 
     version: Literal[1]
     """Version of the format."""
@@ -244,15 +244,18 @@ class Topology(FrozenModel):
     """Positions, notes and frames of the editor, which nothing else reads."""
 
     def as_data(self) -> dict[str, Any]:
-        """The topology as plain data, with the keys that were set."""
+        """Returns the topology as plain data with the keys that were set."""
         data = self.model_dump(mode="json", exclude_unset=True)
         if self.layout is not None:
-            data["layout"] = self.layout  # with its numbers as they were read
+            data["layout"] = self.layout  # The layout keeps its numbers as they were read.
         return data
 
     @property
     def ends_with(self) -> EndsWith:
-        """`program.ends_with` or its default. TensorFlow's parameter servers never end, so the chief decides there."""
+        """`program.ends_with` or its default.
+
+        TensorFlow's parameter servers never end, so the chief determines the end.
+        """
         if self.program.ends_with is not None:
             return self.program.ends_with
         serves = self.program.launcher is Launcher.COMMAND and any(p.role is Role.PS for p in self.pools)

@@ -16,7 +16,10 @@ from torchyard_core.yaml_io.parser import ParsedYaml, parse_yaml
 
 
 def apply_overrides(topology: Topology, settings: Sequence[str]) -> Topology:
-    """The topology with each `path=value` set; pools go by name. Raises UsageError for a wrong path or value."""
+    """Returns the topology with each `path=value` set; pools are identified by name.
+
+    Raises UsageError for an invalid path or value.
+    """
     data = deepcopy(topology.as_data())
     written: dict[Place, str] = {}
     for setting in settings:
@@ -53,7 +56,7 @@ def _value(text: str, setting: str) -> ParsedYaml:
 
 
 def _place(data: dict[str, Any], path: str, setting: str) -> Place:
-    """Resolves `path`. Each step is a key of the model, a pool's name or position, or a key of the user's."""
+    """Resolves `path`. Each step is a key of the model, a pool's name or position, or a key chosen by the user."""
     place: Place = ()
     rest = path
     while rest:
@@ -68,7 +71,7 @@ def _place(data: dict[str, Any], path: str, setting: str) -> Place:
             position, rest = _item(data, place, rest, setting)
             place = (*place, position)
         elif get_origin(around) is dict:
-            # Names of variables and labels may contain dots: the rest is one key.
+            # Names of variables and labels may contain dots, so the rest of the path is one key.
             return (*place, rest)
         else:
             raise _refused(setting, f"`{place[-1]}` has nothing below it.")
@@ -82,7 +85,7 @@ def _in(place: Place) -> str:
 
 
 def _item(data: dict[str, Any], place: Place, rest: str, setting: str) -> tuple[int, str]:
-    """(position, rest of the path) of an entry, by its name or its number from 0."""
+    """Returns the position of an entry, given by its name or its number from 0, and the rest of the path."""
     items: Any = data
     for step in place:
         items = items.get(step, []) if isinstance(items, dict) else items[step]

@@ -9,7 +9,7 @@ from torchyard_core.topology.model import Pool, Role, Topology
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One member of a pool, numbered across all pools of its role in the file's order."""
+    """A member of a pool. Its number counts across all pools of its role in the order of the file."""
 
     role: Role
     index: int
@@ -23,7 +23,7 @@ class Replica:
 
 
 def replicas_of(topology: Topology) -> tuple[Replica, ...]:
-    """All replicas: chief, workers, servers, reducers, evaluators, each in the order of pools."""
+    """Returns all replicas: chief, workers, servers, reducers, evaluators, each in the order of pools."""
     return tuple(
         Replica(role, index, pool, pool_index)
         for role in Role

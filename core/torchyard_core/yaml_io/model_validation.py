@@ -24,9 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 def validate(
     model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf
 ) -> tuple[Model | None, list[Problem]]:
-    """The data as a model, or None and its problems.
+    """Returns the data as an instance of the model, or None and the problems of the data.
 
-    Text may be written as a bare number (`args: [--epochs, 2]`), and an empty key counts as left out.
+    Text may be written as a bare number (`args: [--epochs, 2]`), and a key without a value is treated as absent.
     """
     result = _attempt(model, data)
     if isinstance(result, list) and (normalized := _normalized(model, data, result, written)) is not None:
@@ -39,7 +39,7 @@ def validate(
 
 
 def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
-    # Strict validation of JSON, unlike that of Python values, accepts lists for tuples and text for enums.
+    # Strict validation of JSON accepts lists for tuples and text for enums, in contrast to that of Python values.
     try:
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
@@ -49,7 +49,7 @@ def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
 def _normalized(
     model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]
 ) -> Any | None:
-    """The data with differences of notation corrected; None if there are none."""
+    """Returns the data with corrected differences of notation, or None if there are no such differences."""
     normalized = None
     for error in errors:
         place = _place(error)
@@ -76,7 +76,7 @@ def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:
 
 
 def _fields_around(model: type[BaseModel], place: Place) -> Mapping[str, FieldInfo]:
-    """The fields of the block that a place is in; empty for another kind of value."""
+    """Returns the fields of the block that contains a place; empty if the place is not in a block."""
     around = type_at(model, place[:-1])
     return around.model_fields if isinstance(around, type) and issubclass(around, BaseModel) else {}
 
@@ -86,7 +86,7 @@ def _place(error: ErrorDetails) -> Place:
 
 
 def _distinct(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """One error for each place, without "too short" for a list whose items are invalid."""
+    """Yields one error for each place, without "too short" for a list with invalid items."""
     places = [_place(error) for error in errors]
     seen: set[Place] = set()
     for error, place in zip(errors, places, strict=True):
@@ -120,7 +120,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, data: Any, line: LineO
 
 
 def _place_name(place: Place, data: Any) -> str:
-    """The name of a place within a message."""
+    """Returns the name of a place for a message."""
     if not place:
         return "the document"
     if not isinstance(place[-1], int):
@@ -166,7 +166,7 @@ def _instead_of(value: Any) -> str:
 
 
 def _expected(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Description of the kind of value that a place takes."""
+    """Returns a description of the type that a place requires."""
     wanted = type_at(model, place)
     origin = get_origin(wanted)
     if isinstance(wanted, type) and issubclass(wanted, Enum):
@@ -194,7 +194,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """The violated limit: the upper one if it was exceeded, else the lower."""
+    """Returns the violated limit: the upper one if it was exceeded, else the lower one."""
     field = _fields_around(model, place).get(str(place[-1]))
     value = error.get("input")
     lower = ""
@@ -219,7 +219,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def type_at(model: type[BaseModel], place: Place) -> Any:
-    """The annotation at a place, without Annotated and Optional."""
+    """Returns the annotation at a place, without Annotated and Optional."""
     wanted: Any = model
     for step in place:
         if isinstance(wanted, type) and issubclass(wanted, BaseModel):

@@ -1,7 +1,8 @@
 """YAML parser that returns plain data and the position of each value.
 
-It composes the events of PyYAML's parser. `yaml.compose` is not used, since it has no limit of recursion and of alias
-expansion and silently keeps the last of two equal keys. Scalars follow YAML 1.2: `no`, `on` and `10:30` are text.
+The parser composes the events of PyYAML's parser. `yaml.compose` is not used, since it limits neither recursion nor
+alias expansion, and silently keeps the last of two equal keys. Scalars follow YAML 1.2: `no`, `on` and `10:30` are
+text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torchyard_core.yaml_io.syntax_errors import explain_yaml_error, problem_at
 
 MAX_DEPTH = 64
 MAX_VALUES = 400_000
-"""Most values of a document after expansion of its aliases, as protection against attacks."""
+"""Maximum number of values of a document after the expansion of aliases, as protection against attacks."""
 MAX_DIGITS = 18
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,7 +38,7 @@ _WORDS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Span:
-    """Position of a value in the text: offsets in characters, and the line counted from 1."""
+    """The position of a value in the text: offsets in characters, and the line counted from 1."""
 
     start: int
     end: int
@@ -63,7 +64,7 @@ class ParsedYaml:
 
 
 def parse_yaml(text: str, source: str) -> ParsedYaml:
-    """Parses one YAML document. Raises FileProblem for text that does not parse or is not plain data."""
+    """Parses one YAML document. Raises FileProblem for invalid YAML, and for values that are not plain data."""
     composer = _Composer(source)
     try:
         for event in yaml.parse(text, Loader=_Loader):
@@ -80,7 +81,7 @@ def parse_yaml(text: str, source: str) -> ParsedYaml:
 
 @dataclass
 class _Open:
-    """A list or mapping that is not complete yet."""
+    """A list or mapping that is not yet complete."""
 
     place: Place
     value: list[Any] | dict[str, Any]
@@ -101,7 +102,7 @@ class _Anchored:
 
 
 class _Composer:
-    """Turns parser events into plain data, without recursion."""
+    """Converts parser events to plain data without recursion."""
 
     def __init__(self, source: str):
         self.composed = ParsedYaml()
@@ -135,7 +136,7 @@ class _Composer:
             raise self._stop(line, f"the document stands for more than {MAX_VALUES} values.")
 
     def _next_place(self, line: int) -> Place:
-        """Place of the next value."""
+        """Returns the place of the next value."""
         if not self._open:
             return ()
         parent = self._open[-1]
@@ -215,7 +216,7 @@ class _Composer:
         self._put(closed.value, closed.line)
 
     def _merge(self, into: dict[str, Any], merged: Any, line: int) -> None:
-        """Adds the keys of `<<: *other` that `into` does not have."""
+        """Adds the keys of `<<: *other` that `into` does not contain."""
         for part in merged if isinstance(merged, list) else [merged]:
             if not isinstance(part, dict):
                 raise self._stop(line, "`<<` takes a block of keys, or a list of them.")
@@ -245,7 +246,7 @@ class _Composer:
 
 
 def plain_value(text: str) -> Any:
-    """The value of an unquoted scalar. An overlong number stays text."""
+    """Returns the value of an unquoted scalar. A number that is too long remains text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text):
@@ -256,7 +257,10 @@ def plain_value(text: str) -> Any:
 
 
 def shown(place: Place, data: Any = None) -> str:
-    """A place in the syntax of `run --set`: `pools.workers.replicas`. Pools are named if `data` has their names."""
+    """Formats a place in the syntax of `run --set`: `pools.workers.replicas`.
+
+    Pools are named if `data` has their names.
+    """
     return ".".join(_steps(place, data))
 
 

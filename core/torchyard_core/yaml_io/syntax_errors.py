@@ -1,4 +1,4 @@
-"""Messages for errors of YAML syntax."""
+"""Messages about errors of YAML syntax."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torchyard_core.next_steps import Advice
 
 
 def problem_at(source: str, line: int | None, message: str, hint: Advice = "") -> FileProblem:
-    """A FileProblem with source and line in its message."""
+    """Returns a FileProblem with source and line in its message."""
     where = f"{source}:{line}" if line else source
     return FileProblem(f"{where}: {message}", code="unreadable_file", hint=hint)
 
 
 def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, str, str]:
-    """(line, message, hint) of an error of the YAML parser."""
+    """Returns the line, the message and the hint for an error of the YAML parser."""
     if isinstance(error, yaml.reader.ReaderError):
         return _explain_character(error, text)
     problem = str(getattr(error, "problem", None) or error)
@@ -53,7 +53,7 @@ def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, st
 
 
 def _opener(lines: list[str], mark: yaml.Mark | None) -> tuple[int | None, str]:
-    """(line, bracket) of the innermost bracket that is open at a mark."""
+    """Returns the line and the text of the innermost bracket that is open at a mark."""
     still_open: list[tuple[int, str]] = []
     for number, line in enumerate(lines[: mark.line + 1] if mark is not None else lines):
         text = line[: mark.column] if mark is not None and number == mark.line else line

@@ -10,7 +10,7 @@ from torchyard_core.yaml_io.parser import plain_value
 
 
 class _Dumper(yaml.SafeDumper):
-    """Indents lists below their key, and does not wrap lines."""
+    """Dumper that indents lists below their key and does not wrap lines."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -20,7 +20,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quotes text that `parser` would read as a number, in addition to what PyYAML quotes."""
+    """Quotes text that `parser` would read as a number, in addition to text that PyYAML quotes."""
     style = None if isinstance(plain_value(text), str) else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -29,13 +29,13 @@ _Dumper.add_representer(str, _represent_text)
 
 
 class _BlockDumper(_Dumper):
-    """Writes multi-line text as a literal block (`|`)."""
+    """Dumper that writes multi-line text as a literal block (`|`)."""
 
 
 def _represent_lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     if "\n" in text:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-    if text in ("y", "Y", "n", "N"):  # booleans for kubectl's parser
+    if text in ("y", "Y", "n", "N"):  # The parser of kubectl reads these words as booleans.
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'")
     return _represent_text(dumper, text)
 
@@ -44,7 +44,7 @@ _BlockDumper.add_representer(str, _represent_lines)
 
 
 def dump_flow(value: Any) -> str:
-    """One value in flow style on one line."""
+    """Returns a value in flow style on one line."""
     text: str = yaml.dump(
         [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10_000_000
     )
@@ -52,7 +52,10 @@ def dump_flow(value: Any) -> str:
 
 
 def dump_yaml(data: Any, *, lines: bool = False) -> str:
-    """Plain data as YAML in block style, without anchors. `lines` writes multi-line text as a literal block (`|`)."""
+    """Returns plain data as YAML in block style, without anchors.
+
+    `lines` writes multi-line text as a literal block (`|`).
+    """
     text: str = yaml.dump(
         data,
         Dumper=_BlockDumper if lines else _Dumper,

@@ -1,4 +1,4 @@
-"""Reading of YAML files that users write: topology, fleet, settings."""
+"""Reading of YAML files that users write: topology, fleet and settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file: its data, with positions."""
+    """A parsed file: its data, and the positions of its values."""
 
     source: str
-    """The file as the user named it."""
+    """The name of the file as the user entered it."""
     text: str
     composed: ParsedYaml
 
@@ -37,7 +37,7 @@ class Document:
         return tuple(self.composed.problems)
 
     def line(self, place: Place) -> int | None:
-        """The line of a place, or of the nearest enclosing place that is in the file."""
+        """Returns the line of a place, or of the nearest enclosing place that is in the file."""
         for length in range(len(place), -1, -1):
             part = place[:length]
             if part in self.composed.key_lines:
@@ -47,12 +47,12 @@ class Document:
         return None
 
     def stop(self, line: int | None, message: str, hint: str = "") -> FileProblem:
-        """A FileProblem with this file and the line in its message."""
+        """Returns a FileProblem with this file and the line in its message."""
         return problem_at(self.source, line, message, hint)
 
 
 def read_text(path: Path, source: str | None = None) -> str:
-    """A file's text. Raises FileProblem for a file that is missing, not readable, too big or not UTF-8."""
+    """Returns the text of a file. Raises FileProblem if the file is missing, unreadable, too big or not UTF-8."""
     source = source or str(path)
     try:
         with path.open("rb") as file:
@@ -88,7 +88,7 @@ def read_text(path: Path, source: str | None = None) -> str:
 
 
 def path_exists(path: Path) -> bool:
-    """Whether a path exists. True if that cannot be determined, so that reading reports the error."""
+    """Returns whether a path exists. Returns True if this is unknown, so that reading the file reports the error."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def path_exists(path: Path) -> bool:
 
 
 def _other_suffix(path: Path) -> str:
-    """The name of an existing file with the other usual suffix."""
+    """Returns a hint with the name of an existing file with the other usual suffix, or an empty string."""
     for suffix in (".yaml", ".yml"):
         other = path.with_suffix(suffix) if path.name else path
         if other != path and other.is_file():

@@ -127,7 +127,12 @@ GOOD = ("UID:good", "SUMMARY:good", "DTSTART:20310110T090000Z", "DTEND:20310110T
         (("SUMMARY:bad",), "it has no DTSTART"),
         (("DTSTART:20310110T090000Z", "DTEND 20310110T100000Z"), "a line cannot be read"),
         (("DTSTART:20310110T090000Z", "EXDATE;;"), "a line cannot be read"),
-        (("DTSTART:PT1H",), "its DTSTART is no time"),
+        (("DTSTART:PT1H",), "its DTSTART is not a time"),
+        (
+            ("RECURRENCE-ID:20310117T090000Z", "RECURRENCE-ID:20310124T090000Z", "DTSTART:20310125T090000Z"),
+            "it has several RECURRENCE-ID",
+        ),
+        (("RECURRENCE-ID:PT1H", "DTSTART:20310125T090000Z"), "its RECURRENCE-ID is not a time"),
         (("DTSTART:20310110T090000Z", "RRULE:FREQ=HOURLY"), "repeats more often than 24 times a day"),
         (("DTSTART:20310110T090000Z", "RRULE:FREQ=HOURLY;INTERVAL=12"), "or by hours without an end"),
         (("DTSTART:20310110T090000Z", "RRULE:FREQ=MINUTELY;COUNT=9;BYHOUR=9"), "or by hours without an end"),

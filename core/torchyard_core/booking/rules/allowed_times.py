@@ -20,9 +20,9 @@ from torchyard_core.booking.search.slot_search import HORIZON, Busy, Fit, Wish, 
 from torchyard_core.booking.zone_weeks import by_week, day_of
 
 LONGEST_SEARCH = timedelta(days=366)
-"""How far ahead is searched if no rule limits it."""
+"""Range of a search if no rule limits it."""
 JUST_NOW = timedelta(seconds=10)
-"""An earliest start this long ago means now, as a request takes a moment."""
+"""An earliest start up to this long ago means now, since a request takes a moment."""
 SECOND = timedelta(seconds=1)
 EXACT_S = 1e-3
 """Tolerance of a quota in seconds, for hours that are counted as fractions."""

@@ -21,7 +21,7 @@ class IdleReleaseSettings:
     """Settings of idle release. None means that idle bookings are never released."""
 
     idle_release_min: float | None = 30
-    """Idle time after which a booking is freed."""
+    """Idle time in minutes after which a booking is released."""
 
 
 class Verdict(StrEnum):
@@ -39,7 +39,7 @@ class Idle:
 
     verdict: Verdict
     frees_at: datetime | None = None
-    """When it is or was due to be freed; None where it is not idle."""
+    """The time at which the booking is released; None if it is not idle."""
 
 
 def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:

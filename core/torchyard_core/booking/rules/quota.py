@@ -30,11 +30,11 @@ class QuotaSettings(SharedSettings):
     """Settings of quotas. None means no limit. Weeks (from Monday) and days are those of the team's `zone`."""
 
     quota_gpu_hours: float | None = None
-    """GPU-hours of a person in a week."""
+    """GPU-hours of a person per week."""
     quotas: Mapping[str, float] = field(default_factory=dict)
-    """Quotas of single persons."""
+    """Quotas of individual persons."""
     same_day_is_free: bool = True
-    """The part of a booking on the day on which it is made needs no quota: those GPUs would stay empty."""
+    """Whether the part of a booking on the day on which it is made needs no quota, since its GPUs would stay unused."""
 
     def quota_of(self, person: str) -> float | None:
         return self.quotas.get(person, self.quota_gpu_hours)
@@ -56,7 +56,7 @@ def check_quota(
             if left < rules.shortest_min / 60:
                 hint = "Release another booking of that week, or take another week."
             if rules.same_day_is_free:
-                hint += " What is booked for the same day needs no quota."
+                hint += " Bookings for the same day need no quota."
             begin = week.astimezone(zone_of(rules.zone))
             return Refused(
                 f"{person} has {has:.4g} of {limit:g} GPU-hours in the week of {begin.day} {begin:%b}, "
@@ -117,7 +117,7 @@ RULE = Rule(
         FormField("quotas", "Other quotas", _write_quotas, _read_quotas, example="kim=200, lee=50"),
         FormField(
             "same_day_is_free",
-            "What is booked for the same day needs no quota",
+            "Bookings for the same day need no quota",
             lambda is_free: "yes" if is_free else "",
             bool,
             is_flag=True,

@@ -17,7 +17,7 @@ from torchyard_core.next_steps import CheckHosts
 from torchyard_core.problems import did_you_mean
 
 GRACE = timedelta(minutes=2)
-"""A booking may begin this long ago, so that a dialog whose start is *now* can be filled in."""
+"""A booking may begin up to this long ago, so that the user has time to complete a dialog whose start is *now*."""
 
 
 @dataclass(frozen=True)

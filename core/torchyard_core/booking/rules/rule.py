@@ -48,11 +48,11 @@ class FormField:
     title: str
     write: Callable[[Any], str]
     read: Callable[[str], Any]
-    """Raises UsageError."""
+    """Parses the text. Raises UsageError."""
     example: str = ""
     is_multiline: bool = False
     is_flag: bool = False
-    """Shown as a check box; its text is empty for false."""
+    """Whether the setting is shown as a check box. Its text is empty for false."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Rule:
     form: tuple[FormField, ...] = ()
     check: Callable[[Any, Request], Refused | None] | None = None
     codes: tuple[str, ...] = ()
-    """Codes of its refusals, which its twin in PostgreSQL raises as names of constraints."""
+    """Codes of the rule's refusals, which PostgreSQL's counterpart of the rule raises as constraint names."""
     validate: Callable[[Any], object] = lambda settings: None
-    """Raises UsageError or Refused for values that make no sense."""
+    """Raises UsageError or Refused for invalid values."""
     parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Functions that read settings with structured values from JSON."""
 

@@ -66,7 +66,7 @@ RULE_CODES = frozenset(code for rule in RULES for code in rule.codes)
 FORM: tuple[FormField, ...] = tuple(
     sorted((field for rule in RULES for field in rule.form), key=lambda field: field.is_multiline)
 )
-"""The fields of the rules form, those of one line first."""
+"""The fields of the rules form, single-line fields first."""
 
 
 def form_texts(rules: Rules) -> dict[str, str]:

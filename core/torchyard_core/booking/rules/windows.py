@@ -34,10 +34,10 @@ class Window:
     group: str = EVERYBODY
     zone: str = "UTC"
     days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
-    """Days on which it opens; 0 is Monday. Without days it never opens."""
+    """The days on which the window opens; 0 is Monday. Without days it never opens."""
     opens: str = "00:00"
     closes: str = "24:00"
-    """On the next day where it is not after `opens`."""
+    """The closing time, which is on the next day unless it is after `opens`."""
 
     def names(self, slot: Slot) -> bool:
         """Returns whether a pattern of `gpus` matches the slot."""

@@ -17,7 +17,7 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Slot
 
 HORIZON = timedelta(days=90)
-"""How far ahead is searched if the wish has no latest end."""
+"""Range of a search if the wish has no latest end."""
 FIRST_LOOK = timedelta(days=7)
 Busy = Mapping[str, Sequence[Interval]]
 

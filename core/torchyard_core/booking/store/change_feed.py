@@ -135,7 +135,7 @@ class Watch:
 
 
 MOST_BOOKINGS = 2000
-"""After more changes, reading all that is shown is faster than following them."""
+"""Number of changes above which reading all displayed bookings is faster than reading the changed ones."""
 _MOST_ENTRIES = 20_000
 
 

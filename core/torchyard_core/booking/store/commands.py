@@ -28,7 +28,7 @@ from torchyard_core.formatting import wall_clock
 from torchyard_core.next_steps import joined
 
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
-"""Length of a series without an end, if no rule limits how far ahead bookings are made."""
+"""Length of a series without an end if no rule limits the horizon."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, record: Any) -> None:
-        connection.isolation_level = None  # `transaction` issues BEGIN.
+        connection.isolation_level = None  # The driver must not issue BEGIN, since `transaction` does.
         connection.execute("PRAGMA journal_mode = WAL")
         # No booking is lost if the program is killed. A power failure may lose the last bookings without damaging the
         # file.

@@ -34,9 +34,9 @@ class StoreSession:
         self.person = person
         """The user: the database role, else the name in the settings."""
         self.is_admin = is_admin
-        """May change all bookings, and the rules. Always in a private file."""
+        """Whether the user may change all bookings and the rules. Always true for a private file."""
         self.unreadable: set[str] = set()
-        """Rows that were skipped because their values are invalid; a command names them when it ends."""
+        """Rows that were skipped because of invalid values. A command lists them when it ends."""
 
     @property
     def is_private(self) -> bool:

@@ -24,7 +24,7 @@ from torchyard_core.booking.waitlist import Waiting, assign_places, wish_from_js
 
 _SERVE = text("SELECT torchyard.serve(:waiting, :booking, CAST(:slots AS text[]), :starts, :ends)")
 _REFUSALS = ("23514", "23P01")
-"""SQLSTATEs of PostgreSQL: a rule refuses, and a GPU is taken."""
+"""SQLSTATEs of PostgreSQL for a refusal by a rule and for a booked GPU."""
 
 
 @dataclass

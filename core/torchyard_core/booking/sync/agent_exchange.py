@@ -25,12 +25,12 @@ HostReports = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The result of one exchange."""
+    """The result of one exchange with the agents."""
 
     hosts: tuple[str, ...]
     """Connected hosts that took part."""
     problems: Mapping[str, TorchyardError]
-    """Why a host did not take the calendar, by host."""
+    """The errors of hosts that did not accept the calendar, by host."""
     released: tuple[Booking, ...]
     """Bookings that were released because their GPUs were idle."""
     served: tuple[Booking, ...]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""A loaded time is reused for a shorter one if it is at most this much longer."""
+"""Maximum difference in length for which a loaded period is reused for a shorter one."""
 RETRY_S = 3.0
 """Pause between attempts to reach an unavailable database, so that redrawing does not wait for time-outs."""
 
@@ -39,7 +39,7 @@ class View:
     is_live: bool
     why: str = ""
     known: Interval | None = None
-    """The time that it covers, which may be less than requested."""
+    """The period that is covered, which may be shorter than requested."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ class Calendar:
         self._store: BookingStore | None = None
         self._away: tuple[float, StoreUnavailable] | None = None
         self._is_kept = True
-        """The store was not used since the copy was written."""
+        """Whether the store was not used since the copy was written."""
         self._is_copying = False
-        """The complete copy is being written; no other method writes to it meanwhile."""
+        """Whether the complete copy is being written, in which case no other method writes to it."""
         self._loaded: _Loaded | None = None
         self._lock = threading.Lock()
         self._reading = threading.Lock()
 
     @property
     def person(self) -> str:
-        """The user's name in the settings. In a team's database it is the store that knows the role."""
+        """The user's name in the settings. In a team's database, `store().person` is the user's role."""
         return self._person
 
     @property
@@ -253,7 +253,7 @@ class Calendar:
         return is_whole
 
     def _copy(self) -> LocalCopy:
-        # Only calendars in use import this module, which imports sqlite3.
+        # The import loads sqlite3, which is necessary only for a calendar with a local copy.
         from torchyard_core.booking.sync.local_copy import LocalCopy
 
         return LocalCopy(self._cache, self._url)

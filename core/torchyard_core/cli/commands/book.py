@@ -78,10 +78,13 @@ def book(
             say_each("Booked", made.booked, slots, where)
         return
     missed = [
-        {"start": f"{one.interval.start:%Y-%m-%dT%H:%M:%SZ}", "end": f"{one.interval.end:%Y-%m-%dT%H:%M:%SZ}",
-         "error": one.why.to_json()}
+        {
+            "start": f"{one.interval.start:%Y-%m-%dT%H:%M:%SZ}",
+            "end": f"{one.interval.end:%Y-%m-%dT%H:%M:%SZ}",
+            "error": one.why.to_json(),
+        }
         for one in made.missed
-    ]  # fmt: skip
+    ]
     if as_json:
         booked = [booking_json(booking, slots) for booking in made.booked]
         print_json({"series_id": made.series_id or None, "booked": booked, "missed": missed})

@@ -136,10 +136,15 @@ def set_up(
     made = setup_team(url, member or [], admin or [])
     if as_json:
         members = [
-            {"name": one.name, "is_admin": one.is_admin, "bookings_url": one.url, "password": one.password,
-             "keyring": one.keyring_name}
+            {
+                "name": one.name,
+                "is_admin": one.is_admin,
+                "bookings_url": one.url,
+                "password": one.password,
+                "keyring": one.keyring_name,
+            }
             for one in made.members
-        ]  # fmt: skip
+        ]
         print_json({"place": made.place, "members": members})
         return
     say(f"{made.place} holds the team's calendar.")

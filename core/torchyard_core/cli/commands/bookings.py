@@ -55,7 +55,7 @@ ID = Annotated[
 ]
 Since = Annotated[str, typer.Option("--from", help="From when on.")]
 AROUND = timedelta(days=400)
-"""Search range for a booking while the database does not answer."""
+"""Range in which a booking is searched while the database does not answer."""
 
 
 @app.command("list")
@@ -111,7 +111,7 @@ def _asked(since: str, until: str, zone: str) -> Interval:
 
 @app.command("show")
 def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Json = False) -> None:
-    """Show a booking.
+    """Show the details of a booking.
 
     Example: torchyard bookings show b3f0
     """

@@ -317,6 +317,6 @@ def enforcement_line(found: HostCheck) -> str:
     whose = "everybody's processes" if policy.of_all else "the processes of its own user alone"
     now = f"{policy.found} on GPUs that others have booked"
     if not policy.is_fresh:
-        now = "nothing is ended until a desktop hands it the calendar as it is now"
+        now = "no process is ended until a desktop sends the current calendar"
     reported = f" For admins to look into: {clean_name('; '.join(policy.violations))}." if policy.violations else ""
     return f"{found.name}: bookings are enforced ({how}) on {whose}; {now}.{reported}"

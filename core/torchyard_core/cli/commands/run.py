@@ -183,8 +183,8 @@ def launch_and_follow(
             gone = isinstance(error, BrokenPipeError)  # The reader closed the pipe, as `| head` does.
             what = "The reader of this output has gone" if gone else f"This output cannot be written: {error.strerror}"
             remark(
-                f"{what}. Run {started.run_id} is left as it is: `torchyard runs show {started.run_id}` tells how it "
-                f"goes, `torchyard runs stop {started.run_id}` stops it."
+                f"{what}. Run {started.run_id} continues: `torchyard runs show {started.run_id}` shows its state, "
+                f"`torchyard runs stop {started.run_id}` stops it."
             )
             raise typer.Exit(1) from None
     if ended is not None:

@@ -21,7 +21,7 @@ from torchyard_core.formatting import memory, percent, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""Range in which the next booking of each GPU is looked for."""
+"""Range in which the next booking of each GPU is searched."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:

@@ -88,7 +88,7 @@ def _of_process(act: Act) -> str:
 
 
 def _time(act: Act) -> str:
-    """Returns the local time in seconds precision."""
+    """Formats a time of the audit log as local time with seconds."""
     time = str(act.get("time", ""))
     try:
         return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"

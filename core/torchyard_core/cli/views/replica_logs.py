@@ -26,9 +26,9 @@ from torchyard_core.text_sanitizer import one_line
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
 HOLD_S = 0.3
-"""Time that a new line waits for earlier ones of other logs: hosts look every 0.1 s for new lines."""
+"""Time that a new line waits for earlier lines of other logs, since hosts check for new lines every 0.1 s."""
 LOOK_S = 2.0
-"""Interval of looking for new logs."""
+"""Interval in seconds between two searches for new logs."""
 
 Readers = Callable[[], Sequence[LogReader]]
 
@@ -40,7 +40,7 @@ class LinePrinter:
     several: bool
     as_json: bool
     raw: bool = False
-    """Prints control characters on a terminal, too."""
+    """Whether control characters are printed on a terminal, too."""
     timestamps: bool = False
     _colours: dict[str, str] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class FollowedLogs:
         """A heap of lines that wait for earlier ones; the number keeps the order of arrival among equal times."""
         self._numbers = count()
         self._due: deque[tuple[float, float]] = deque()
-        """When the wait of lines is over, and their latest time."""
+        """The times at which the wait of lines ends, and the latest times of these lines."""
         self._printed_to = 0.0
 
     def follow(self) -> None:

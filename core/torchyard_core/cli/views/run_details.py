@@ -27,7 +27,7 @@ EXCHANGE = {
 
 
 def print_run(shown: dict[str, Any]) -> None:
-    """Prints the answer of `show_run`."""
+    """Prints the details of a run as returned by `show_run`."""
     say(f"{shown['run_id']}  {shown['name']}")
     reason = f": {shown['reason']}" if shown["reason"] else ""
     stale = "" if shown["fresh"] or is_over(shown["state"]) else f" (as of {since(shown['as_of'])})"

@@ -18,13 +18,13 @@ Event = dict[str, Any]
 
 _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
 NAMED_HOSTS = 8
-"""More hosts than this are counted instead of named."""
+"""Number of hosts above which they are counted instead of named."""
 REPORT_EVERY = 5.0
 """Seconds between two lines about the training's progress, without a terminal."""
 
 
 class JsonView:
-    """Prints each event as a line of JSON."""
+    """View that prints each event as a line of JSON."""
 
     def __enter__(self) -> JsonView:
         return self
@@ -94,7 +94,7 @@ class PlainView:
             self._start_bars()
 
     def show(self, event: Event) -> None:
-        """Shows one event of `run --json`."""
+        """Shows one event as defined for `run --json`."""
         event = printable_values(event)
         kind = event["event"]
         if kind == "check":

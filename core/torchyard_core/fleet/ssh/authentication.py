@@ -26,9 +26,9 @@ from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphra
 from torchyard_core.fleet.ssh.route import Route, existing_identities
 
 LOGIN_TIMEOUT_S = 60.0
-"""Generous, as logins of 10 s occur on slow hosts."""
+"""Timeout of a login. It is generous, since logins of 10 s occur on slow hosts."""
 PATIENT_FOR_S = 10.0
-"""A connection closed later than this during a prompt counts as expired (LoginGraceTime)."""
+"""Time in seconds after which a connection closed during a prompt counts as expired (LoginGraceTime)."""
 METHODS = ("publickey", *ASKING_METHODS)
 """Methods in the order of attempts."""
 
@@ -100,7 +100,8 @@ class Login:
             return refusal.allowed_types
         return accepted
 
-    # The following methods return the methods that are still required (empty: authenticated), or None if refused.
+    # Each of these functions returns the authentication methods that are still required (empty: authenticated),
+    # or None if the server has refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
         files = [inspect_key_file(path) for path in existing_identities(self._route)]

@@ -26,9 +26,9 @@ from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
 HANDSHAKE_TIMEOUT_S = 30.0
-"""For the server's banner, and for the key exchange. Servers whose DNS fails are slow."""
+"""Timeout of the server's banner and of the key exchange. Servers with failing DNS are slow."""
 DROPS_FOR_S = 20.0
-"""Time of repeated drops after which an sshd counts as unreachable, without the time of waiting for a turn."""
+"""Time of repeated drops, excluding waits for a slot, after which an sshd counts as unreachable."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")

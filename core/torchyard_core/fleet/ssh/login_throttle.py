@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 AT_ONCE = 8
-"""Concurrent logins at one sshd. From the eleventh on, the default MaxStartups (10:30:100) drops at random."""
+"""Number of concurrent logins on one sshd. From the eleventh on, the default MaxStartups (10:30:100) drops at random.
+"""
 
 
 class EarlyDrop(Exception):

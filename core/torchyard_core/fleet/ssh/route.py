@@ -25,7 +25,7 @@ ALIVE_INTERVAL_S = 15
 ALIVE_COUNT = 3
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_HOPS = 32
-"""A longer chain of jumps is taken for a circle."""
+"""Maximum length of a chain of jumps. A longer chain is treated as a circle."""
 
 Settings = Mapping[str, str | list[str]]
 """The settings of ~/.ssh/config for one host by lower-case keyword. Repeatable keywords have lists."""

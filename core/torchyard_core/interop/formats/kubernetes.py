@@ -34,7 +34,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 
 FORMS = ("jobset", "job")
 MAX_NAME = 49
-"""Most characters of a topology's and a component's name together, since a pod's name may have 63 with its suffixes."""
+"""Maximum length of a topology's and a component's name together, since a pod's name is limited to 63 characters."""
 _HOSTS = """\
 hosts_of() {  # so many pods as host:port,host:port, and what is before and after their numbers
   number=0 list=
@@ -87,9 +87,18 @@ def _remarks_on(topology: Topology, name: str, options: ExportOptions) -> list[R
         if pool.gpus and (pool.gpu_model or pool.gpu_memory_gb):
             remarks.append(Remark(f"pool `{pool.name}`: choose nodes with its GPUs by your cluster's node labels."))
     program = (
-        "script", "module", "command", "args", "setup", "python", "env", "secrets", "max_restarts", "ends_with",
+        "script",
+        "module",
+        "command",
+        "args",
+        "setup",
+        "python",
+        "env",
+        "secrets",
+        "max_restarts",
+        "ends_with",
         "tf_master_name",
-    )  # fmt: skip
+    )
     pool_keys = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb")
     return remarks + omission_remarks(topology, pool=pool_keys, program=program)
 

@@ -168,7 +168,7 @@ class _Cluster:
         self._remarks.append(Remark("the document does not say how many GPUs a replica takes: set `gpus`."))
 
 
-# Writer
+# Functions that write the format
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:

@@ -70,8 +70,17 @@ def _remarks_on(topology: Topology) -> list[Remark]:
         names = ", ".join(topology.program.secrets)
         remarks.append(Remark(f"{names}: `sbatch` hands on the environment it is called in."))
     program = (
-        "script", "module", "command", "args", "setup", "python", "env", "secrets", "ends_with", "tf_master_name",
-    )  # fmt: skip
+        "script",
+        "module",
+        "command",
+        "args",
+        "setup",
+        "python",
+        "env",
+        "secrets",
+        "ends_with",
+        "tf_master_name",
+    )
     pool = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model")
     return remarks + omission_remarks(topology, pool=pool, program=program)
 

@@ -222,7 +222,7 @@ def _short(start: list[str]) -> set[str]:
     return {word.lstrip("-") for word in start if word.startswith("-")}
 
 
-# Writer
+# Functions that write the format
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:

@@ -108,7 +108,7 @@ def _role(topology: Topology, one: Component) -> dict[str, Any]:
 
 def _role_source(
     name: str, entrypoint: str, args: list[str], env: dict[str, str], count: int, program: Program, pool: Any
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     memory = -1 if pool.memory_gb is None else round(pool.memory_gb * 1e9 / 2**20)
     cpu = -1 if pool.cpus is None else max(1, round(pool.cpus))
     return {

@@ -77,7 +77,7 @@ _HOSTS_OWN = {
 
 @dataclass
 class _Task:
-    """One pool of the document."""
+    """A pool of the document."""
 
     role: Role
     place: Place
@@ -295,7 +295,7 @@ def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
     return missing_program(reader.remarks, command=not reduces) | args | env
 
 
-# Writer
+# Functions that write the format
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:

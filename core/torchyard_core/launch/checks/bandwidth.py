@@ -48,7 +48,7 @@ class Measurement:
     at: float = 0.0
     """Time of the measurement in seconds since 1970."""
     why_old: str = ""
-    """Why a measurement that was due did not take place."""
+    """The reason why a measurement that was due did not take place."""
 
 
 class BandwidthCache:

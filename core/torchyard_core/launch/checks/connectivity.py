@@ -19,7 +19,7 @@ from torchyard_core.next_steps import SetHostField
 ALL_PAIRS_UP_TO = 8
 """Number of hosts up to which all pairs are checked; above it only a ring of pairs."""
 MAX_PORTS = 8
-"""Ports that are tried per host: firewalls allow or block whole ranges."""
+"""Maximum number of ports tested per host, since firewalls allow or block whole ranges."""
 ANSWER_S = 30.0
 
 

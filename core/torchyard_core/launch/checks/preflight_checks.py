@@ -20,7 +20,7 @@ NOFILE_A_RANK = 8
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""Fraction of a GPU's memory above which processes of others stop the launch."""
+"""Fraction of a GPU's memory above which processes of other users prevent the launch."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""

@@ -15,7 +15,7 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Launcher
 
 ANSWERS_WITHIN_S = 30.0
-"""A limit is needed because a GPU driver that hangs blocks NVML forever."""
+"""Timeout of the answers, since a GPU driver that hangs blocks NVML forever."""
 
 
 class PreflightClient:

@@ -242,7 +242,7 @@ class _Retry:
 INTERVAL_S = 1.0
 
 _watchers: WeakKeyDictionary[AgentLink, int] = WeakKeyDictionary()
-"""Number of listeners per link: a daemon has one subscription per connection, which several runs may share."""
+"""Number of listeners per link. A daemon has one subscription per connection, which several runs may share."""
 _lock = threading.Lock()
 
 

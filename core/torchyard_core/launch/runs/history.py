@@ -45,7 +45,7 @@ class RunRecord:
     booking: str = ""
     """ID of the booking that held its GPUs."""
     is_confirmed: bool = True
-    """False if the primary was asked to start the run and has not confirmed the start."""
+    """False if the primary was asked to start the run and has not confirmed it."""
 
     @property
     def tells_what_ran(self) -> bool:
@@ -63,7 +63,7 @@ class History:
         self._folder = folder
 
     def save(self, record: RunRecord) -> None:
-        """Writes a record. Raises OSError."""
+        """Writes a run record. Raises OSError."""
         replace_content(self._folder / f"{record.run_id}.json", json.dumps(record.to_json(), indent=1) + "\n")
 
     def update(self, run_id: str, **changes: Any) -> None:

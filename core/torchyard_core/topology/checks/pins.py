@@ -13,7 +13,7 @@ from torchyard_core.topology.replicas import Replica, replicas_of
 
 
 def check_hosts(topology: Topology, hosts: Sequence[HostFacts]) -> Findings:
-    """Hosts in a pool's list that the fleet does not have."""
+    """Yields errors for hosts in a pool's list that are not in the fleet."""
     names = [host.name for host in hosts]
     for position, pool in enumerate(topology.pools):
         for number, host in enumerate(pool.hosts):
@@ -23,7 +23,7 @@ def check_hosts(topology: Topology, hosts: Sequence[HostFacts]) -> Findings:
 
 
 def check_pins(topology: Topology, hosts: Sequence[HostFacts] | None) -> Findings:
-    """Pins that cannot be parsed, of unknown replicas, to unknown hosts or GPUs, or to one GPU twice."""
+    """Yields errors for pins of unknown replicas, to unknown hosts or GPUs, or to a GPU twice, and for invalid pins."""
     if not topology.pins:
         return
     replicas = {replica.name: replica for replica in replicas_of(topology)}

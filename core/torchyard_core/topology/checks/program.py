@@ -1,4 +1,4 @@
-"""Checks of the program: launcher, script, environment, files."""
+"""Checks of the program: launcher, script, environment and files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_program(topology: Topology) -> Findings:
 
 
 def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
-    """All text that becomes an argument or an environment variable."""
+    """Yields all text that becomes an argument or an environment variable."""
     program = topology.program
     for key in ("script", "module", "python", "notify"):
         yield ("program", key), getattr(program, key) or ""
@@ -80,11 +80,11 @@ def _variable(variable: str, place: Place) -> Findings:
 
 
 def check_exclude(topology: Topology) -> Findings:
-    """Checks for patterns that match nothing."""
+    """Checks the exclude patterns, and yields a problem for each that matches nothing."""
     for number, pattern in enumerate(topology.program.exclude):
         if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
             continue
-        from torchyard_core.gitignore import is_valid_pattern  # slow to import, and rarely needed
+        from torchyard_core.gitignore import is_valid_pattern  # The import is slow and rarely necessary.
 
         if not is_valid_pattern(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
@@ -109,7 +109,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
 
 
 def _script(program: Program, workdir: Path) -> Findings:
-    # An absolute path is one on the hosts.
+    # An absolute path refers to the hosts.
     if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
         return
     at = ("program", "script")
@@ -128,7 +128,7 @@ def _script(program: Program, workdir: Path) -> Findings:
 
 
 def _script_source(topology: Topology, workdir: Path) -> Findings:
-    """Problems of the script under the topology's strategy."""
+    """Yields problems of the script with the topology's strategy."""
     strategy, script = topology.strategy, topology.program.script
     if not script or _kind(workdir / script) != "file":
         return
@@ -140,7 +140,7 @@ def _script_source(topology: Topology, workdir: Path) -> Findings:
 
 
 def _kind(path: Path) -> str | None:
-    """`folder`, `file`, or None for a path that does not exist or cannot be accessed."""
+    """Returns `folder` or `file`, or None for a path that does not exist or is inaccessible."""
     try:
         return "folder" if path.is_dir() else "file" if path.is_file() else None
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Whether the pools and settings are those that the strategy works with."""
+"""Checks that the pools and settings match the strategy."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ def check_strategy(topology: Topology) -> Findings:
 
 
 def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
-    """Pools of servers that no trainer would use. Under `none` the script may use them, which is a warning only."""
+    """Yields problems for pools of servers that no trainer would use.
+
+    Under the strategy `none` this is only a warning, since the script may use them.
+    """
     if topology.program.launcher is Launcher.COMMAND:
-        return  # The framework, not the strategy, decides what its servers do.
+        return  # The framework, not the strategy, determines the task of its servers.
     finding = warning_finding if spec.kind is StrategyKind.NONE else error_finding
     for position, pool in enumerate(topology.pools):
         if pool.role in (Role.PS, Role.REDUCER) and pool.role is not spec.server_role:
@@ -68,13 +71,16 @@ def _worker_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -
 
 
 def _server_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -> Findings:
-    """The kind fixes their number: one group of parameter servers, or one for each worker group that serves."""
+    """Yields problems for a number of server groups that does not match the strategy.
+
+    The strategy determines the number: one group of parameter servers, or one for each worker group that serves.
+    """
     strategy = topology.strategy
     kind, groups = spec.kind, strategy.server_groups
     if groups == 1:
         return
     if spec.server_role is Role.PS:
-        # An error, since the run would fail when its trainers begin.
+        # This is an error, since the run would fail at the start of its trainers.
         message = (
             f"the parameter servers of {kind} are one group, which share the parameters among themselves, and not "
             f"{groups}: drop `server_groups`"

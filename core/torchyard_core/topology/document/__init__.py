@@ -1,1 +1,1 @@
-"""The topology that is open in an editor: text, edits, clipboard, crash recovery."""
+"""The topology that is open in an editor: text, edits, clipboard and crash recovery."""

@@ -1,7 +1,7 @@
-"""Copying and pasting of replicas, within a topology or between two.
+"""Copying and pasting of replicas, within a topology or between two topologies.
 
-The text on the clipboard is JSON: each pool with the number of copied replicas, and their pins by position. It has no
-names of replicas, since their numbers differ between topologies.
+The text on the clipboard is JSON: each pool with the number of copied replicas, and their pins by position. It contains
+no names of replicas, since their numbers differ between topologies.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_CHARACTERS = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Copied:
-    """Copied replicas of one pool, with one pin or None for each."""
+    """Copied replicas of one pool, with a pin or None for each."""
 
     pool: Pool
     pins: tuple[str | None, ...]
 
 
 def copy_replicas(topology: Topology, names: Collection[str]) -> str:
-    """The replicas as text for the clipboard."""
+    """Returns the replicas as text for the clipboard."""
     wanted = set(names)
     entries = []
     for pool, members in zip(topology.pools, members_of(topology), strict=True):
@@ -45,7 +45,7 @@ def copy_replicas(topology: Topology, names: Collection[str]) -> str:
 
 
 def read_copied(text: str) -> tuple[Copied, ...]:
-    """Parses the text of `copy_replicas`. Raises UsageError for any other text."""
+    """Parses the text of `copy_replicas`. Raises UsageError for other text."""
     try:
         data = json.loads(text) if len(text) <= MAX_CHARACTERS else None
         if not isinstance(data, dict) or data.get(FORMAT) != 1:
@@ -67,10 +67,11 @@ def _entry(entry: Any) -> Copied:
 
 
 def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topology, tuple[str, ...]]:
-    """The topology with the copied replicas, and their names.
+    """Returns the topology with the copied replicas, and the names of these replicas.
 
-    They join the pool of their name if it differs only in the number of replicas, else they become a new pool. A pin to
-    GPUs of another replica's pin is dropped. Raises UsageError where only a second chief would be pasted.
+    The replicas are added to the pool with their pool's name if the two differ only in the number of replicas, else to
+    a new pool. A pin to GPUs to which another replica is pinned is dropped. Raises UsageError if only a second chief
+    would be pasted.
     """
     pools = list(topology.pools)
     members: list[list[str | None]] = [list(names) for names in members_of(topology)]
@@ -96,7 +97,7 @@ def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topolo
 
 
 def duplicate_replicas(topology: Topology, names: Collection[str]) -> tuple[Topology, tuple[str, ...]]:
-    """Copies and pastes replicas without the clipboard."""
+    """Copies and pastes replicas without using the clipboard."""
     return paste_replicas(topology, read_copied(copy_replicas(topology, names)))
 
 

@@ -1,8 +1,8 @@
-"""Snapshots of unsaved changes, restored after a crash of the program.
+"""Snapshots of unsaved changes, which are restored after a crash of the program.
 
 Each open document has two files: the snapshot (`<token>.json`) and a lock file (`<token>.lock`) with the writer's PID,
-which the writer keeps locked. The lock decides whether the writer lives, not the PID: the system releases locks at any
-end of a process, but reuses PIDs.
+which the writer keeps locked. The lock, not the PID, determines whether the writer is alive, since the system releases
+locks at any end of a process, but reuses PIDs.
 
 The files are in Torchyard's own folder, since the document's folder is uploaded to hosts.
 """
@@ -28,7 +28,7 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True)
 class UnsavedWork:
-    """Unsaved work of a program that has crashed."""
+    """Unsaved changes of a program that has crashed."""
 
     token: str
     path: Path | None
@@ -38,7 +38,10 @@ class UnsavedWork:
 
 
 class Recovery:
-    """The snapshot of one open document, and access to those of crashed programs. Writing may raise FileProblem."""
+    """The snapshot of one open document, and access to the snapshots of crashed programs.
+
+    Writing may raise FileProblem.
+    """
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -64,25 +67,25 @@ class Recovery:
         write_atomically(self._snapshot(self._token), json.dumps(record, ensure_ascii=False), PRIVATE)
 
     def clear(self) -> None:
-        """Removes the snapshot, when no change is unsaved."""
+        """Removes the snapshot when there are no unsaved changes."""
         if self._lock is not None:
             self._snapshot(self._token).unlink(missing_ok=True)
             self.abandon()
             self._lock_file(self._token).unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Keeps the snapshot on disk for the next start and releases its lock."""
+        """Keeps the snapshot for the next start, and releases its lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def unsaved_work(self) -> list[UnsavedWork]:
-        """Snapshots whose writers have ended, the latest first."""
+        """Returns the snapshots whose writers have ended, the latest first."""
         found = [work for token in self._tokens() if self._is_orphan(token) and (work := self._read(token))]
         return sorted(found, key=lambda work: work.written_at, reverse=True)
 
     def discard(self, work: UnsavedWork) -> None:
-        """Removes a snapshot that was restored or declined."""
+        """Removes a snapshot after it was restored or declined."""
         self._snapshot(work.token).unlink(missing_ok=True)
         self._lock_file(work.token).unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """Edits of a topology, as pure functions that return the changed topology.
 
 Replicas have no names in the file: `worker-3` is the fourth worker of all pools. Adding or removing replicas therefore
-renumbers others, and their pins and positions in the layout follow them.
+changes the numbers of others. Their pins and positions in the layout are renamed accordingly.
 
 An invalid edit raises UsageError.
 """
@@ -31,12 +31,12 @@ POOL_NAMES = {
 
 
 def empty_topology(name: str) -> Topology:
-    """A topology without pools, which only an editor may have."""
+    """Returns a topology without pools. Only an editor may use such a topology."""
     return Topology.model_construct(_fields_set={"version", "name"}, version=1, name=name, pools=(), program=Program())
 
 
 def with_parts(topology: Topology, **parts: Any) -> Topology:
-    """The topology with whole parts replaced. Empty parts are left out of its file."""
+    """Returns the topology with the given top-level keys replaced. Empty values are left out of its file."""
     given = {name: getattr(topology, name) for name in topology.model_fields_set} | parts
     if not given.get("pins", True):
         del given["pins"]
@@ -50,7 +50,10 @@ def with_parts(topology: Topology, **parts: Any) -> Topology:
 
 
 def changed_block(block: Block, changes: Mapping[str, Any]) -> Block:
-    """A block with some keys changed; those with their default are left out. Raises UsageError for a bad value."""
+    """Returns a block with some keys changed. Keys with their default are left out.
+
+    Raises UsageError for a bad value.
+    """
     data = block.model_dump(mode="json", exclude_unset=True)
     for key, value in changes.items():
         field = type(block).model_fields[key]
@@ -68,11 +71,11 @@ def _validated(block: type[Block], data: Mapping[str, Any]) -> Block:
     return changed
 
 
-# Replicas
+# Edits of replicas
 
 
 def members_of(topology: Topology) -> list[list[str]]:
-    """The names of each pool's replicas."""
+    """Returns the names of each pool's replicas."""
     members: list[list[str]] = [[] for _ in topology.pools]
     for replica in replicas_of(topology):
         members[replica.pool_index].append(replica.name)
@@ -80,13 +83,13 @@ def members_of(topology: Topology) -> list[list[str]]:
 
 
 def pools_of(topology: Topology, names: Collection[str]) -> tuple[int, ...]:
-    """Positions of the pools of the replicas."""
+    """Returns the positions of the pools that contain the replicas."""
     wanted = set(names)
     return tuple(position for position, members in enumerate(members_of(topology)) if wanted.intersection(members))
 
 
 def rebuilt(topology: Topology, pools: Sequence[Pool], members: Members) -> Topology:
-    """The topology with new pools, in which `members` lists the present replicas of each.
+    """Returns the topology with new pools. `members` lists the existing replicas of each new pool.
 
     Pins and positions in the layout follow their replicas. Pools without members are removed.
     """
@@ -116,7 +119,10 @@ def _sized(pool: Pool, replicas: int) -> Pool:
 
 
 def _moved(by_name: Mapping[str, Any], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Entries under the new names of their replicas. Entries of unknown replicas stay, since checks report them."""
+    """Returns the entries under the new names of their replicas.
+
+    Entries of unknown replicas are kept, since checks report them.
+    """
     moved: dict[str, Any] = {}
     for name, value in by_name.items():
         if name not in known:
@@ -136,9 +142,9 @@ def _layout_moved(topology: Topology, known: Collection[str], renamed: Mapping[s
 def add_replicas(
     topology: Topology, role: Role, count: int = 1, *, gpus: int = 0, pool: int | None = None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """Adds replicas of a role to `pool` (a position), else to the role's last pool, else to a new one.
+    """Adds replicas of a role to `pool` (a position), else to the role's last pool, else to a new pool.
 
-    `gpus` is the number per replica of a new pool. Returns the topology and the names of the new replicas.
+    `gpus` is the number of GPUs per replica of a new pool. Returns the topology and the names of the new replicas.
     """
     if count < 1:
         raise UsageError(f"{count} replicas cannot be added", code="wrong-value")
@@ -163,7 +169,7 @@ def add_replicas(
 
 
 def free_pool_name(topology: Topology, wish: str) -> str:
-    """The wished name, with the first number that makes it unique."""
+    """Returns the requested name with the lowest number that makes it unique."""
     taken = {pool.name for pool in topology.pools}
     number = 1
     name = wish
@@ -174,17 +180,17 @@ def free_pool_name(topology: Topology, wish: str) -> str:
 
 
 def remove_replicas(topology: Topology, names: Collection[str]) -> Topology:
-    """Removes replicas, and pools that become empty."""
+    """Removes replicas, and pools that have become empty."""
     gone = set(names)
     members = [[name for name in pool if name not in gone] for pool in members_of(topology)]
     return rebuilt(topology, topology.pools, members)
 
 
-# Blocks
+# Edits of pools, strategy, program and layout
 
 
 def set_pools(topology: Topology, positions: Collection[int], **changes: Any) -> Topology:
-    """Changes some keys of some pools. Raises UsageError for an invalid value."""
+    """Changes keys of the pools at the given positions. Raises UsageError for an invalid value."""
     if "name" in changes:
         _refuse_taken_name(topology, positions, changes["name"])
     pools = list(topology.pools)
@@ -201,7 +207,10 @@ def set_pools(topology: Topology, positions: Collection[int], **changes: Any) ->
 
 
 def _without_too_high_minimum(pool: Pool, before: Pool) -> Pool:
-    """Lowers `min_replicas` to a reduced number of replicas. One that was too high before stays: checks report it."""
+    """Lowers `min_replicas` to a reduced number of replicas.
+
+    A minimum that was too high before is unchanged, since checks report it.
+    """
     least = pool.min_replicas
     if least is None or least <= pool.replicas or (before.min_replicas or 0) > before.replicas:
         return pool
@@ -222,12 +231,12 @@ def _refuse_taken_name(topology: Topology, positions: Collection[int], name: Any
 
 
 def set_strategy(topology: Topology, **changes: Any) -> Topology:
-    """Changes some keys of the strategy. Raises UsageError for an invalid value."""
+    """Changes keys of the strategy. Raises UsageError for an invalid value."""
     return with_parts(topology, strategy=changed_block(topology.strategy, changes))
 
 
 def set_program(topology: Topology, **changes: Any) -> Topology:
-    """Changes some keys of the program. Raises UsageError for an invalid value."""
+    """Changes keys of the program. Raises UsageError for an invalid value."""
     return with_parts(topology, program=changed_block(topology.program, changes))
 
 
@@ -241,15 +250,15 @@ def set_name(topology: Topology, name: str) -> Topology:
 
 
 def set_layout(topology: Topology, layout: Mapping[str, Any] | None) -> Topology:
-    """Changes the editor's positions, notes and frames."""
+    """Changes the positions, notes and frames of the editor."""
     return with_parts(topology, layout=dict(layout) if layout else None)
 
 
-# Pins
+# Edits of pins
 
 
 def set_pins(topology: Topology, pins: Mapping[str, str | None]) -> Topology:
-    """Pins replicas; None removes a pin. `manual_placement.pins_for` chooses the pins for a gesture."""
+    """Pins replicas; None removes a pin. `manual_placement.pins_for` determines the pins for a gesture."""
     after = {name: target for name, target in {**topology.pins, **pins}.items() if target is not None}
     return with_parts(topology, pins=after)
 

@@ -1,4 +1,4 @@
-"""The topology that is open in an editor, and its file. Independent of the window, which listens to its signals."""
+"""The topology that is open in an editor, and its file. The window listens to the document's signals."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DiskState = Literal["same", "changed", "gone"]
 
 @dataclass(frozen=True)
 class Written:
-    """A topology, and its text in the file."""
+    """A topology, and the text of its file."""
 
     value: Topology
     text: str
 
 
 class TopologyDocument:
-    """One open topology. `value` is immutable: `replace` sets another."""
+    """An open topology. `value` is immutable, and `replace` sets another value."""
 
     changed = Signal()
     """Emitted when `value` has been replaced."""
@@ -53,7 +53,7 @@ class TopologyDocument:
         self._text: str | None = None
         self._broken_text = ""
 
-    # The value
+    # Value and text
 
     @property
     def value(self) -> Topology:
@@ -70,7 +70,7 @@ class TopologyDocument:
 
     @property
     def text(self) -> str:
-        """The text of the value: as read or saved if the value is the same, else with the changed parts rewritten."""
+        """The text of the value: unchanged if the value was read or saved, else with the changed parts rewritten."""
         if self.broken:
             return self._broken_text
         if self._text is None:
@@ -99,29 +99,29 @@ class TopologyDocument:
 
     @property
     def name(self) -> str:
-        """The file's name, for titles."""
+        """The name of the file for titles."""
         return self.path.name if self.path is not None else UNTITLED
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the file, to which `workdir` is relative."""
+        """The folder of the file, to which `workdir` is relative."""
         return self.path.parent if self.path is not None else None
 
     def as_file(self) -> TopologyFile:
-        """The document as if read from its file, with lines for problems. It may have no pools."""
+        """Returns the document as if it were read from its file, with lines for problems. It may have no pools."""
         parsed = parse_document(self.text.removeprefix(BOM), str(self.path or UNTITLED))
         return TopologyFile(parsed, self.folder, self._value, parsed.problems)
 
-    # Files
+    # Access to the file
 
     def start_new(self, value: Topology | None = None) -> None:
         """Starts a document without a file."""
         self._become(None, value or empty_topology(UNTITLED), None, None)
 
     def open(self, path: Path | str) -> None:
-        """Opens a file. Raises FileProblem, without effect, for one that is not readable text.
+        """Opens a file. Raises FileProblem without changing the document if the file is not readable text.
 
-        Text that is not a topology is opened nevertheless, with its problems in `broken`.
+        Text that is not a topology is opened with its problems in `broken`.
         """
         path = Path(path).absolute()
         text = read_text(path)
@@ -155,9 +155,9 @@ class TopologyDocument:
         self.changed.emit()
 
     def save(self, path: Path | str | None = None) -> None:
-        """Writes the file atomically; with `path`, under another name.
+        """Writes the file atomically. With `path`, saves the document under another name.
 
-        Raises FileProblem: `read_only_file`, `changed_on_disk` (see `keep_mine`), `unwritable_file`.
+        Raises FileProblem with the code `read_only_file`, `changed_on_disk` (see `keep_mine`) or `unwritable_file`.
         """
         target = Path(path).absolute() if path is not None else self.path
         if target is None:
@@ -178,7 +178,7 @@ class TopologyDocument:
         self.path_changed.emit()
 
     def disk_state(self) -> DiskState:
-        """Compares the file with its state when it was last read or written."""
+        """Compares the file with its content when it was last read or written."""
         if self.path is None or self._on_disk is None:
             return "same"
         try:
@@ -189,7 +189,7 @@ class TopologyDocument:
             return "changed"
 
     def keep_mine(self) -> None:
-        """Lets the next save replace the file's changed content."""
+        """Allows the next save to overwrite a file that was changed by another program."""
         if self.path is None:
             return
         try:
@@ -205,7 +205,7 @@ class TopologyDocument:
 
 
 def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, tuple[Problem, ...]]:
-    """The topology in a text, which may have no pools, or None and the problems of the text."""
+    """Returns the topology in a text, which may have no pools, or None and the problems of the text."""
     source = str(path or UNTITLED)
     try:
         file = topology_from_text(text.removeprefix(BOM), source, path.parent if path is not None else None)
@@ -217,7 +217,7 @@ def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, t
 
 
 def _draft(document: Document) -> Topology | None:
-    """A topology that lacks only pools, as an editor may save before any are drawn."""
+    """Returns a topology that lacks only pools, as an editor may save before the first pool is drawn."""
     data = document.data
     if not isinstance(data, dict) or document.problems or data.get("pools") != []:
         return None
@@ -228,7 +228,7 @@ def _draft(document: Document) -> Topology | None:
 
 
 def _as_problem(problem: FileProblem, source: str) -> Problem:
-    """The error of a file that does not parse, as a problem with a line."""
+    """Returns the error of an invalid file as a problem with a line."""
     text = problem.message.removeprefix(f"{source}:")
     number, colon, rest = text.partition(":")
     line = int(number) if colon and number.isdecimal() else None
@@ -237,7 +237,7 @@ def _as_problem(problem: FileProblem, source: str) -> Problem:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Whether the file has no write permission, which counts for root too."""
+    """Returns whether the file has no write permission. This applies to root, too."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -1,8 +1,8 @@
-"""Patching of a topology's YAML text: unchanged parts stay byte for byte, with their comments.
+"""Patching of a topology's YAML text. Unchanged parts are preserved byte for byte, with their comments.
 
-A value is replaced in place where the style of the text allows it. Otherwise the changed key at the top of the file, or
-the changed entry of `pools`, is rewritten as a whole. The result is parsed again; there is none if it differs from the
-topology or if the text has an unsupported style.
+A value is replaced in place if the style of the text allows it. Otherwise the changed key at the top level, or the
+changed entry of `pools`, is rewritten as a whole. The result is parsed again. There is no result if it differs from the
+topology, or if the text has an unsupported style.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Lines = list[str]
 
 
 def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
-    """Patches `text`, the YAML of `before`, to that of `after`. Returns None for an unsupported style."""
+    """Patches `text`, the YAML of `before`, to the YAML of `after`. Returns None for an unsupported style."""
     try:
         document = parse_document(text, "topology")
     except FileProblem:
@@ -40,7 +40,7 @@ def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
 
 
 class _TopLevelParts:
-    """A file, split at the keys of its top level."""
+    """The text of a file, divided at the keys of its top level."""
 
     def __init__(self, document: Document, data: Mapping[str, Any], in_place: bool):
         self._document = document
@@ -56,7 +56,7 @@ class _TopLevelParts:
         self._of_key = {key: self._lines[line - 1 : end - 1] for (line, key), end in zip(starts, ends, strict=True)}
 
     def text_of(self, data: Mapping[str, Any]) -> str:
-        """The text of `data`, with keys in the file's order and new ones after them."""
+        """Returns the text of `data`. Keys are in the file's order, and new keys follow them."""
         order = [key for key in self._of_key if key in data] + [key for key in data if key not in self._of_key]
         lines = list(self._header)
         for key in order:
@@ -69,7 +69,7 @@ class _TopLevelParts:
             return old
         if old and self._in_place and (same_shape := self._changed_in_place(key, value)) is not None:
             return same_shape
-        # Comments and empty lines after an entry belong to the next one.
+        # Comments and empty lines after an entry belong to the next entry.
         body, tail = _cut_tail(old)
         if key == "pools" and body and value and (pools := self._pools(body, value)) is not None:
             return pools + tail
@@ -80,7 +80,7 @@ class _TopLevelParts:
         start = sum(map(len, self._lines[:first]))
         end = start + sum(map(len, self._of_key[key]))
         if end > len(self._document.text):
-            return None  # Its last line had no line break, but has one now.
+            return None  # The last line of the file had no line break, but `self._lines` has added one.
         changes = ValueEdits(self._document)
         try:
             changes.record((key,), self._data[key], value)
@@ -94,7 +94,7 @@ class _TopLevelParts:
         return [indent + line for line in text.splitlines(keepends=True)]
 
     def _pools(self, body: Lines, pools: Sequence[Any]) -> Lines | None:
-        """The entries of `pools`, unchanged ones byte for byte."""
+        """Returns the text of the entries of `pools`. Unchanged entries are preserved byte for byte."""
         first = self._document.composed.key_lines[("pools",)]
         old = self._data["pools"]
         starts = [self._document.spans[("pools", position)].line - first for position in range(len(old))]

@@ -1,4 +1,4 @@
-"""Replacement of single values in YAML text, which leaves style, order and comments around them.
+"""Replacement of single values in YAML text, which preserves style, order and comments around them.
 
 Supported are scalars and lists in brackets anywhere, and adding or removing keys in block and flow mappings. The caller
 rewrites other changed values, such as block lists and multi-line text.
@@ -20,18 +20,21 @@ _COMMA = re.compile(r"\s*,[ \t]*")
 
 
 class UnsupportedStyle(Exception):
-    """Raised when the style of the text does not support a change in place."""
+    """Raised if the style of the text does not support a change in place."""
 
 
 @dataclass
 class ValueEdits:
-    """Replacements, by offsets in a document's text."""
+    """Replacements of text, identified by offsets in a document."""
 
     document: Document
     found: list[tuple[int, int, str]] = field(default_factory=list)
 
     def text_with_edits(self, start: int, end: int) -> str:
-        """The part of the text between two offsets, with its changes."""
+        """Returns the text between two offsets with its replacements.
+
+        Raises UnsupportedStyle for overlapping replacements.
+        """
         text, at = [], start
         for first, last, instead in sorted(self.found):
             if first < at or last > end:
@@ -64,7 +67,7 @@ class ValueEdits:
         kept = [key for key in old if key in new]
         gone = [key for key in old if key not in new]
         come = {key: value for key, value in new.items() if key not in old}
-        # New keys are inserted after the last key of the block, so that it cannot be removed at the same time.
+        # New keys are inserted after the last key of the block, so this key cannot be removed at the same time.
         if not kept or (gone and come):
             raise UnsupportedStyle
         for key in kept:
@@ -91,7 +94,7 @@ class ValueEdits:
         self.found.append((end + 1, end + 1, "".join(f"{indent}{pair}{newline}" for pair in pairs)))
 
     def _column(self, key: Place) -> int:
-        """Column of a key in its line."""
+        """Returns the column of a key in its line."""
         line = self.document.text.splitlines()[self.document.composed.key_lines[key] - 1]
         word = re.match(r"(?: |- )*", line)
         assert word is not None

@@ -1,1 +1,1 @@
-"""Placement: assignment of replicas to hosts and GPUs."""
+"""Placement: the assignment of replicas to hosts and GPUs."""

@@ -1,4 +1,4 @@
-"""Free capacity of a host during placement."""
+"""Free capacity of hosts during placement."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GB_IN_GIB = 1e9 / 2**30
 
 
 def spread_class(role: Role) -> str:
-    """Class of replicas that are spread evenly: all trainers, or all servers and reducers."""
+    """Returns the class of replicas that are spread evenly together: all trainers, or all servers and reducers."""
     if role.trains:
         return TRAINERS
     return EVALUATORS if role is Role.EVALUATOR else SERVERS
 
 
 class HostCapacity:
-    """Free GPUs, CPUs and memory of a host; unlimited for a host that was never checked."""
+    """Free GPUs, CPUs and memory of a host. They are unlimited for a host that was never checked."""
 
     def __init__(self, host: HostFacts, order: int):
         self.host = host
@@ -29,19 +29,19 @@ class HostCapacity:
         self.free = [gpu for gpu in sorted(host.gpus, key=lambda gpu: gpu.index) if gpu.uuid not in host.busy_gpus]
         self.cpus = inf if host.cpus is None or not host.checked else float(host.cpus)
         self.memory_gb = inf if host.memory_gb is None or not host.checked else host.memory_gb
-        """In GiB, the unit of host facts."""
+        """The memory in GiB, the unit of host facts."""
         self.replicas = 0
         self.class_counts: Counter[str] = Counter()
         self._named: set[int] = set()
 
     def matching(self, pool: Pool) -> list[Gpu]:
-        """Free GPUs that satisfy the pool's requirements."""
+        """Returns the free GPUs that satisfy the pool's requirements."""
         if pool.gpu_model is None and pool.gpu_memory_gb is None:
             return self.free
         return [gpu for gpu in self.free if suits(gpu, pool)]
 
     def free_gpus(self, pool: Pool) -> float:
-        """Number of GPUs that the pool could still use."""
+        """Returns the number of free GPUs that the pool can use."""
         return len(self.matching(pool)) if self.host.checked else inf
 
     def fits(self, pool: Pool) -> bool:
@@ -53,7 +53,7 @@ class HostCapacity:
         )
 
     def take(self, pool: Pool) -> tuple[Gpu, ...]:
-        """Reserves capacity for a replica of a pool that fits, and returns its GPUs, lowest index first."""
+        """Reserves capacity for a replica of a pool that fits. Returns its GPUs, the lowest index first."""
         if self.host.checked:
             gpus = tuple(self.matching(pool)[: pool.gpus])
         else:
@@ -73,7 +73,7 @@ class HostCapacity:
         return gpus
 
     def named(self, index: int) -> Gpu | None:
-        """The free GPU of an index, or None. A host that was never checked has one for each index."""
+        """Returns the free GPU with an index, or None. A host that was never checked has a GPU for each index."""
         if self.host.checked:
             return next((gpu for gpu in self.free if gpu.index == index), None)
         return None if index in self._named else self._imagined(index)
@@ -92,7 +92,7 @@ class HostCapacity:
 
 
 def suits(gpu: Gpu, pool: Pool) -> bool:
-    """Whether a GPU has the model and memory that the pool requires."""
+    """Returns whether a GPU has the model and memory that the pool requires."""
     if pool.gpu_model is not None and pool.gpu_model.lower() not in gpu.name.lower():
         return False
     return pool.gpu_memory_gb is None or gpu.memory_mb >= pool.gpu_memory_gb * GB_IN_GIB * 2**10

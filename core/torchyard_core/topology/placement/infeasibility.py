@@ -1,4 +1,4 @@
-"""Messages for replicas that no host can take."""
+"""Messages about replicas that fit on no host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.topology.placement.capacity import GB_IN_GIB, HostCapacity, 
 def explain_infeasible(
     names: Sequence[str], pool: Pool, capacities: Sequence[HostCapacity], allowed: Sequence[HostCapacity]
 ) -> str:
-    """`worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1 (on gpu-a)`.
+    """Formats the reason: `worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1 (on gpu-a)`.
 
     `capacities` are all hosts, `allowed` those that match the pool's `hosts` and `labels`.
     """
@@ -47,14 +47,14 @@ def explain_infeasible(
 
 
 def _as_machine(pool: Pool, key: str) -> str:
-    """` (machine large_model)` for a requirement that comes from the machine type."""
+    """Returns ` (machine large_model)` for a requirement that comes from the machine type, else an empty string."""
     wish = getattr(pool, key)
     is_its = pool.machine is not None and wish is not None and getattr(machine(pool.machine), key) == wish
     return f" (machine {pool.machine})" if is_its else ""
 
 
 def gpu_wish(pool: Pool) -> str:
-    """`2 A100 GPUs of ≥ 40 GB`."""
+    """Formats the GPUs that a pool requires: `2 A100 GPUs of ≥ 40 GB`."""
     model = f"{pool.gpu_model} " if pool.gpu_model else ""
     noun = f"{model}GPU"
     size = f" of ≥ {pool.gpu_memory_gb:g} GB" if pool.gpu_memory_gb is not None else ""
@@ -80,7 +80,7 @@ def _most_gpus(pool: Pool, allowed: Sequence[HostCapacity], most: float) -> str:
 
 
 def _by_others(capacities: Sequence[HostCapacity]) -> str:
-    """` (4 used by kim, 2 booked by lee until 18:00)`: GPUs in use by others than this topology."""
+    """Formats the GPUs that are not available: ` (4 used by kim, 2 booked by lee until 18:00)`."""
     ways = Counter(
         why.replace("another user", "others")
         for capacity in capacities

@@ -1,6 +1,6 @@
-"""Placement by hand: pins for a drop onto a host or GPU, and the reasons to refuse one.
+"""Placement by hand: pins for replicas dropped on a host or GPU, and reasons to refuse a drop.
 
-The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs that the replicas take), or empty, which
+The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs for the replicas), or empty, which
 leaves the choice to the planner.
 """
 
@@ -21,10 +21,10 @@ from torchyard_core.topology.replicas import Replica, replicas_of
 def pins_for(
     topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str
 ) -> dict[str, str | None]:
-    """The pins of replicas that the user drags onto a target. Raises UsageError with the reason for a refusal.
+    """Returns the pins of replicas that the user drags onto a target. Raises UsageError if the drop is refused.
 
-    If the target is a GPU, the replicas take GPUs from its index on, in order, except GPUs that other replicas are
-    pinned to or that are in use. Replicas without GPUs, and those dragged onto a host, are pinned to the host.
+    If the target is a GPU, the replicas get GPUs from its index on, in order, except GPUs that are in use or to which
+    other replicas are pinned. Replicas without GPUs, and replicas dragged onto a host, are pinned to the host.
     """
     if not target:
         return dict.fromkeys(names)
@@ -50,7 +50,7 @@ def pins_for(
 
 
 class _Slots:
-    """Free GPUs of a host while pins are assigned."""
+    """The free GPUs of a host while pins are assigned."""
 
     def __init__(self, topology: Topology, host: HostFacts, names: Sequence[str]):
         self._host = host
@@ -67,17 +67,17 @@ class _Slots:
         try:
             choice = parse_pin(text)
         except ValueError:
-            return  # Checks report the invalid pin.
+            return  # The checks report the invalid pin.
         if choice.host == self._host.name:
             self._holders.update(dict.fromkeys(choice.indices or (), f"taken by {name}"))
 
     def take(self, replica: Replica, first: int, *, exactly: bool) -> list[int]:
-        """GPUs for a replica from index `first` on; with `exactly`, only at `first`. Raises UsageError."""
+        """Returns GPUs for a replica from index `first` on, or exactly at `first` with `exactly`. Raises UsageError."""
         wanted = replica.pool.gpus
         if not self._end:
             raise UsageError(f"{self._host.name} has no GPU, and {replica.name} takes {counted(wanted, 'GPU')}")
         if exactly:
-            # Near the last GPU, a replica of several GPUs begins at a lower index.
+            # Near the last GPU, a replica with several GPUs begins at a lower index.
             first = max(0, min(first, self._end - wanted))
             if first in self._holders:
                 raise UsageError(f"{self._host.name}:{first} is {self._holders[first]}", code="pin-clash")
@@ -94,14 +94,17 @@ class _Slots:
 
 
 def _written(indices: Sequence[int]) -> str:
-    """`2`, `0-3` or `0,2`."""
+    """Formats GPU indices as `2`, `0-3` or `0,2`."""
     if len(indices) > 1 and indices[-1] - indices[0] == len(indices) - 1:
         return f"{indices[0]}-{indices[-1]}"
     return ",".join(map(str, indices))
 
 
 def drop_refusal(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str) -> str:
-    """The reason why replicas cannot be dropped on a target, as when another loses its place; empty if they can."""
+    """Returns the reason why replicas cannot be dropped on a target; empty if they can.
+
+    A drop is also refused if another replica would lose its place.
+    """
     try:
         pins = pins_for(topology, hosts, names, target)
     except (UsageError, ValueError) as problem:
@@ -112,7 +115,7 @@ def drop_refusal(topology: Topology, hosts: Sequence[HostFacts], names: Sequence
 def new_replica_refusal(
     topology: Topology, hosts: Sequence[HostFacts], role: Role, target: str, *, gpus: int = 0
 ) -> str:
-    """The reason why a new replica of the role cannot be added on a target; empty if it can."""
+    """Returns the reason why a new replica of the role cannot be added on a target; empty if it can."""
     try:
         grown, names = add_replicas(topology, role, gpus=gpus)
     except UsageError as problem:
@@ -122,7 +125,7 @@ def new_replica_refusal(
 
 def _what_breaks(before: Placement, after: Placement, pins: Mapping[str, str | None]) -> str:
     for problem in after.problems:
-        # Pins are placed first: the message for a pin that fails names only that.
+        # Pins are placed first. For a pin that fails, only the message about that pin is relevant.
         if problem.severity == "error" and problem.path.removeprefix("pins.") in pins:
             return problem.message
     lost = before.slots.keys() - after.slots.keys()

@@ -1,4 +1,4 @@
-"""Syntax of pins and of GPU names elsewhere: a host, or GPUs of one (`HOST:0-3`)."""
+"""Syntax of pins and of GPU names in other places: a host, or GPUs of a host (`HOST:0-3`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MAX_GPU_INDEX = 1023
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """A host and some of its GPUs: `indices` is None for any GPU, empty for none."""
+    """A host and some of its GPUs. `indices` is None for any GPU, and empty for no GPU."""
 
     host: str
     indices: tuple[int, ...] | None = None
     every: bool = False
-    """Whether it means all GPUs of the host: `HOST:*`."""
+    """Whether the text means all GPUs of the host: `HOST:*`."""
 
 
 def parse_pin(text: str) -> GpuChoice:

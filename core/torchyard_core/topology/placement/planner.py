@@ -1,20 +1,20 @@
 """Deterministic placement of replicas on hosts and GPUs.
 
-Pins are placed first, those to GPUs before those to hosts. Pools follow in order of their choice of GPUs or hosts,
-smallest first, so that flexible pools leave scarce GPUs to the others; among equals trainers, then evaluators, then
-servers and reducers. If that leaves replicas without a place, other orders are tried too, and the placement with the
-most trainers, then the most replicas, is returned.
+Replicas pinned to GPUs are placed first, then replicas pinned to hosts. Pools follow in the order of their number of
+possible GPUs or hosts, smallest first, so that flexible pools leave scarce GPUs to the others. Among equal pools,
+trainers come first, then evaluators, then servers and reducers. If replicas remain without a place, other orders are
+tried, and the placement with the most trainers, then the most replicas, is returned.
 
-- *pack* stays on a host while it fits; then it takes the smallest host that holds all remaining replicas, else the
-  largest. The chief packs together with the workers.
-- *spread* takes the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
+- *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas, else
+  the largest host. The chief is packed together with the workers.
+- *spread* uses the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
   fewest replicas of the run. It is the default of pools without GPUs.
-- A chief without GPUs goes to the host with the most workers, after these are placed.
-- A machine type provides CPUs, memory and GPU model where the pool does not set them. Hosts with the label `machine`
-  of that type come first.
-- Servers and reducers go to hosts without GPUs as long as one has capacity.
-- This computer beside remote hosts takes only replicas that a pin or `hosts` of their pool puts there.
-- A host that was never checked is assumed to fit; packing takes it after the checked ones.
+- A chief without GPUs is placed on the host with the most workers, after the workers.
+- A machine type determines CPUs, memory and GPU model unless the pool sets them. Hosts whose label `machine` has this
+  type come first.
+- Servers and reducers are placed on hosts without GPUs as long as one has capacity.
+- Among remote hosts, this computer is used only for replicas with a pin to it, or with it in `hosts` of their pool.
+- A host that was never checked is assumed to have capacity; packing uses it after the checked hosts.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin
 from torchyard_core.topology.replicas import Replica, replicas_of
 
 MANY = 1_000_000
-"""More GPUs than any fleet has, so that pools with GPUs come before pools without."""
+"""A number larger than the GPUs of any fleet, so that pools with GPUs are placed before pools without GPUs."""
 MACHINE_LABEL = "machine"
 """Label of a host's machine type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A replica's host and its GPUs there."""
+    """The host of a replica, and its GPUs on that host."""
 
     host: str
     gpus: tuple[Gpu, ...]
@@ -51,7 +51,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Placement:
-    """Slots by replica, and the problems of the replicas without one."""
+    """The slots by replica, and the problems of the replicas without a slot."""
 
     slots: Mapping[str, Slot]
     problems: tuple[Problem, ...]
@@ -70,13 +70,13 @@ def place(topology: Topology, hosts: Sequence[HostFacts], line: LineOf = no_line
                 continue
             tried.append(order)
             other.place_pools(order)
-            # The first of equal results stays: the usual order keeps chief and workers together.
+            # `max` keeps the first of equal results, which is the usual order that keeps chief and workers together.
             best = max(best, other, key=lambda one: one.placed)
     return best.placement()
 
 
 class _PlacementAttempt:
-    """One attempt to place a topology: pinned replicas, then pool by pool in some order."""
+    """An attempt to place a topology: pinned replicas first, then the pools in some order."""
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], line: LineOf):
         self._topology = topology
@@ -100,16 +100,16 @@ class _PlacementAttempt:
                 self.left.setdefault(replica.pool_index, []).append(replica)
 
     def order(self, order_key: Callable[[_PlacementAttempt, int], tuple[float, ...]]) -> list[int]:
-        """The positions of the pools, sorted by a key."""
+        """Returns the positions of the pools sorted by a key."""
         return sorted(self.left, key=partial(order_key, self))
 
     def place_pools(self, order: Sequence[int]) -> None:
-        """Places the pools in an order."""
+        """Places the pools in the given order."""
         self.short = [pool_index for pool_index in order if not self._place_pool(pool_index)]
 
     @property
     def placed(self) -> tuple[int, int]:
-        """Numbers of placed trainers and of all placed replicas, by which attempts are compared."""
+        """The numbers of placed trainers and of all placed replicas, by which attempts are compared."""
         trainers = sum(replica.role.trains and replica.name in self._slots for replica in self._replicas)
         return trainers, len(self._slots)
 
@@ -121,7 +121,7 @@ class _PlacementAttempt:
         return Placement(self._slots, tuple(self._problems))
 
     def is_worth_another_try(self) -> bool:
-        """Whether a replica without a place would fit if other pools came later."""
+        """Returns whether a replica without a place would fit if other pools were placed later."""
         if len(self.left) < 2:
             return False
         empty = [HostCapacity(host, order) for order, host in enumerate(self._hosts)] if self.short else []
@@ -129,7 +129,7 @@ class _PlacementAttempt:
         return any(capacity.fits(pool) for pool in pools for capacity in self._allowed(pool, empty))
 
     def choice(self, pool: Pool) -> float:
-        """Number of GPUs that suit a pool, or of hosts for a pool that reserves only CPUs or memory."""
+        """Returns the number of GPUs that suit a pool, or of hosts for a pool that reserves only CPUs or memory."""
         if not pool.gpus and pool.cpus is None and pool.memory_gb is None:
             return inf
         wish = (pool.hosts, tuple(sorted(pool.labels.items())), pool.gpus > 0, pool.gpu_model, pool.gpu_memory_gb)
@@ -142,7 +142,7 @@ class _PlacementAttempt:
     def workers_take_gpus(self) -> bool:
         return any(pool.gpus for pool in self._topology.pools if pool.role is Role.WORKER)
 
-    # Pins
+    # Placement of pinned replicas
 
     def _place_pinned(self, replicas: Sequence[Replica]) -> None:
         choices: list[tuple[Replica, GpuChoice]] = []
@@ -154,7 +154,7 @@ class _PlacementAttempt:
                 choices.append((replica, parse_pin(text)))
             except ValueError as problem:
                 self._fail_pin(replica, f"{replica.name} cannot be placed: {problem}")
-        # Pins to GPUs come before pins to hosts, which could take the same GPUs.
+        # Pins to GPUs are placed before pins to hosts, which could use the same GPUs.
         for replica, choice in sorted(choices, key=lambda pair: not pair[1].indices):
             self._place_pin(replica, choice)
 
@@ -185,7 +185,7 @@ class _PlacementAttempt:
         line = self._line(("pins", replica.name))
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
 
-    # Pools
+    # Placement of pools
 
     def _place_pool(self, pool_index: int) -> bool:
         """Places a pool and returns whether all of its replicas have a place."""
@@ -193,7 +193,7 @@ class _PlacementAttempt:
         allowed = self._allowed(pool, self._capacities)
         rule = pool.placement or (PlacementRule.PACK if pool.gpus else PlacementRule.SPREAD)
         if pool.placement is None and not any(capacity.host.checked for capacity in allowed):
-            rule = PlacementRule.SPREAD  # Packing needs known capacities.
+            rule = PlacementRule.SPREAD  # Packing is impossible with unknown capacities.
         if rule is PlacementRule.PACK:
             capacities = self._packed(pool, allowed, len(replicas))
         else:
@@ -211,7 +211,7 @@ class _PlacementAttempt:
         return True
 
     def _allowed(self, pool: Pool, among: Sequence[HostCapacity]) -> Sequence[HostCapacity]:
-        """Hosts that match the pool's `hosts` and `labels`, in the order of `hosts`, else of the fleet."""
+        """Returns the hosts that match the pool's `hosts` and `labels`, in the order of `hosts`, else of the fleet."""
         capacities: Sequence[HostCapacity] = [one for one in among if one.host.address is not None] or among
         if pool.hosts:
             by_name = {capacity.host.name: capacity for capacity in among}
@@ -222,7 +222,7 @@ class _PlacementAttempt:
         return [one for one in capacities if all(one.host.labels.get(key) == value for key, value in wanted)]
 
     def _left_out(self, pool: Pool) -> str:
-        """Where this computer could take a replica of the pool: how to put it there."""
+        """Returns a hint if this computer has capacity for a replica of the pool, else an empty string."""
         local = [one for one in self._capacities if one.host.address is None]
         if pool.hosts or len(local) == len(self._capacities) or not any(one.fits(pool) for one in local):
             return ""
@@ -230,7 +230,7 @@ class _PlacementAttempt:
         return f"; {name} is used beside remote hosts only where a pin or the pool's `hosts` name it"
 
     def _companions(self, pool: Pool) -> int:
-        """Number of GPUs of unplaced workers that should fit on the chief's host too."""
+        """Returns the number of GPUs of unplaced workers that should also fit on the chief's host."""
         if pool.role is not Role.CHIEF:
             return 0
         return sum(
@@ -241,19 +241,19 @@ class _PlacementAttempt:
         )
 
     def _packed(self, pool: Pool, allowed: Sequence[HostCapacity], count: int) -> Iterator[HostCapacity]:
-        """A host for each of `count` replicas, on as few hosts as possible."""
+        """Yields a host for each of `count` replicas, on as few hosts as possible."""
         companions = self._companions(pool)
-        # Equals keep the order of `hosts`, else of the fleet.
+        # Sorting keeps equal hosts in the order of `hosts`, else of the fleet.
         capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
         most = max((capacity.free_gpus(pool) for capacity in capacities), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None
         if current is not None and not _is_machine_of(current, pool) and _is_machine_of(capacities[0], pool):
-            current = None  # Hosts of the pool's machine type come first.
+            current = None  # Hosts of the pool's machine type take precedence over the host of the other trainers.
         for number in range(count):
             if current is None or not current.fits(pool):
                 wanted = (count - number) * pool.gpus + companions
-                # A host without capacity for one replica has none later. While no host holds all of them, the next in
-                # the list is the best.
+                # A host without capacity for one replica has none later. Unless a host has capacity for all remaining
+                # replicas, the next one in the list is the best.
                 if wanted <= most:
                     capacities = sorted(capacities, key=lambda capacity: self._pack_key(capacity, pool, wanted))
                 first = next((at for at, capacity in enumerate(capacities) if capacity.fits(pool)), len(capacities))
@@ -264,7 +264,7 @@ class _PlacementAttempt:
             yield current
 
     def _last_of_trainers(self, allowed: Sequence[HostCapacity]) -> HostCapacity | None:
-        """The host on which the chief, or another pool of workers, was placed last."""
+        """Returns the host on which the chief, or another pool of workers, was placed last."""
         for name in reversed(self._slots):
             if name.startswith((f"{Role.CHIEF}-", f"{Role.WORKER}-")):
                 capacity = self._by_name[self._slots[name].host]
@@ -274,7 +274,7 @@ class _PlacementAttempt:
     def _pack_key(self, capacity: HostCapacity, pool: Pool, wanted: float) -> tuple[float, ...]:
         free = capacity.free_gpus(pool) if pool.gpus else 0.0
         holds_all = free >= wanted
-        # A chief whose workers are all placed joins most of them.
+        # A chief whose workers are all placed is assigned to the host with most of them.
         joins = capacity.class_counts[TRAINERS] if pool.role is Role.CHIEF and wanted == pool.gpus else 0
         return (
             not _is_machine_of(capacity, pool),
@@ -287,7 +287,7 @@ class _PlacementAttempt:
         )
 
     def _spread(self, pool: Pool, allowed: Sequence[HostCapacity]) -> Iterator[HostCapacity]:
-        """Hosts for the replicas, as long as one has capacity."""
+        """Yields hosts for the replicas, as long as one has capacity."""
 
         def key(capacity: HostCapacity) -> tuple[float, ...]:
             counts = capacity.class_counts
@@ -306,7 +306,7 @@ class _PlacementAttempt:
             heapq.heapreplace(heap, (key(capacity), position, capacity))
 
     def _avoids(self, capacity: HostCapacity, pool: Pool) -> bool:
-        """Whether a pool avoids a host: servers and reducers avoid hosts with GPUs."""
+        """Returns whether a pool avoids a host. Servers and reducers avoid hosts with GPUs."""
         return spread_class(pool.role) == SERVERS and bool(capacity.host.gpus)
 
     def _warn_of_unchecked(self) -> None:
@@ -321,11 +321,11 @@ class _PlacementAttempt:
                 )
 
 
-# Orders of pools
+# Orders in which pools are placed
 
 
 def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """By the choice of GPUs or hosts, smallest first."""
+    """Sorts pools by their number of possible GPUs or hosts, smallest first."""
     pool = attempt.pool(pool_index)
     after = {Role.WORKER: 1, Role.EVALUATOR: 3, Role.PS: 4, Role.REDUCER: 4}.get(pool.role, 0)
     if pool.role is Role.CHIEF and not pool.gpus and attempt.workers_take_gpus():
@@ -334,26 +334,26 @@ def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ..
 
 
 def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """By the choice that remains after placing the pool, smallest first."""
+    """Sorts pools by the number of possible GPUs that remain after placing the pool, smallest first."""
     pool = attempt.pool(pool_index)
     share = len(attempt.left[pool_index]) * max(1, pool.gpus)
     return attempt.choice(pool) - share, *_usual_order(attempt, pool_index)
 
 
 def _order_by_size(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Largest replicas first, since small ones fit into the remaining capacity."""
+    """Sorts pools by the size of their replicas, largest first, since small ones fit into the remaining capacity."""
     pool = attempt.pool(pool_index)
     return -pool.gpus, -(pool.cpus or 0), -(pool.memory_gb or 0), *_usual_order(attempt, pool_index)
 
 
 def _is_machine_of(capacity: HostCapacity, pool: Pool) -> bool:
-    """Whether a host has the label of the pool's machine type; True for a pool without a type."""
+    """Returns whether a host has the label of the pool's machine type; True for a pool without a type."""
     named = capacity.host.labels.get(MACHINE_LABEL)
     return pool.machine is None or (named is not None and same_machine(named, pool.machine))
 
 
 def _why_not_free(host: HostFacts, index: int) -> str:
-    """The reason why a pinned GPU is not free."""
+    """Returns the reason why a pinned GPU is not free."""
     gpu = host.gpu_at(index)
     if gpu is None:
         return "which does not exist" if host.checked else "which is taken"

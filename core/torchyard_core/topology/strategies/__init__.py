@@ -1,1 +1,1 @@
-"""The strategies of training: traffic, costs, presets."""
+"""The strategies of training: their traffic, costs and presets."""

@@ -1,4 +1,4 @@
-"""Descriptor of downpour: worker groups push to and pull from parameter servers, each at its own pace."""
+"""Descriptor of downpour: worker groups push to parameter servers and pull from them, independently of each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def _traffic(participants: Participants) -> Traffic:
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
-    """The exchange of a group overlaps its next step, so that a gradient is two of its exchanges old."""
+    """Yields a warning if `max_staleness` is too low for the number of worker groups.
+
+    The exchange of a group overlaps its next step, so a gradient is as old as two exchanges of the group.
+    """
     strategy = topology.strategy
     groups = strategy.worker_groups or counts[Role.WORKER]
     if groups > 1 and strategy.max_staleness < 2 * groups - 1:
@@ -42,7 +45,7 @@ SPEC = StrategySpec(
     StrategyKind.DOWNPOUR,
     title="Downpour",
     sentence="Groups of trainers push to and pull from servers, each at its own pace.",
-    preset=StrategyPreset(  # SINGA's 2 groups of 2 workers with 1 group of 2 servers
+    preset=StrategyPreset(  # The counterpart in SINGA has 2 groups of 2 workers and 1 group of 2 servers.
         "Two groups of two workers, each at its own pace, with two parameter servers.",
         (
             {"name": "workers", "role": "worker", "replicas": 4, "gpus": 1},

@@ -1,6 +1,6 @@
-"""Presets: a strategy with the pools that it needs, as another framework trains, or as one of CloudML's scale tiers.
+"""Presets: a strategy with the pools that it needs, after another framework or one of CloudML's scale tiers.
 
-The presets of strategies are part of their descriptors, the others are files in `resources/presets`.
+The presets of strategies are part of their descriptors; the other presets are files in `resources/presets`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
 GROUPS = ("strategies", "frameworks", "scale tiers")
 """Values of `group`, in the order of display."""
 BEATS_RING = "beats_ring"
-"""Value of `replicas`: as many reducers as are faster than a ring."""
+"""Value of `replicas`: the number of reducers that are faster than a ring."""
 BANDWIDTH = "bandwidth"
-"""Value of `replicas`: as much bandwidth as the workers have, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
+"""Value of `replicas`: the number with the workers' bandwidth, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
 MIN_REDUCERS = 1
 """Reducers for topologies in which no number of them is faster than a ring."""
 
@@ -47,7 +47,7 @@ class PresetPool:
     name: str
     role: Role
     replicas: int | None
-    """None: computed, as BEATS_RING or BANDWIDTH say."""
+    """The number of replicas; None if BEATS_RING or BANDWIDTH determine it."""
     gpus: int
     data: Mapping[str, Any]
     """All keys of the pool in the preset."""
@@ -55,28 +55,29 @@ class PresetPool:
 
 @dataclass(frozen=True)
 class Preset:
-    """A strategy and pools to add to a topology."""
+    """A strategy, and pools to add to a topology."""
 
     key: str
     """The kind of its strategy, or the name of its file."""
     group: str
     title: str
     sentence: str
-    """What it adds to an empty topology."""
+    """Description of what the preset adds to an empty topology."""
     strategy: dict[str, Any]
     pools: tuple[PresetPool, ...]
 
     def as_data(self) -> dict[str, Any]:
-        """The preset as in a file."""
+        """Returns the preset as plain data, in the format of its file."""
         pools = [dict(pool.data) for pool in self.pools]
         return {"name": self.key, "group": self.group, "title": self.title, "sentence": self.sentence} | {
-            "strategy": self.strategy, "pools": pools,
-        }  # fmt: skip
+            "strategy": self.strategy,
+            "pools": pools,
+        }
 
 
 @cache
 def preset(key: str) -> Preset:
-    """The preset of a strategy's kind or of a file's name. Raises UsageError for an unknown key."""
+    """Returns the preset with the name of a strategy or of a file. Raises UsageError for an unknown name."""
     if key in PRESETS:
         return _strategy_preset(spec_of(StrategyKind(key)))
     if key not in _keys():
@@ -118,14 +119,14 @@ def _keys() -> tuple[str, ...]:
 
 @cache
 def all_presets() -> tuple[Preset, ...]:
-    """All presets: by group, strategies in the order of their kinds, tiers by how much they take."""
+    """Returns all presets by group: strategies in the order of their kinds, tiers by size."""
     kinds = [kind.value for kind in PRESETS]
 
     def order(one: Preset) -> tuple[int, int, int, str]:
         kind = kinds.index(one.key) if one.key in kinds else len(kinds)
         size = sum(pool.replicas or 0 for pool in one.pools) if one.group == GROUPS[-1] else 0
         if one.key == "custom":
-            size = MAX_REPLICAS  # after the tiers of fixed size
+            size = MAX_REPLICAS  # This tier follows the tiers of fixed size.
         return GROUPS.index(one.group), kind, size, one.key
 
     return tuple(sorted((preset(key) for key in _keys()), key=order))
@@ -136,10 +137,10 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topology, tuple[str, ...]]:
-    """The topology with the preset's strategy and pools, and the names of the new replicas.
+    """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
-    Pools of a role that the topology already has stay as they are. Other settings of the strategy are reset. Without
-    `has_gpus` the new trainers ask for no GPUs.
+    If the topology has pools of a role, they are not changed. Other settings of the strategy are reset. Without
+    `has_gpus` the new trainers require no GPUs.
     """
     chosen = preset(key)
     defaults = {name: field.get_default(call_default_factory=True) for name, field in Strategy.model_fields.items()}
@@ -163,7 +164,10 @@ def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topolo
 
 
 def preset_topology(key: str) -> Topology:
-    """A topology of the preset alone, with GPUs and a placeholder script. Raises UsageError for an unknown preset."""
+    """Returns a topology of the preset alone, with GPUs and a placeholder script.
+
+    Raises UsageError for an unknown preset.
+    """
     made, _ = with_preset(empty_topology(key.replace("_", "-")), key, has_gpus=True)
     return set_program(made, script="train.py")
 
@@ -180,6 +184,6 @@ def _by_rule(topology: Topology, pool: PresetPool) -> int:
 
 
 def reducers_for(topology: Topology) -> int:
-    """Number of reducers that are faster than a ring of the topology's trainers, at least MIN_REDUCERS."""
+    """Returns the number of reducers that are faster than a ring of the topology's trainers, at least MIN_REDUCERS."""
     trainers = sum(replica.role.trains for replica in replicas_of(topology))
     return reducers_that_beat_the_ring(trainers) or MIN_REDUCERS

@@ -1,7 +1,7 @@
 """Duration of a step's exchange over a ring, over reducers, or over both.
 
-The unit is M/B, the time that a model's gradients take over one host's link. The formulas hold for N trainers, S
-reducers, full-duplex links of equal bandwidth, and pipelined transfers. The run chooses by the same formulas
+The unit is M/B, the time to send a model's gradients over one host's link. The formulas apply to N trainers, S
+reducers, full-duplex links of equal bandwidth, and pipelined transfers. Runs use the same formulas
 (`torchyard_roles.strategies.reduction_server.reduction_plan`); a test compares the two.
 """
 
@@ -13,17 +13,17 @@ from enum import StrEnum
 
 
 class Reduction(StrEnum):
-    """Which processes sum the gradients."""
+    """The processes that sum the gradients."""
 
     RING = "ring"
     REDUCERS = "reducers"
     MIXED = "mixed"
-    """Reducers and trainers, each a part."""
+    """Reducers and trainers each sum a part of the gradients."""
 
 
 @dataclass(frozen=True)
 class ReductionCost:
-    """The fastest reduction for a number of trainers and reducers, and the durations of all."""
+    """The fastest reduction for a number of trainers and reducers, and the durations of all reductions."""
 
     best: Reduction
     times: dict[Reduction, float]
@@ -35,23 +35,23 @@ class ReductionCost:
 
 
 def ring_time(trainers: int) -> float:
-    """2(N−1)/N, in M/B."""
+    """Returns the duration of an exchange over a ring in M/B: 2(N−1)/N."""
     return 2 * (trainers - 1) / trainers
 
 
 def reducers_time(trainers: int, reducers: int) -> float:
-    """max(1, N/S), in M/B."""
+    """Returns the duration of an exchange over reducers in M/B: max(1, N/S)."""
     return max(1.0, trainers / reducers)
 
 
 def mixed_time(trainers: int, reducers: int) -> float:
-    """Time of an exchange, in model size over bandwidth: 2N(N−1)/(N²+kN−2k) for N trainers and k < N reducers."""
+    """Returns the duration of an exchange over both in M/B: 2N(N−1)/(N²+kN−2k) for N trainers and k < N reducers."""
     divisor = trainers**2 + reducers * trainers - 2 * reducers
     return 2 * trainers * (trainers - 1) / divisor
 
 
 def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
-    """The fastest reduction; among equals the ring first, then reducers alone."""
+    """Returns the fastest reduction. Among equals the ring is preferred, then reducers alone."""
     if trainers < 2:
         return ReductionCost(Reduction.RING, {Reduction.RING: 0.0})
     times = {Reduction.RING: ring_time(trainers)}
@@ -63,14 +63,14 @@ def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
 
 
 def reducers_that_beat_the_ring(trainers: int) -> int | None:
-    """The fewest reducers that alone are faster than the ring: S > N²/(2(N−1)). None where none are."""
+    """Returns the fewest reducers that alone are faster than the ring: S > N²/(2(N−1)); None if there are none."""
     if trainers < 3:
-        return None  # A ring of two takes as long as one transfer over a link, the lower bound.
+        return None  # A ring of two takes as long as one transfer over a link, which is the lower bound.
     return trainers**2 // (2 * (trainers - 1)) + 1
 
 
 def reducers_for_bandwidth(trainers: int, trainer_gbps: float, reducer_gbps: float) -> int:
-    """The fewest reducers with the total bandwidth of all trainers: Vertex AI's sizing rule.
+    """Returns the fewest reducers with the total bandwidth of all trainers, which is Vertex AI's sizing rule.
 
     8 trainers of 100 Gbps need 25 reducers of 32 Gbps. Raises ValueError for links without bandwidth.
     """

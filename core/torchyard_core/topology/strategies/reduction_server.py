@@ -21,7 +21,7 @@ def _traffic(participants: Participants) -> Traffic:
         return Traffic()
     best = fastest_reduction(len(trainers), len(reducers)).best
     if best is Reduction.RING:
-        return Traffic(ring(trainers))  # The run ignores reducers that would slow it down.
+        return Traffic(ring(trainers))  # The run does not use reducers that would slow it down.
     return Traffic(served(trainers, reducers), trainers_reduce=best is Reduction.MIXED)
 
 

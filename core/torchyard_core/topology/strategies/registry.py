@@ -41,16 +41,16 @@ SHARED_SETTINGS = (
 
 @cache
 def spec_of(kind: StrategyKind) -> StrategySpec:
-    """The `SPEC` of the module that is named like the kind."""
+    """Returns the `SPEC` of the module with the name of the kind."""
     spec: StrategySpec = import_module(f"torchyard_core.topology.strategies.{kind.value}").SPEC
     return spec
 
 
 def all_specs() -> tuple[StrategySpec, ...]:
-    """All descriptors, in the order of `StrategyKind`."""
+    """Returns all descriptors in the order of `StrategyKind`."""
     return tuple(spec_of(kind) for kind in StrategyKind)
 
 
 def all_settings() -> tuple[StrategySetting, ...]:
-    """All settings but the kind."""
+    """Returns all settings except `kind`."""
     return (*SHARED_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings))

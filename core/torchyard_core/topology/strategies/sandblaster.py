@@ -1,4 +1,4 @@
-"""Descriptor of sandblaster: trainers in step with parameter servers, which run the optimizer."""
+"""Descriptor of sandblaster: trainers are synchronous with parameter servers, which run the optimizer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def _check(topology: Topology, counts: RoleCounts) -> Findings:
 
 
 def _check_script(strategy: Strategy, script: str, source: str) -> Findings:
-    """Clipping by norm needs the gradients of all workers, but a step with backup workers does not wait for them."""
+    """Yields an error if the script clips gradients by norm and the strategy has backup workers.
+
+    Clipping by norm needs the gradients of all workers, but a step with backup workers does not wait for all of them.
+    """
     if not strategy.backup_workers:
         return
     if any("clip_gradients(" in line.partition("#")[0] for line in source.splitlines()):
@@ -52,7 +55,7 @@ SPEC = StrategySpec(
     StrategyKind.SANDBLASTER,
     title="Sandblaster",
     sentence="Trainers send gradients to parameter servers and wait for the sum.",
-    preset=StrategyPreset(  # SINGA's 1 group of 3 workers with 1 group of 2 servers
+    preset=StrategyPreset(  # The counterpart in SINGA has 1 group of 3 workers and 1 group of 2 servers.
         "Three workers in step with two parameter servers.",
         (
             {"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},

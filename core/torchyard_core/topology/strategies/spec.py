@@ -1,6 +1,6 @@
-"""Descriptor of a strategy: what the checks, the editor, the canvas and the presets know about it.
+"""Descriptor of a strategy: the data that checks, editor, canvas and presets need.
 
-Each module of this package that is named like a `StrategyKind` holds the descriptor of that kind as `SPEC`.
+Each module of this package with the name of a `StrategyKind` contains the descriptor of that kind as `SPEC`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ RoleCounts = Mapping[Role, int]
 
 @dataclass(frozen=True)
 class StrategySetting:
-    """A setting as the editor shows it. Default and bounds are those of its field in `model.Strategy`."""
+    """A setting in the form of the editor. Default and bounds are those of its field in `model.Strategy`."""
 
     key: str
     """Name of the field."""
     title: str
     sentence: str
-    """What the setting does."""
+    """Description of the setting's effect."""
     choices: tuple[tuple[str, str], ...] = ()
     """Values and their titles, for a field that is an enum."""
     if_unset: str = ""
@@ -35,7 +35,7 @@ class StrategySetting:
 
 @dataclass(frozen=True)
 class StrategyPreset:
-    """What the strategy's preset adds to an empty topology."""
+    """The pools and settings that the strategy's preset adds to an empty topology."""
 
     sentence: str
     pools: tuple[Mapping[str, Any], ...]
@@ -45,7 +45,7 @@ class StrategyPreset:
 
 @dataclass(frozen=True)
 class ExchangeCost:
-    """Estimated duration of the exchange of one step."""
+    """The estimated duration of the exchange of one step."""
 
     sentences: tuple[str, ...]
     """Templates of `values`, `{trainers}` and `{servers}`."""
@@ -67,17 +67,20 @@ class Participants:
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """Descriptor of one strategy. Its behaviour in a run is the class of the same name in `torchyard_roles`."""
+    """The descriptor of a strategy.
+
+    The class with the same name in `torchyard_roles` implements its behaviour in a run.
+    """
 
     kind: StrategyKind
     title: str
     sentence: str
-    """What the strategy does, shown where one is chosen."""
+    """Description of the strategy, shown in the choice of a strategy."""
     preset: StrategyPreset | None = None
     server_role: Role | None = None
     """Role of the servers that the strategy cannot work without."""
     is_asynchronous: bool = False
-    """Whether each worker group trains at its own pace, as a torch world and a gang of its own."""
+    """Whether each worker group trains independently, with its own process group and gang."""
     trainers_serve: bool = False
     """Whether each worker group serves the parameters by itself, without pools of servers."""
     own_settings: tuple[StrategySetting, ...] = ()
@@ -91,11 +94,11 @@ class StrategySpec:
     exchange_cost: Callable[[int, int], ExchangeCost | None] = lambda trainers, servers: None
     """By the numbers of trainers (2 or more) and servers; None for an exchange that no step waits for."""
     check: Callable[[Topology, RoleCounts], Findings] = lambda *given: iter(())
-    """Problems that no other strategy has."""
+    """Yields problems that are specific to this strategy."""
     check_script: Callable[[Strategy, str, str], Findings] = lambda *given: iter(())
-    """Problems of the script, by its path and source."""
+    """Yields problems of the script, from its path and source."""
 
     @property
     def settings(self) -> frozenset[str]:
-        """Keys of all settings that have an effect."""
+        """The keys of all settings that have an effect."""
         return frozenset((*(setting.key for setting in self.own_settings), *self.shared_settings))

@@ -1,4 +1,4 @@
-"""Traffic of a topology: the edges and groups of its strategy, and the evaluators' edges."""
+"""Traffic of a topology: the edges and groups of its strategy, and the edges of evaluators."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 
 def traffic_of(topology: Topology) -> Traffic:
-    """Edges and groups of a topology. A strategy without the servers that it needs has no edges."""
+    """Returns the edges and groups of a topology. A strategy without the servers that it needs has no edges."""
     replicas = replicas_of(topology)
     evaluation = _evaluation(replicas)
     if topology.program.launcher is Launcher.COMMAND:
-        return Traffic(evaluation)  # The framework decides which replicas communicate.
+        return Traffic(evaluation)  # The framework determines which replicas communicate.
     strategy = topology.strategy
     spec = spec_of(strategy.kind)
     traffic = spec.traffic(
@@ -30,7 +30,8 @@ def traffic_of(topology: Topology) -> Traffic:
 
 
 def _evaluation(replicas: tuple[Replica, ...]) -> tuple[Bundle, ...]:
-    chief = next((replica for replica in replicas if replica.role.trains), None)  # the chief pool's, else worker-0
+    # The first trainer is the chief, or worker-0 without a chief pool.
+    chief = next((replica for replica in replicas if replica.role.trains), None)
     if chief is None:
         return ()
     evaluators = [replica for replica in replicas if replica.role is Role.EVALUATOR]

@@ -1,7 +1,7 @@
-"""Edges between replicas, in bundles, and the groups that replicas form.
+"""Bundles of edges between replicas, and groups of replicas.
 
-A bundle holds all edges of one kind between two sets of replicas: 64 workers and 8 servers are one value, not 512. Its
-pairs are listed on demand.
+A bundle contains all edges of one kind between two sets of replicas: 64 workers and 8 servers are one value instead of
+512. Its pairs are listed on demand.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from itertools import groupby, pairwise
 from torchyard_core.topology.replicas import Replica
 
 MOST_EDGES = 16
-"""Most edges between two pools that are drawn one by one; more are drawn as one thick edge with their number."""
+"""Maximum number of edges between two pools that are drawn individually. More are drawn as one thick edge with their
+number."""
 
 
 class Pattern(StrEnum):
-    """Kind of the edges in a bundle."""
+    """The kind of the edges in a bundle."""
 
     RING = "ring"
     """From each trainer to the next, and from the last to the first: an all-reduce."""
@@ -39,11 +40,11 @@ class Bundle:
     targets: tuple[str, ...]
     """Names of replicas; those of `sources` for a ring."""
     in_step: bool = True
-    """False for an exchange that no step waits for: asynchronous strategies, checkpoints."""
+    """False for an exchange that no step waits for, such as that of asynchronous strategies or of checkpoints."""
 
     @property
     def count(self) -> int:
-        """Number of edges. A ring of two is one edge, used in both directions."""
+        """The number of edges. A ring of two is a single edge, which is used in both directions."""
         if self.pattern is Pattern.RING:
             size = len(self.sources)
             return size if size > 2 else size - 1
@@ -52,7 +53,7 @@ class Bundle:
         return len(self.sources) * len(self.targets)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Every edge, as two replicas."""
+        """Yields every edge as a pair of replicas."""
         if self.pattern is Pattern.RING:
             yield from zip(self.sources, (*self.sources[1:], self.sources[0]), strict=True)
         elif self.pattern is Pattern.NEIGHBOURS:
@@ -64,7 +65,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Group:
-    """Replicas that act as one: a worker group or a server group, numbered from 0."""
+    """Replicas that act as one: a worker group or a server group, with a number from 0."""
 
     serves: bool
     number: int
@@ -73,26 +74,26 @@ class Group:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All edges and groups of a topology."""
+    """The edges and groups of a topology."""
 
     bundles: tuple[Bundle, ...] = ()
     groups: tuple[Group, ...] = ()
-    """Empty where all replicas form one group."""
+    """Worker and server groups; empty if all replicas form one group."""
     trainers_reduce: bool = False
-    """Whether trainers also do work of servers, as under Hogwild and in a mixed reduction."""
+    """Whether trainers also perform the work of servers, as in Hogwild and in a mixed reduction."""
 
     def of(self, pattern: Pattern) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles if bundle.pattern is pattern)
 
 
 def ring(trainers: Sequence[Replica]) -> tuple[Bundle, ...]:
-    """The edges of an all-reduce; none for a single trainer."""
+    """Returns the edges of an all-reduce, or none for a single trainer."""
     names = names_of(trainers)
     return (Bundle(Pattern.RING, names, names),) if len(names) > 1 else ()
 
 
 def served(trainers: Sequence[Replica], servers: Sequence[Replica], *, in_step: bool = True) -> tuple[Bundle, ...]:
-    """The edges from every trainer to every server, one bundle for each two pools."""
+    """Returns the edges from every trainer to every server, one bundle for each pair of pools."""
     return tuple(
         Bundle(Pattern.SERVE, sources, targets, in_step)
         for sources in by_pool(trainers)
@@ -101,19 +102,19 @@ def served(trainers: Sequence[Replica], servers: Sequence[Replica], *, in_step: 
 
 
 def groups_of(groups: Sequence[Sequence[Replica]], *, serves: bool) -> tuple[Group, ...]:
-    """The groups by number; none where all replicas form one group."""
+    """Returns the groups by number, or none if all replicas form one group."""
     if len(groups) < 2:
         return ()
     return tuple(Group(serves, number, names_of(members)) for number, members in enumerate(groups))
 
 
 def by_pool(replicas: Sequence[Replica]) -> list[tuple[str, ...]]:
-    """The names of the replicas of each pool."""
+    """Returns the names of the replicas of each pool."""
     return [names_of(tuple(members)) for _, members in groupby(replicas, key=lambda replica: replica.pool_index)]
 
 
 def contiguous_blocks(replicas: tuple[Replica, ...], count: int) -> tuple[tuple[Replica, ...], ...]:
-    """The replicas cut into `count` blocks, larger first."""
+    """Divides the replicas into `count` blocks, larger blocks first."""
     size, larger = divmod(len(replicas), count)
     ends = [number * size + min(number, larger) for number in range(count + 1)]
     return tuple(replicas[begin:end] for begin, end in pairwise(ends))

@@ -1,4 +1,4 @@
-"""Worker groups: the torch worlds that the trainers of a topology form."""
+"""Worker groups: the process groups of torch.distributed that the trainers of a topology form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_core.topology.strategies.traffic import contiguous_blocks
 
 
 def worker_group_count(topology: Topology) -> int:
-    """Number of worker groups; 1 under a synchronous strategy."""
+    """Returns the number of worker groups, which is 1 under a synchronous strategy."""
     if not spec_of(topology.strategy.kind).is_asynchronous:
         return 1
     workers = sum(pool.replicas for pool in topology.pools if pool.role is Role.WORKER)
@@ -17,7 +17,10 @@ def worker_group_count(topology: Topology) -> int:
 
 
 def worker_groups(topology: Topology, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], ...]:
-    """The trainers by worker group: contiguous blocks of workers, larger first, the chief first in group 0."""
+    """Returns the trainers by worker group. Groups are contiguous blocks of workers, larger groups first.
+
+    The chief is the first replica of group 0.
+    """
     chiefs = tuple(replica for replica in replicas if replica.role is Role.CHIEF)
     workers = tuple(replica for replica in replicas if replica.role is Role.WORKER)
     first, *others = contiguous_blocks(workers, worker_group_count(topology))
