@@ -54,6 +54,12 @@ def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> 
     return time if then.date() == today.date() else f"{then.day} {then.strftime('%b')} {time}"
 
 
+def day_or_clock(seconds: float | None, now: float) -> str:
+    """Formats a local time of today as 14:21, and of another day as 3 Mar."""
+    text = day_and_clock(seconds, now)
+    return text.rpartition(" ")[0] or text
+
+
 def ended_at(seconds: float | None, now: float) -> str:
     """Returns when a run ended, as `ended 14:21` or `ended 20 Nov 14:21`. An unknown time is omitted."""
     if seconds is None:

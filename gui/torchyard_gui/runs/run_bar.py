@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -13,6 +13,9 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
 from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import hbox, vbox
+
+NARROW = 1150
+"""Width below which some buttons have icons only."""
 
 
 class RunBar(QFrame):
@@ -44,8 +47,10 @@ class RunBar(QFrame):
         self._booking = booking
         # Each button keeps its place, and is disabled where it does not apply: a click never meets another one.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
+        self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
+            button.setAccessibleName(action.text())
         views = vbox(None, self.views, None)  # The spacers keep the control at its own height.
         parts = self.name, 4, self.mark, (self.state, 1), views, 8
         hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
@@ -91,6 +96,12 @@ class RunBar(QFrame):
         if self._throughput is not None:
             tip.append(self.tr("samples/s: throughput of all trainers, mean of the last 10 s"))
         self.state.setToolTip("\n".join(line for line in tip if line))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Leaves out the texts of buttons whose icons suffice, where the state would have no room."""
+        super().resizeEvent(event)
+        for action in self._by_icon:
+            self._buttons[action].setText("" if event.size().width() < NARROW else action.text())
 
     def _show_booking(self) -> None:
         """Shows the button for the booking if the run has a booking."""

@@ -156,7 +156,9 @@ class RunDelegate(QStyledItemDelegate):
         left, right = rect.x() + 36, rect.right() - 14
         model = index.model()
         assert isinstance(model, RunListModel)
-        time_text = start_of(run, model.runs)
+        # A day and a time together would leave no room for the name.
+        day, _, clock_text = start_of(run, model.runs).rpartition(" ")
+        time_text, more = (day, clock_text) if ":" in clock_text and day else (f"{day} {clock_text}".strip(), "")
         painter.setFont(look.font("small"))
         painter.setPen(look.pen("text3"))
         time_width = painter.fontMetrics().horizontalAdvance(time_text)
@@ -170,7 +172,7 @@ class RunDelegate(QStyledItemDelegate):
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         detail = run.reason if run.state == "failed" and run.reason else hosts
         second = QRect(left, rect.y() + 24, right - left, 19)
-        parts = model.state_of(run), model.tags_of(run), restart_of(run, model.runs), detail
+        parts = model.state_of(run), more, model.tags_of(run), restart_of(run, model.runs), detail
         draw_elided(painter, second, " · ".join(part for part in parts if part), "small", ink)
         painter.restore()
 

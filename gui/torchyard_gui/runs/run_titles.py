@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from PySide6.QtCore import QCoreApplication
 
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.run_state_types import when
-from torchyard_gui.runs.labels import day_and_clock
+from torchyard_gui.runs.labels import day_and_clock, day_or_clock
 
 translate = QCoreApplication.translate
 
 
 def start_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
-    """Returns the start of a run: to the minute, to the second, or its ID, whatever first tells it from `runs`."""
+    """Returns the start of a run: its day, minute or second, or its ID, whatever first tells it from `runs`.
+
+    The start of a run of today is at least exact to the minute.
+    """
     now = time.time()
-    others = [when(one.submitted) for one in _of_its_name(run, runs)]
-    for exact in (False, True):
-        text = day_and_clock(when(run.submitted), now, exact=exact)
-        if text not in {day_and_clock(other, now, exact=exact) for other in others}:
+    begin, others = when(run.submitted), [when(one.submitted) for one in _of_its_name(run, runs)]
+    for form in (day_or_clock, day_and_clock, partial(day_and_clock, exact=True)):
+        text = form(begin, now)
+        if text not in {form(other, now) for other in others}:
             return text
     return run.run_id
 

@@ -97,3 +97,15 @@ def test_the_list_says_which_run_restarts_which(qtbot: Any, home: Home, run: Act
     index = page.list_model.index(1)
     assert "restart of 20251009-000000-gone" in index.data(Qt.ItemDataRole.AccessibleTextRole)
     assert "Restart of 20251009-000000-gone" in index.data(Qt.ItemDataRole.ToolTipRole)
+
+
+def test_a_narrow_bar_leaves_room_for_the_state(qtbot: Any, page: RunsPage) -> None:
+    fetch = next(one for one in page.bar.findChildren(QPushButton) if one.accessibleName() == "Fetch …")
+    assert fetch.text() == "Fetch …"
+    page.window().resize(960, 700)
+    qtbot.waitUntil(lambda: fetch.text() == "")
+    assert fetch.accessibleName() == "Fetch …"
+    assert {"Restart …", "Stop …"} <= places(page).keys()
+    assert page.bar.state.width() > 100
+    page.window().resize(1300, 700)
+    qtbot.waitUntil(lambda: fetch.text() == "Fetch …")

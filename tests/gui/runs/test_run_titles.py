@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
 from torchyard_core.formatting import utc_timestamp
@@ -30,9 +29,10 @@ def test_namesakes_have_their_start_as_exactly_as_needed() -> None:
     assert [title_of(run, runs) for run in runs] == ["digits · 12:30:05", "digits · 13:30", "digits · 12:30:12"]
     twins = [known("a", "digits", NOON), known("b", "digits", NOON)]
     assert [title_of(run, twins) for run in twins] == ["digits · a", "digits · b"]
-    old = known("d", "digits", time.time() - 40 * 86400)
-    assert ":" in start_of(old, runs)  # two runs of one day differ
-    assert start_of(old, runs) != "12:30"
+    old = known("d", "digits", NOON - 40 * 86400)
+    assert ":" not in start_of(old, runs)  # Its day suffices.
+    older = known("e", "digits", NOON - 40 * 86400 - 600)
+    assert start_of(old, [old, older]) == f"{start_of(old, runs)} 12:30"
 
 
 def test_a_restart_names_the_run_that_it_restarts() -> None:

@@ -83,10 +83,17 @@ class Comparison(QWidget):
             self.tr("The hosts of these runs have not sent their history, or the scripts reported nothing."),
             icon_name="chart",
         )
-        head = hbox(self._legend, None)
-        for widget in (self.axis, close):
-            head.addWidget(widget, 0, Qt.AlignmentFlag.AlignTop)
-        vbox(head, self._remark, (around, 1), (self.nothing, 1), parent=self, margins=(16, 12, 16, 12), spacing=10)
+        head = hbox(self.axis, None, close)
+        vbox(
+            head,
+            hbox(self._legend, None),
+            self._remark,
+            (around, 1),
+            (self.nothing, 1),
+            parent=self,
+            margins=(16, 12, 16, 12),
+            spacing=10,
+        )
         theme().changed.connect(self._apply_theme)
         self._apply_theme()
 
@@ -122,7 +129,7 @@ class Comparison(QWidget):
         self._around.setVisible(bool(drawn))
         self.nothing.setVisible(not drawn)
         self._arrange(list(drawn))
-        names = {"loss": self.tr("Loss"), "throughput": self.tr("Throughput (samples/s, last 10 s)")}
+        names = {"loss": self.tr("Loss"), "throughput": self.tr("Samples/s, last 10 s")}
         every = [xs for found in drawn.values() for xs, _ in found if len(xs)]
         if every:
             low, high = min(float(xs[0]) for xs in every), max(float(xs[-1]) for xs in every)

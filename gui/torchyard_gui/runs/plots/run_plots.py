@@ -76,7 +76,7 @@ class Plots(QWidget):
         self._legend.setVerticalSpacing(2)
         self._remark = label(role="small", ink="2")
         self._plots = {
-            "throughput": self._plot(self.tr("Throughput"), self.tr("samples/s, last 10 s")),
+            "throughput": self._plot(self.tr("Samples/s, last 10 s"), ""),
             "loss": self._plot(self.tr("Loss"), ""),
             "use": self._plot(self.tr("Use"), "%"),
             "memory": self._plot(self.tr("Memory"), "GB"),
@@ -124,12 +124,10 @@ class Plots(QWidget):
         self.range.addItem(self.tr("Zoomed"), None)
         self.range.activated.connect(self._range_chosen)
         self.nothing = EmptyState(self.tr("No curves of this run"), "", icon_name="chart")
-        head = hbox(self._legend, None)
-        head.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
-        head.addWidget(self.reported, 0, Qt.AlignmentFlag.AlignTop)
-        head.addWidget(self.range, 0, Qt.AlignmentFlag.AlignTop)
-        head.addWidget(self.choice, 0, Qt.AlignmentFlag.AlignTop)
-        vbox(head, (self._grid, 1), (self.nothing, 1), parent=self, margins=(16, 12, 16, 12), spacing=10)
+        head = hbox(self.choice, self.reported, None, self.range)
+        legend = hbox(self._legend, None)
+        legend.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
+        vbox(head, legend, (self._grid, 1), (self.nothing, 1), parent=self, margins=(16, 12, 16, 12), spacing=10)
         theme().changed.connect(self._apply_theme)
         self._apply_theme()
         self._arrange()
