@@ -91,15 +91,15 @@ def journey(user: User) -> None:
     before = places(user, page)
     there = user.point(stop)
     user.click(there)
-    user.expect(lambda: page._stop_dialog is not None and page._stop_dialog.isVisible(), "Stop asks")
+    user.expect(lambda: page._stop_dialog is not None and page._stop_dialog.isActiveWindow(), "Stop asks")
     user.click(user.button("Stop the run", user.gui(lambda: page._stop_dialog)))
-    user.expect(lambda: state(window) == "stopped", "the run is stopped")
+    user.expect(lambda: state(window) == "stopped" and window.isActiveWindow(), "the run is stopped")
     assert places(user, page) == before, "a button moved"
     user.click(there)  # once more, where Stop is: it launches nothing
     user.picture("stopped")
 
     user.click(user.button("Restart …", page.bar))
-    user.expect(lambda: page._restart_dialog is not None and page._restart_dialog.isVisible(), "Restart asks")
+    user.expect(lambda: page._restart_dialog is not None and page._restart_dialog.isActiveWindow(), "Restart asks")
     dialog: Any = user.gui(lambda: page._restart_dialog)
     user.expect(lambda: dialog.resume.text() == "From the checkpoint at step 5", "the checkpoint is found")
     user.picture("restart-question")
@@ -109,7 +109,7 @@ def journey(user: User) -> None:
     user.expect(lambda: page.feed.run.run_id != first and state(window) == "running", "the new run is shown, and runs")
     assert user.gui(lambda: page.model.run(page.feed.run.run_id).restarted_from) == first
     user.click(user.button("Edit notes and tags", page.run_view.side))
-    user.expect(lambda: any(note.isVisible() for note in page.findChildren(NotesDialog)), "the note opens")
+    user.expect(lambda: any(note.isActiveWindow() for note in page.findChildren(NotesDialog)), "the note opens")
     user.type("from-scratch")
     user.key("Return")
     user.expect(lambda: page.run_view.side.notes.tags.text() == "#from-scratch", "the tag is shown")
@@ -138,7 +138,7 @@ def reopened(user: User) -> None:
     user.expect(lambda: window.current == "runs" and state(window) == "succeeded", "the run is shown")
     page: Any = user.gui(lambda: window.page("runs"))
     user.key("alt+4")
-    user.expect(lambda: page.is_comparing and page.comparison.plots["loss"].isVisible(), "both runs are compared")
+    user.expect(lambda: page.is_comparing and page.comparison.isVisible(), "both runs are compared")
     user.picture("compared")
     user.key("alt+4")
     user.expect(lambda: not page.is_comparing, "and the run is shown alone")
