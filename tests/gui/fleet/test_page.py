@@ -18,6 +18,7 @@ from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.fleet.host_dialogs import AddHostDialog, RemoveHostsDialog
 from torchyard_gui.fleet.page import FleetPage
+from torchyard_gui.theme.theme import theme
 
 LEFT = Qt.MouseButton.LeftButton
 
@@ -158,6 +159,8 @@ def test_names_are_completed_from_the_ssh_configuration(three: FleetModel, show:
     qtbot.keyClicks(field, "et")
     popup = field.completer().popup()
     qtbot.waitUntil(popup.isVisible, timeout=WITHIN_MS)
+    edge = popup.grab().toImage().pixelColor(0, popup.height() // 2)
+    assert edge == theme().color("line"), "the list has a border"
     qtbot.keyClick(popup, Qt.Key.Key_Down)
     qtbot.keyClick(popup, Qt.Key.Key_Return)
     assert field.text() == "beta"
