@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -37,22 +38,27 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
         ("1440x900", "booking_drags"),
         ("1440x900", "topology_by_hand"),
         ("1024x768", "small_screen"),
+        pytest.param("1440x900", "hosts_by_hand", marks=pytest.mark.lab),
     ],
     indirect=["display"],
 )
-def test_journey(journey: str, display: str, tmp_path: Path) -> None:
+def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A journey's `prepare(home)` writes files; its `prepared(home)` is a context around the journey."""
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
-    prepare = getattr(importlib.import_module(f"tests.window.journeys.{journey}"), "prepare", None)
-    if prepare is not None:
+    module = importlib.import_module(f"tests.window.journeys.{journey}")
+    if request.node.get_closest_marker("lab"):
+        request.getfixturevalue("needs_lab")
+    if (prepare := getattr(module, "prepare", None)) is not None:
         prepare(home)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), journey, "--home", str(home)],
-        cwd=ROOT,
-        env={**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
+    with getattr(module, "prepared", nullcontext)(home):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), journey, "--home", str(home)],
+            cwd=ROOT,
+            env={**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr

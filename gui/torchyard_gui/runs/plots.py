@@ -380,7 +380,7 @@ def _values(kind: str, track: ReplicaStatus) -> Values:
     return ring.values(kind)
 
 
-COLOURS = ("worker", "chief", "reducer", "evaluator", "wait", "accent", "run", "text2")
+COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "text2")
 """Colours of the curves in turn; the second eight are dashed."""
 
 

@@ -34,6 +34,7 @@ from torchyard_gui.runs.replica_table_model import (
     fitting_columns,
 )
 from torchyard_gui.theme.icons import paint_role_badge, paint_state
+from torchyard_gui.theme.marks import trouble_token
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
@@ -156,7 +157,7 @@ class ReplicaDelegate(QStyledItemDelegate):
             source = model.sourceModel() if isinstance(model, QSortFilterProxyModel) else model
             mark = source.state_of(track)[0] if isinstance(source, ReplicaTableModel) else track.state
             paint_state(painter, QRectF(inner.x(), inner.center().y() - 6, 14, 14), mark)
-            ink = {"failed": "fail", "warning": "wait"}.get(mark, "text2")
+            ink = trouble_token(mark) or "text2"
             draw_elided(painter, inner.adjusted(20, 0, 0, 0), str(index.data()), ink=ink)
         else:
             side = RIGHT if GPUS <= column <= MEMORY else LEFT

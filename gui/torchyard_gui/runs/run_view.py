@@ -188,7 +188,7 @@ class RunView(QWidget):
         picture = self.feed.picture
         gone = {track.host for track in picture.tracks.values() if track.state == "lost"}
         return {
-            host.name: HostLiveState("warning", note=self.tr("lost"))
+            host.name: HostLiveState("unknown", note=self.tr("lost"))
             if host.name in gone
             else HostLiveState(note=self.tr("to start again"))
             for host in picture.plan_hosts
