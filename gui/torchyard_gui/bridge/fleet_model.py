@@ -5,7 +5,9 @@ Only the property `fleet` may be used on any thread; everything else must be cal
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +18,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, TorchyardError
+from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import HostCheck, check_host, failed_check
 from torchyard_core.fleet.host_facts_cache import Facts, forget_facts, load_facts, planner_hosts, rename_facts
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
 SAMPLE_EVERY_MS = 1000
 """While a page watches the hosts."""
-HEARTBEAT_EVERY_MS = 4000
+HEARTBEAT_EVERY_MS = 2500
 """While none does: an outage and the use of GPUs must be known on every page."""
 SEARCH_TIMEOUT_S = 90.0
 """Time for the interpreters of a host, which may be on a slow file system."""
@@ -96,6 +99,11 @@ class FleetModel(QObject):
         self._closed = False
         self._clock = QTimer(self, interval=SAMPLE_EVERY_MS)
         self._clock.timeout.connect(self._tick)
+        self._sampled_at: dict[str, float] = {}
+        """When each host was sampled last, by the monotonic clock."""
+        self._expiry = QTimer(self, singleShot=True, interval=int(SAMPLE_VALID_S * 1000))
+        """Ends the validity of the last samples once no page has watched for as long."""
+        self._expiry.timeout.connect(self._drop_old_samples)
         self._watchers: set[str] = set()
         self._looked_at = ""
         self._planned = HostAvailability(self, home.history)
@@ -224,9 +232,12 @@ class FleetModel(QObject):
         return self.jobs.run(lambda: record_key(key, self.fleet.dialer), lambda _: done(), failed, owner=owner)
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts: these are then asked for their users, and files checked for
-        changes, every second."""
+        """Sets whether the caller `by` watches hosts.
+
+        Watched hosts are asked for the users of GPUs, and files are checked for changes, every second.
+        """
         if on and not self._closed:
+            self._expiry.stop()
             self._watchers.add(by)
             self._set_pace()
             self._tick()
@@ -238,6 +249,8 @@ class FleetModel(QObject):
         """Asks hosts often while they are watched, else now and then once there are links."""
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
+            if self._sampled_at and not self._closed:
+                self._expiry.start()
             return
         interval = SAMPLE_EVERY_MS if self._watchers else HEARTBEAT_EVERY_MS
         if not self._clock.isActive() or self._clock.interval() != interval:
@@ -251,6 +264,7 @@ class FleetModel(QObject):
     def close(self) -> None:
         """Closes links and jobs without waiting for them."""
         self._clock.stop()
+        self._expiry.stop()
         self._planned.stop()
         self._closed = True
         self.questions.close()
@@ -373,8 +387,17 @@ class FleetModel(QObject):
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)
 
+    def _drop_old_samples(self) -> None:
+        """Makes the use of GPUs unknown where the last sample is too old to tell."""
+        oldest = time.monotonic() - SAMPLE_VALID_S
+        for name, status in tuple(self._statuses.items()):
+            if status.sample is not None and self._sampled_at.get(name, math.inf) <= oldest:
+                self._statuses[name] = replace(status, sample=None)
+                self.use_changed.emit(name)
+
     def _tick(self) -> None:
         self.refresh()
+        self._drop_old_samples()
         if self._fleet is None:
             return
         for name in tuple(self._statuses):
@@ -391,6 +414,7 @@ class FleetModel(QObject):
         before = self._statuses.get(name)
         if before is None:
             return
+        self._sampled_at[name] = time.monotonic()
         after = self._statuses[name] = before.sampled(sample, now())
         if after.state != before.state:
             self.host_changed.emit(name)

@@ -5,11 +5,11 @@ possible GPUs or hosts, smallest first, so that flexible pools leave scarce GPUs
 trainers come first, then evaluators, then servers and reducers. If replicas remain without a place, other orders are
 tried, and the placement with the most trainers, then the most replicas, is returned.
 
-A pin moves only what it must: the *home* of a replica is its slot in the placement without any pins. A replica that is
+A pin moves only what it must. The *home* of a replica is its slot in the placement without any pins. A replica that is
 not pinned stays at home unless a pinned one takes its GPUs; then it takes the home of that one if it fits there. A
-replica without GPUs makes way for a pinned one of its class on its host, so that a spread stays even. A
-placement around the pins replaces this one only if it places more. Homes depend on nothing but topology and hosts, so
-the same file gives the same plan in the window, in the command and in a launch.
+replica without GPUs makes way for a pinned one of its class on its host, so that a spread stays even. If this leaves
+replicas without a place, the pools are placed around the pins instead, as far as that places more. Homes depend only on
+topology and hosts, so the same file gives the same plan in the window, in the command and in a launch.
 
 - *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas, else
   the largest host. The chief is packed together with the workers.

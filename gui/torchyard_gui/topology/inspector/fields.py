@@ -35,7 +35,6 @@ from PySide6.QtWidgets import (
 )
 
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.labels import tr
 
 INSET = 2
@@ -258,19 +257,15 @@ class PathField(TextField):
         self._base = base
         self._folders = folders
         self.taken_at_end = BUTTON
-        self._more = self.addAction(icon("open"), QLineEdit.ActionPosition.TrailingPosition)
-        self._more.setToolTip(tr("Choose a folder …") if folders else tr("Choose a file …"))
-        self._more.triggered.connect(self.choose)
-        theme().changed.connect(self._paint_icon)
+        more = self.addAction(icon("open"), QLineEdit.ActionPosition.TrailingPosition)
+        more.setToolTip(tr("Choose a folder …") if folders else tr("Choose a file …"))
+        more.triggered.connect(self.choose)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Down and event.modifiers() & Qt.KeyboardModifier.AltModifier:
             self.choose()
             return
         super().keyPressEvent(event)
-
-    def _paint_icon(self) -> None:
-        self._more.setIcon(icon("open"))
 
     def choose(self) -> None:
         """Opens the dialog at the present path."""
