@@ -37,7 +37,10 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
         ("1440x900", "menus"),
         ("1440x900", "booking_drags"),
         ("1024x768", "bookings_by_hand"),
+        ("1440x900", "topology_by_hand"),
+        ("1440x900", "big_fleet"),
         ("1024x768", "small_screen"),
+        ("1440x900", "runs_by_hand"),
         pytest.param("1440x900", "hosts_by_hand", marks=pytest.mark.lab),
     ],
     indirect=["display"],
@@ -49,16 +52,23 @@ def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.Fix
     module = importlib.import_module(f"tests.window.journeys.{journey}")
     if request.node.get_closest_marker("lab"):
         request.getfixturevalue("needs_lab")
-    if (prepare := getattr(module, "prepare", None)) is not None:
-        prepare(home)
+    arguments = getattr(module, "prepare", lambda home: None)(home) or []
     with getattr(module, "prepared", nullcontext)(home):
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), journey, "--home", str(home)],
-            cwd=ROOT,
-            env={**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
-            capture_output=True,
-            text=True,
-            timeout=WITHIN_S,
-            check=False,
-        )
+        # A part ends without closing the window, as if it was killed; the next one opens a new window.
+        for part in getattr(module, "PARTS", ("journey",)):
+            perform(display, home, pictures, journey, part, arguments)
+            arguments = []
+
+
+def perform(display: str, home: Path, pictures: Path, journey: str, part: str, arguments: list[str]) -> None:
+    program = [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), "--part", part]
+    done = subprocess.run(
+        [*program, journey, "--home", str(home), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -249,7 +249,7 @@ class FleetModel(QObject):
         """Asks hosts often while they are watched, else now and then once there are links."""
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
-            if not self._closed:
+            if self._sampled_at and not self._closed:
                 self._expiry.start()
             return
         interval = SAMPLE_EVERY_MS if self._watchers else HEARTBEAT_EVERY_MS

@@ -51,22 +51,22 @@ def name_of(field: str) -> str:
 def sentence_of(field: str, *, served: bool = False) -> str:
     """Returns the explanation of a metric. With `served`, the explanation is that for servers and reducers."""
     of_server = {
-        "wait_s": translate("Runs", "Time that the newest step waited for its last trainer"),
+        "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
         "staleness": translate("Runs", "Versions by which the newest gradients were behind"),
-        "skipped": translate("Runs", "Steps skipped so far because no gradients were finite"),
+        "skipped": translate("Runs", "Steps skipped here so far because no gradients were finite"),
     }
     if served and field in of_server:
         return of_server[field]
     return {
-        "compute_s": translate("Runs", "Time per step for computation"),
-        "exchange_s": translate("Runs", "Time per step to send and receive gradients or parameters"),
-        "wait_s": translate("Runs", "Time per step spent waiting for other replicas"),
+        "compute_s": translate("Runs", "Time that a step takes to compute"),
+        "exchange_s": translate("Runs", "Time that a step takes to send and receive gradients or parameters"),
+        "wait_s": translate("Runs", "Time that a step waits for other replicas"),
         "staleness": translate("Runs", "Versions by which its parameters are behind the servers"),
-        "dropped": translate("Runs", "Pushes dropped by the servers so far: too old or too late"),
-        "skipped": translate("Runs", "Steps skipped so far because gradients were not finite"),
-        "version": translate("Runs", "Pushes of whole worker groups accepted by a server so far"),
-        "clients": translate("Runs", "Trainers connected to a server or reducer"),
-        "bytes_s": translate("Runs", "Bytes per second sent and received by a server or reducer"),
+        "dropped": translate("Runs", "Pushes that the servers have dropped so far: too old, or not waited for"),
+        "skipped": translate("Runs", "Steps that were skipped so far: gradients were not finite"),
+        "version": translate("Runs", "Pushes that a server has accepted so far, of whole worker groups"),
+        "clients": translate("Runs", "Trainers that are connected to a server or reducer"),
+        "bytes_s": translate("Runs", "Bytes a second that a server or reducer sends and receives together"),
     }[field]
 
 

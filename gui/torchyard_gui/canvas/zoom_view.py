@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.legend import Legend, entries_of
 from torchyard_gui.canvas.level_of_detail import ZOOM_LEAST, ZOOM_MOST, Level, level_of
+from torchyard_gui.canvas.minimap import Minimap
 from torchyard_gui.canvas.racks.layout import MARGIN
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_bar import ZoomBar
@@ -21,6 +22,8 @@ STEP = 1.2
 """Factor per notch of the wheel."""
 BELOW = 52
 """Space left below the racks for the zoom buttons."""
+EDGE = 12
+"""Distance of overlays from the border."""
 PICTURES_KB = 96 * 1024
 """Pixmap cache for racks; Qt's default of 10 MB is too small for a large screen."""
 
@@ -56,12 +59,18 @@ class ZoomView(QGraphicsView):
         )
         self._bar = ZoomBar(self)
         self._legend = Legend(self)
+        self.minimap = Minimap(self, scene)
+        self.minimap.centre_asked.connect(self._centre)
+        self.minimap.left.connect(self.setFocus)
+        self.minimap.shown_changed.connect(self._place_minimap)
         self._bar.out_asked.connect(self.zoom_out)
         self._bar.in_asked.connect(self.zoom_in)
         self._bar.reset_asked.connect(self.reset)
         self._bar.fit_asked.connect(self.fit)
         scene.arranged.connect(self._take_arrangement)
         scene.states_changed.connect(self._show_legend)
+        scene.states_changed.connect(self.minimap.update)
+        scene.traffic_changed.connect(self._show_legend)
         theme().changed.connect(self._take_theme)
 
     @property
@@ -113,11 +122,27 @@ class ZoomView(QGraphicsView):
             self._canvas.set_zoom(zoom)
             self._bar.show_zoom(zoom)
             self._show_legend()
+            self._refresh_minimap()
             self.zoom_changed.emit(zoom)
         self._give_way()
         now = QPointF(held.x() * zoom, held.y() * zoom) - at
         self.horizontalScrollBar().setValue(round(now.x()))
         self.verticalScrollBar().setValue(round(now.y()))
+
+    def _centre(self, point: QPointF) -> None:
+        self._follows = False
+        self.centerOn(point)
+
+    def _refresh_minimap(self) -> None:
+        self.minimap.refresh()
+        self._place_minimap()
+
+    def _place_minimap(self) -> None:
+        """Places the map in the lower right corner, or above the legend where both would overlap."""
+        map_, below = self.minimap, EDGE
+        if self._legend.isVisible() and self._legend.geometry().right() > self.width() - map_.width() - 2 * EDGE:
+            below = self.height() - min(self._legend.y(), self._bar.y()) + EDGE
+        map_.move(self.width() - map_.width() - EDGE, self.height() - map_.height() - below)
 
     def _scrolled(self) -> QPointF:
         return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
@@ -135,29 +160,37 @@ class ZoomView(QGraphicsView):
     def scrollContentsBy(self, dx: int, dy: int) -> None:
         self._canvas.touched.emit()
         super().scrollContentsBy(dx, dy)
+        self._refresh_minimap()
 
     def _take_arrangement(self) -> None:
-        if self._follows:
+        if self._follows and not (self._canvas.keeps and self._shows_all()):
             self.fit()
         else:
             self._zoom_to(self.zoom)
         self._show_legend()
+        self._refresh_minimap()
         if self._canvas.is_empty != self._was_empty:
             self._was_empty = self._canvas.is_empty
             self._repaint_background()
+
+    def _shows_all(self) -> bool:
+        """Whether all content is visible, above the buttons, so that a fit would only move it."""
+        room = self.viewport().rect().adjusted(0, 0, 0, -BELOW // 2)
+        return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._room = QSizeF(self.viewport().size())
         height = self.height()
-        self._bar.move(12, height - self._bar.height() - 12)
-        left = self._bar.geometry().right() + 12
+        self._bar.move(EDGE, height - self._bar.height() - EDGE)
+        left = self._bar.geometry().right() + EDGE
         self._legend.move(left, height - self._bar.height() // 2 + 2 - self._legend.height())
-        self._legend.set_limit(self.width() - left - 12)
+        self._legend.set_limit(self.width() - left - EDGE)
         if self._follows:
             self.fit()
         else:
             self._give_way()
+        self._refresh_minimap()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         touch = event.device().type() == QInputDevice.DeviceType.TouchPad
@@ -175,19 +208,26 @@ class ZoomView(QGraphicsView):
             self.set_zoom(self.zoom * STEP**notches, event.position())
         event.accept()
 
+    @property
+    def empty_texts(self) -> tuple[str, str]:
+        """Title and sentence on the empty canvas."""
+        return self._empty
+
     def set_empty_text(self, title: str, sentence: str) -> None:
-        self._empty = (title, sentence)
-        self._repaint_background()
+        if (title, sentence) != self._empty:
+            self._empty = (title, sentence)
+            self._repaint_background()
+
+    @property
+    def legend_texts(self) -> list[str]:
+        return self._legend.texts
 
     def _show_legend(self) -> None:
         tiles = level_of(self.zoom) is Level.TILE
         if tiles and self._canvas.is_live:
             self._legend.explain(None)
-        elif tiles:
-            self._legend.explain(())
         else:
-            canvas = self._canvas
-            self._legend.explain(entries_of(canvas.strategy, canvas.wiring, has_groups=canvas.has_groups))
+            self._legend.explain(entries_of(self._canvas.strategy, self._canvas.drawn_wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
         # Qt caches the background (CacheBackground), so that drags need no Python.
@@ -214,6 +254,7 @@ class ZoomView(QGraphicsView):
         self._repaint_background()
         self._bar.update()
         self._legend.update()
+        self.minimap.update()
 
 
 NO_DOTS_BELOW = 0.4
@@ -265,7 +306,8 @@ def paint_empty(painter: QPainter, area: QRectF, title: str, sentence: str) -> N
     painter.drawText(QRectF(0, middle.y() - 30, area.width(), 24), Qt.AlignmentFlag.AlignCenter, title)
     painter.setPen(theme().color("text2"))
     painter.setFont(paint_cache.font("body"))
-    room = QRectF(middle.x() - 165, middle.y() - 2, 330, 80)
+    width = min(520.0, area.width() - 40)
+    room = QRectF(middle.x() - width / 2, middle.y() - 2, width, area.height() / 2)
     flags = Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop | Qt.TextFlag.TextWordWrap
     painter.drawText(room, flags, sentence)
     painter.restore()

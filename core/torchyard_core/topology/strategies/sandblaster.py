@@ -24,7 +24,7 @@ def _traffic(participants: Participants) -> Traffic:
 def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:
     if not servers:
         return None
-    sentence = "{trainers}, {servers}: a step's exchange takes about {time}·M/B; a ring {ring}."
+    sentence = "{trainers}, {servers}: a step's exchange takes about {time}; a ring {ring}."
     return ExchangeCost((sentence,), {"time": reducers_time(trainers, servers), "ring": ring_time(trainers)})
 
 
@@ -67,7 +67,7 @@ SPEC = StrategySpec(
         StrategySetting(
             "backup_workers",
             "Backup workers",
-            "A step waits for all but so many trainers; the slowest ones' gradients are dropped.",
+            "Number of trainers that a step does not wait for; the gradients of the slowest are dropped.",
         ),
     ),
     shared_settings=("server_groups", "reduction_order", "on_nan"),
