@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from PySide6.QtCore import QPoint, QRect, QRectF
+from PySide6.QtCore import QPoint, QPointF, QRect, QRectF
 from PySide6.QtGui import (
     QFontMetricsF,
     QPaintDevice,
     QPaintEngine,
     QPaintEngineState,
     QPainter,
+    QPainterPath,
     QPicture,
-    QPixmap,
     QRegion,
     QTextItem,
     QTransform,
@@ -116,17 +116,17 @@ class _Recorder(QPaintEngine):
         else:
             self._clip = mapped
 
-    def drawTextItem(self, at: QPoint, item: QTextItem) -> None:
+    def drawTextItem(self, at: QPointF | QPoint | QPainterPath.Element, item: QTextItem) -> None:
         text = item.text()
         if not text.strip():
             return
         metrics = QFontMetricsF(item.font())
-        ink = metrics.tightBoundingRect(text).translated(at)
+        ink = metrics.tightBoundingRect(text).translated(QPointF(at))  # type: ignore[arg-type]  # Qt passes a point
         # The box of the whole run is wider than the ink where it begins or ends with spaces.
         clip = self._clip if self._is_clipped else QRectF(-LARGE, -LARGE, 2 * LARGE, 2 * LARGE)
         self.texts.append(PaintedText(text, self._transform.mapRect(ink), clip))
 
-    def drawPixmap(self, box: QRectF, pixmap: QPixmap, source: QRectF) -> None:
+    def drawPixmap(self, *arguments: object) -> None:
         """Ignores pixmaps."""
 
     def drawImage(self, *arguments: object, **more: object) -> None:

@@ -165,7 +165,7 @@ def test_large_files_are_asked_about_before_they_are_sent(
     QTest.keyClick(panel.question.no, Qt.Key.Key_Return)
     window.wait_until(lambda: not panel.is_launching)
     assert not panel.checklist.has_failed
-    assert "nothing was sent" in panel.notice.text
+    assert "Nothing was launched or sent" in panel.notice.text
     assert [button.text() for button in panel.notice.buttons] == ["Show the field"]
     assert not panel.question.isVisible()
     window.wait_until(lambda: not runs_left(lab3["gpu-b"]))
@@ -174,7 +174,7 @@ def test_large_files_are_asked_about_before_they_are_sent(
     window.wait_until(lambda: panel.question.isVisible())
     QTest.mouseClick(panel.cancel_button, Qt.MouseButton.LeftButton)
     window.wait_until(lambda: not panel.is_launching)
-    assert "taken back" in panel.notice.text
+    assert "was cancelled" in panel.notice.text
 
     QTest.mouseClick(panel.again, Qt.MouseButton.LeftButton)
     window.wait_until(lambda: panel.question.isVisible())

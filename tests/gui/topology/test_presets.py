@@ -211,10 +211,10 @@ def test_a_preset_offers_to_remove_what_its_strategy_does_not_use(digits: Driver
 
 def test_the_legend_follows_the_strategy(digits: Driver) -> None:
     digits.page.editor.pin(["worker-3"], "gpu-b:0")
-    assert digits.page.view.legend_texts == ["trainers", "all-reduce, in step"]
+    assert digits.page.view.legend_texts == ["trainers", "all-reduce, synchronous"]
     before = digits.page.scene.hosts
     digits.page.editor.set_strategy("kind", "hogwild", "strategy")
     assert digits.page.scene.hosts == before
-    assert "neighbours, each at its own pace" in digits.page.view.legend_texts
+    assert "neighbours, asynchronous" in digits.page.view.legend_texts
     digits.page.editor.set_strategy("kind", "none", "strategy")
     assert digits.page.view.legend_texts == []

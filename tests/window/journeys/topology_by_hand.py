@@ -120,7 +120,7 @@ def apply_a_preset(user: User, page: TopologyPage) -> None:
     user.expect(
         lambda: [pool.role.value for pool in page.document.value.pools] == ["worker", "ps"], "reducers are gone"
     )
-    user.expect(lambda: "each at its own pace" in page.view.legend_texts, "the legend follows")
+    user.expect(lambda: "asynchronous" in page.view.legend_texts, "the legend follows")
     assert "# Drawn by hand, my words" in user.gui(lambda: page.document.text)
     user.picture("7-downpour")
 
