@@ -32,7 +32,7 @@ translate = QCoreApplication.translate
 def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> list[Entry]:
     """Returns a sign and a text for each kind of port, line and frame that is drawn."""
     found: list[Entry] = []
-    does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())
+    does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring or wiring.average else set())
     if wiring.neighbours:
         does = {"both"}
     has_reducers = spec_of(kind).server_role is Role.REDUCER
@@ -46,6 +46,8 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> 
     found += [(sign, text) for sign, text in labels.items() if sign in does]
     if wiring.ring:
         found.append(("line", translate("Legend", "all-reduce, in step")))
+    elif wiring.average:
+        found.append(("dashes", translate("Legend", "average of the groups, every so many steps")))
     elif wiring.neighbours:
         found.append(("dashes", translate("Legend", "neighbours, each at its own pace")))
     elif wiring.trunk and wiring.in_step:

@@ -32,7 +32,7 @@ class EdgeLayer:
         if (grid, wiring) != self._laid[:2]:
             self._laid = grid, wiring, lay(grid, wiring)
         lines = self._laid[2]
-        labelled = _labelled(lines.hops) if wiring.neighbours else None
+        labelled = _labelled(lines.hops) if wiring.neighbours or wiring.average else None
         for edge in self._edges[len(lines.hops) :]:
             self._remove(edge)
         del self._edges[len(lines.hops) :]
