@@ -53,9 +53,11 @@ def read_user_settings(path: Path) -> UserSettings:
         FileProblem: The file cannot be read.
         UsageError: The file has errors, all of which are listed.
     """
-    if not path_exists(path):
-        return UserSettings()
-    text = read_text(path)
+    return parse_user_settings(read_text(path), path) if path_exists(path) else UserSettings()
+
+
+def parse_user_settings(text: str, path: Path) -> UserSettings:
+    """Returns the settings in the text of a file. Raises UsageError with all problems."""
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return UserSettings()  # The file contains only comments.
     document = parse_document(text, str(path))

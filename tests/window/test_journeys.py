@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,17 +33,36 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("display", "journey"),
-    [("1440x900", "menus"), ("1440x900", "booking_drags"), ("1024x768", "small_screen")],
+    [
+        ("1440x900", "menus"),
+        ("1440x900", "booking_drags"),
+        ("1024x768", "bookings_by_hand"),
+        ("1440x900", "topology_by_hand"),
+        ("1024x768", "small_screen"),
+        ("1440x900", "runs_by_hand"),
+        pytest.param("1440x900", "hosts_by_hand", marks=pytest.mark.lab),
+    ],
     indirect=["display"],
 )
-def test_journey(journey: str, display: str, tmp_path: Path) -> None:
+def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A journey's `prepare(home)` writes files; its `prepared(home)` is a context around the journey."""
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
-    prepare = getattr(importlib.import_module(f"tests.window.journeys.{journey}"), "prepare", None)
-    if prepare is not None:
-        prepare(home)
+    module = importlib.import_module(f"tests.window.journeys.{journey}")
+    if request.node.get_closest_marker("lab"):
+        request.getfixturevalue("needs_lab")
+    arguments = getattr(module, "prepare", lambda home: None)(home) or []
+    with getattr(module, "prepared", nullcontext)(home):
+        # A part ends without closing the window, as if it was killed; the next one opens a new window.
+        for part in getattr(module, "PARTS", ("journey",)):
+            perform(display, home, pictures, journey, part, arguments)
+            arguments = []
+
+
+def perform(display: str, home: Path, pictures: Path, journey: str, part: str, arguments: list[str]) -> None:
+    program = [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), "--part", part]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), journey, "--home", str(home)],
+        [*program, journey, "--home", str(home), *arguments],
         cwd=ROOT,
         env={**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
         capture_output=True,

@@ -136,12 +136,17 @@ QRadioButton::indicator:checked {{ border: 5px solid {accent}; width: 6px; heigh
 QCheckBox::indicator:focus, QRadioButton::indicator:focus {{
     width: 12px; height: 12px; border: 2px solid {accent};
 }}
+QRadioButton::indicator:checked:focus {{
+    background: qradialgradient(cx: 0.5, cy: 0.5, radius: 0.5, fx: 0.5, fy: 0.5,
+        stop: 0 {accent}, stop: 0.5 {accent}, stop: 0.6 {s2}, stop: 1 {s2});
+}}
 
 QAbstractItemView {{
     background: {s2}; color: {text}; border: none; outline: none; alternate-background-color: {s1};
     selection-background-color: {accent_soft}; selection-color: {text};
 }}
 QListView[bare="true"] {{ background: transparent; }}
+QListView[completions="true"] {{ border: 1px solid {line}; padding: 4px; }}
 QListView::item, QTreeView::item {{ min-height: 26px; padding: 0 6px; border-radius: {radius_small}px; }}
 QListView::item:hover, QTreeView::item:hover {{ background: {hover}; }}
 QListView::item:selected, QTreeView::item:selected {{ background: {accent_soft}; color: {text}; }}

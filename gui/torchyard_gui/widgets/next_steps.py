@@ -19,7 +19,7 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     steps.CheckHosts: ("Check the hosts", "The Fleet page checks what each host has."),
     steps.AddHost: ("Add a host …", "Add a host on the Fleet page."),
     steps.RemoveHost: ("Remove {host} …", "Remove {host} on the Fleet page."),
-    steps.SetHostField: ("", "Set “{field}” of {host} in the fleet file."),
+    steps.SetHostField: ("Edit {host} …", "Edit {host} on the Fleet page: “{field}”."),
     steps.ShowHosts: ("Show the hosts", "See the Fleet page."),
     steps.LaunchTopology: ("Go to the topology", "Launch its topology on the Topology page."),
     steps.SendSecrets: ("Go to the topology", "Launch its topology on the Topology page."),
@@ -40,6 +40,7 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     steps.ListBookings: ("Show the bookings", "See the Bookings page."),
     steps.ShowRules: ("Show the rules", "See the rules on the Bookings page."),
     steps.JoinWaitlist: ("Show the waitlist", "Join the waitlist on the Bookings page."),
+    steps.SetUpTeam: ("Team calendar …", "An admin uses “Team calendar …” on the Bookings page for this."),
 }
 """By step: the button that does it (none if empty), and the sentence where no button can be."""
 
@@ -73,7 +74,7 @@ def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
     )
 
 
-_BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there", "this"}
+_BEGINNINGS = {"a", "compare", "line", "no", "only", "port", "something", "the", "there", "this"}
 """First words of core sentences to capitalize; other first words are names."""
 
 
