@@ -286,7 +286,8 @@ class Diloco(Strategy):
     def _synchronize(self) -> None:
         """Average with the other groups, and take the outer step."""
         self._check()
-        weight = torch.tensor([self.samples - self._samples_before, self._inner_steps], dtype=torch.float64)
+        seen = [self.samples - self._samples_before, self._inner_steps]
+        weight = torch.tensor(seen, dtype=torch.float64, device="cpu")
         if not self._is_alone:
             weight = weight.to(self._device)
             dist.all_reduce(weight)
