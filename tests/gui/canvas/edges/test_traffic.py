@@ -92,8 +92,8 @@ def test_diloco_has_a_loop_through_the_hosts_of_the_groups_first_workers() -> No
     assert len(hops) == 3
     assert all(item.hop.look.dashed and not item.hop.look.arrows for item in hops)
     assert [item.label for item in hops if item.label] == [("sync every 20 steps",)]
-    texts = [text for _, text in entries_of(Kind.DILOCO, found, has_groups=True)]
-    assert texts == ["trainers", "average of the groups, every so many steps", "group"]
+    texts = [text for _, text in entries_of(Kind.DILOCO, found)]
+    assert texts == ["trainers", "average of the groups, every so many steps"]
 
 
 def test_another_strategy_takes_the_lines_of_the_one_before_away() -> None:
