@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -36,6 +36,8 @@ class UserSettings(FrozenModel):
     """The time zone of times that you write, like Europe/Berlin; without it, this computer's."""
     keep_after_failure: Annotated[Text, AfterValidator(_length)] = "30min"
     """How long a run that failed keeps the GPUs that were booked for it: 30min, 2h, or until_end."""
+    notifications: Literal["all", "failures", "none"] = "all"
+    """The messages of the window about runs that are not on the screen."""
 
     @property
     def keeps_after_failure(self) -> timedelta | None:
@@ -53,9 +55,11 @@ def read_user_settings(path: Path) -> UserSettings:
         FileProblem: The file cannot be read.
         UsageError: The file has errors, all of which are listed.
     """
-    if not path_exists(path):
-        return UserSettings()
-    text = read_text(path)
+    return parse_user_settings(read_text(path), path) if path_exists(path) else UserSettings()
+
+
+def parse_user_settings(text: str, path: Path) -> UserSettings:
+    """Parses the text of a settings file. `path` is named in errors. Raises as `read_user_settings`."""
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return UserSettings()  # The file contains only comments.
     document = parse_document(text, str(path))
