@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bridge.bookings_model import BookingsModel
     from torchyard_gui.bridge.calendar_sync import CalendarSync
     from torchyard_gui.bridge.runs_model import RunsModel
+    from torchyard_gui.bridge.settings_model import SettingsModel
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
@@ -65,11 +66,37 @@ class WindowConnections(QObject):
         window.file_dropped.connect(self.open_file)
         window.example_wanted.connect(self.open_example)
         window.step_wanted.connect(self._take_step)
+        window.settings_wanted.connect(self.open_settings)
         window.actions_.open_example.setVisible(example_file() is not None)
         self.document.path_changed.connect(self._name_window)
         self.document.changed.connect(self._name_window)
         self._say_fleet()
         self._name_window()
+
+    @cached_property
+    def settings(self) -> SettingsModel:
+        """The user's settings. They are read on first use and then follow the file."""
+        from torchyard_gui.bridge.settings_model import SettingsModel
+
+        model = SettingsModel(self.home, self)
+        self._calendar_settings = _calendar_settings(model)
+        model.changed.connect(self._settings_changed)
+        return model
+
+    def open_settings(self) -> None:
+        """Opens the settings."""
+        from torchyard_gui.windows.settings_dialog import SettingsDialog
+
+        dialog = SettingsDialog(self.settings, self.window)
+        dialog.mode_wanted.connect(self.window.actions_.choose_mode)
+        dialog.hosts_wanted.connect(lambda: self.window.show_page("fleet"))
+        dialog.open()
+
+    def _settings_changed(self) -> None:
+        """Applies settings to an open calendar."""
+        before, self._calendar_settings = self._calendar_settings, _calendar_settings(self.settings)
+        if before != self._calendar_settings and "bookings" in self.__dict__:
+            self.bookings.reopen()
 
     @cached_property
     def runs(self) -> RunsModel:
@@ -78,7 +105,9 @@ class WindowConnections(QObject):
         from torchyard_gui.windows.run_notifications import RunNotifications
 
         model = RunsModel(self.home, self.fleet, self)
-        model.runs_changed.connect(RunNotifications(model, self._shown_run, self.window).refresh)
+        notifications = RunNotifications(model, self._shown_run, self.window)
+        notifications.wanted = lambda: self.settings.settings.notifications
+        model.runs_changed.connect(notifications.refresh)
         model.runs_changed.connect(self._runs_changed)
         return model
 
@@ -277,10 +306,13 @@ class WindowConnections(QObject):
         self.window.make_pages()
         self.fleet.check()
         self._use_calendar()
+        self.settings.reload()
 
     def _close(self) -> None:
         self._say_soon.stop()
         self.planning.stop()
+        if "settings" in self.__dict__:
+            self.settings.close()
         if "reminder" in self.__dict__:
             self.reminder.stop()
         if self.window.has_page("runs"):
@@ -298,3 +330,8 @@ class WindowConnections(QObject):
         if "runs" in self.__dict__:
             self.runs.close()
         self.fleet.close()
+
+
+def _calendar_settings(model: SettingsModel) -> tuple[str | None, ...]:
+    """Returns the settings that determine the calendar and the zone of its times."""
+    return model.settings.bookings_url, model.settings.person, model.settings.zone

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from zoneinfo import available_timezones
 
-from PySide6.QtCore import QObject, QStringListModel, Qt, Signal
+from PySide6.QtCore import Qt, QUrl, Signal
 from PySide6.QtGui import QCloseEvent, QDesktopServices, QKeySequence, QShortcut
-from PySide6.QtCore import QUrl
-from PySide6.QtWidgets import QCompleter, QDialog, QHBoxLayout, QLineEdit, QWidget
+from PySide6.QtWidgets import QCompleter, QDialog, QLineEdit, QWidget
 
 from torchyard_core.app.change_settings import SETTINGS, Setting
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bridge.settings_model import SettingsModel
-from torchyard_gui.theme.theme import MODES, Mode, theme
-from torchyard_gui.widgets import FormRow, NoticeBar, SectionLabel, Segmented, label, scroll_area
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import ElidedLabel, FormRow, NoticeBar, SectionLabel, Segmented, label, scroll_area
 from torchyard_gui.widgets.buttons import push_button, tool_button
 from torchyard_gui.widgets.dialogs import dialog_layout
-from torchyard_gui.widgets.layouts import hbox, vbox
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import error_text
 
 NAMES = 124
@@ -38,8 +38,8 @@ class _SettingRow(QWidget):
         self.text: QLineEdit | None = None
         self.choice: Segmented | None = None
         if setting.choices:
-            self.choice = Segmented([(one, _choice_text(one)) for one in setting.choices])
-            self.choice.changed.connect(self._choose)
+            self.choice = Segmented([(one, self.tr(one.capitalize())) for one in setting.choices])
+            self.choice.changed.connect(self.changed)
             field: QWidget = self.choice
         else:
             self.text = QLineEdit()
@@ -52,8 +52,8 @@ class _SettingRow(QWidget):
             note += " " + self.tr("Example: {example}").format(example=setting.example)
         self.row = FormRow(self.tr(setting.title), field, note, name_width=NAMES)
         self.reset = tool_button("undo", self.tr("Restore the default of “{name}”").format(name=setting.title))
-        self.reset.clicked.connect(lambda: self.changed.emit(""))
-        box = hbox((self.row, 1), self.reset, parent=self, margins=(0, 0, 0, 0), spacing=6)
+        self.reset.clicked.connect(self._reset)
+        box = hbox((self.row, 1), self.reset, parent=self, margins=FLUSH, spacing=6)
         box.setAlignment(self.reset, Qt.AlignmentFlag.AlignTop)
 
     @property
@@ -91,8 +91,9 @@ class _SettingRow(QWidget):
     def _check(self) -> None:
         self.row.set_problem(self._problem_of(self.value) if self.has_draft and self.value else "")
 
-    def _choose(self, value: str) -> None:
-        self.changed.emit(value)
+    def _reset(self) -> None:
+        self.restore()
+        self.changed.emit("")
 
     def _finish(self) -> None:
         self._check()
@@ -115,6 +116,7 @@ class SettingsDialog(QDialog):
         self.setWindowTitle(self.tr("Settings"))
         self.model = model
         self.notice = NoticeBar()
+        self.notice.action_triggered.connect(self._open_file)
         self.mode = Segmented(
             [("system", self.tr("As the system")), ("light", self.tr("Light")), ("dark", self.tr("Dark"))]
         )
@@ -136,27 +138,23 @@ class SettingsDialog(QDialog):
             self.tr("Logins use your ~/.ssh/config. Settings of single hosts are on the Fleet page."), ink="2", wrap=True
         )
         self.hosts = push_button(self.tr("Show the Fleet page"), self._go_to_hosts)
-        beside = QHBoxLayout()
-        beside.addSpacing(NAMES)
-        beside.addWidget(self.calendar)
-        beside.addStretch()
         inside = QWidget()
         vbox(
             SectionLabel(self.tr("Window")), appearance, self.rows["notifications"], 6,
-            SectionLabel(self.tr("Bookings")), self.rows["zone"], self.rows["bookings_url"], beside,
+            SectionLabel(self.tr("Bookings")), self.rows["zone"], self.rows["bookings_url"], hbox(NAMES, self.calendar, None, spacing=0),
             self.rows["person"], self.rows["keep_after_failure"], 6,
             SectionLabel(self.tr("SSH")), hbox((ssh, 1), self.hosts),
             None, parent=inside, margins=(0, 0, 10, 0), spacing=10,
         )  # fmt: skip
         self.undo = push_button(self.tr("Undo"), self._undo, tip=self.tr("Undo the last change (Ctrl+Z)"))
         self.undo.setAutoDefault(False)
-        self.file = push_button(self.tr("Open the file"), self._open_file, tip=str(model.path))
+        path = ElidedLabel(str(model.path), role="small", ink="3", in_middle=True)
         self.done_ = push_button(self.tr("Close"), self.close, "primary")
-        for button in (self.calendar, self.hosts, self.file, self.done_):
+        for button in (self.calendar, self.hosts, self.done_):
             button.setAutoDefault(False)
         QShortcut(QKeySequence.StandardKey.Undo, self, self._undo)
         area = scroll_area(inside)
-        dialog_layout(self, self.notice, (area, 1), hbox(self.undo, self.file, None, self.done_))
+        dialog_layout(self, self.notice, (area, 1), hbox((path, 1), self.undo, self.done_))
         self.setMinimumWidth(WIDTH)
         wanted = inside.sizeHint().height() + 150
         room = parent.window().height() - 60 if parent is not None else wanted
@@ -183,16 +181,13 @@ class SettingsDialog(QDialog):
             return
         super().closeEvent(event)
 
-    def keyPressEvent(self, event: object) -> None:
-        super().keyPressEvent(event)  # type: ignore[arg-type]
-
     def _show(self) -> None:
         error = self.model.error
         for key, row in self.rows.items():
             row.show_value(self.model.written.get(key, ""), enabled=error is None)
         self.undo.setEnabled(self.model.can_undo)
         if error is not None:
-            self.notice.show_notice("fail", error_text(error), closable=False)
+            self.notice.show_error(error, self.tr("Open the file"), closable=False)
         else:
             self.notice.clear()
 
@@ -212,17 +207,14 @@ class SettingsDialog(QDialog):
             deed()
         except TorchyardError as error:
             self._show()
-            self.notice.show_notice("fail", error_text(error))
+            self.notice.show_error(error)
             return
-        for row in self.rows.values():
-            if not row.row.problem:
-                row.restore()
         self._show()
 
     def _complete_zones(self) -> None:
         field = self.rows["zone"].text
         assert field is not None
-        completer = QCompleter(_Zones(self), self)
+        completer = QCompleter(sorted(available_timezones()), self)
         completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
         field.setCompleter(completer)
