@@ -1,4 +1,4 @@
-"""`python -m torchyard_agent …`, from an unpacked archive:
+"""The command `python -m torchyard_agent …`, run from an unpacked archive:
 
 daemon AGENT_DIR SHA256         the daemon, as systemd starts it after a reboot
 keeper AGENT_DIR NODE RUN_ID    a run's keeper, for debugging

@@ -1,4 +1,4 @@
-"""Blocking calls on threads of their own, awaited from the event loop."""
+"""Blocking calls in separate threads, which the event loop awaits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Runs a blocking function in a thread that ends with it: no thread pool is left when the ranks are forked.
+    """Runs a blocking function in a new thread, so that no thread pool remains when the ranks are forked.
 
     If the caller is cancelled, `function` still runs to its end and its result is discarded.
     """
@@ -19,13 +19,13 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
     future: asyncio.Future[Result] = loop.create_future()
 
     def settle(method: Callable[[Any], None], outcome: Any) -> None:
-        if not future.done():  # it was cancelled
+        if not future.done():  # The future may have been cancelled.
             method(outcome)
 
     def work() -> None:
         try:
             result = function(*arguments)
-        except BaseException as error:  # raised again in the caller
+        except BaseException as error:  # The exception is raised again in the caller.
             loop.call_soon_threadsafe(settle, future.set_exception, error)
         else:
             loop.call_soon_threadsafe(settle, future.set_result, result)
@@ -35,12 +35,17 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
 
 
 async def uncancelled(awaitable: Awaitable[Result]) -> Result:
-    """Delays a cancellation until `awaitable` is done: a thread may still be working on files that are removed next."""
+    """Delays a cancellation until `awaitable` is done.
+
+    Otherwise a thread could still be working on files that the caller removes next.
+    """
     done = asyncio.ensure_future(awaitable)
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
         await asyncio.wait({done})
         if not done.cancelled():
-            done.exception()  # marks it as retrieved; the cancellation is what counts
+            # Reading the exception marks it as retrieved, so that asyncio logs no warning; the cancellation is raised
+            # instead.
+            done.exception()
         raise

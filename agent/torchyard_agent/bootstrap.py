@@ -1,12 +1,13 @@
 """The first code that runs on a host: installs the agent's archive if necessary, then becomes the bridge.
 
-It is sent over stdin and run by the first interpreter ≥ 3.9, so it must be self-contained and import little. It reads a
-header line, answers with a line that begins with the nonce (a login shell may have printed other text before it),
-receives the archive if the host has none, and runs `torchyard_agent.ssh_bridge` of that archive.
+The code is sent over stdin and run by the first interpreter ≥ 3.9, so it must be self-contained and import little. It
+reads a header line, answers with a line that begins with the nonce (a login shell may have printed other text before
+it), receives the archive if the host has none, and runs `torchyard_agent.ssh_bridge` of that archive.
 
-A new archive is kept as one file and run from memory, so that the first answer does not wait for seventy files to be
-written and compiled; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). It is zlib-compressed JSON,
-path to text, which needs no modules other than the agent's own; the import of tarfile takes 38 ms.
+A new archive is stored as one file and run from memory, so that the first answer does not wait for seventy files to be
+written and compiled; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is
+zlib-compressed JSON that maps paths to text, which needs no modules other than the agent's own; the import of tarfile
+would take 38 ms.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-sys.path[:] = [path for path in sys.path if path]  # without the folder that the login starts in
-sys.dont_write_bytecode = True  # only `daemon.bytecode` writes bytecode
+sys.path[:] = [path for path in sys.path if path]  # The folder in which the login starts is removed from the path.
+sys.dont_write_bytecode = True  # Only `daemon.bytecode` writes bytecode.
 
-try:  # Python's own implementation: OpenSSL, which `hashlib` would load, is 4 MB resident
+try:  # Python's own implementation is used because OpenSSL, which `hashlib` loads, takes 4 MB of memory.
     from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]
 except ImportError:
     try:
@@ -34,7 +35,7 @@ def answer(nonce: str, result: dict[str, object]) -> None:
 
 
 def create_store(store: str) -> None:
-    """Creates the store in the agent's folder, with a list of the parents that were missing. Raises OSError.
+    """Creates the store in the agent's folder, and records the parent folders that were missing. Raises OSError.
 
     `undeploy` removes those parents again.
     """
@@ -49,7 +50,7 @@ def create_store(store: str) -> None:
 
 
 def receive(size: int, name: str, place: str) -> bytes:
-    """Reads the archive from stdin, keeps it at `place`, and returns its text. `name`: the SHA-256 of the text."""
+    """Reads the archive from stdin, stores it at `place`, and returns its text. `name` is the SHA-256 of the text."""
     data = sys.stdin.buffer.read(size)
     if len(data) != size:
         raise OSError(f"the connection ended after {len(data)} of the archive's {size} bytes")
@@ -70,7 +71,7 @@ def receive(size: int, name: str, place: str) -> bytes:
 
 
 def whole_archive(place: str, name: str) -> bytes:
-    """The text of the archive that is kept at `place`; empty if it is missing or damaged, as after a power cut."""
+    """Returns the text of the archive at `place`; b"" if the file is missing or damaged, as by a power failure."""
     try:
         with open(place, "rb") as file:
             return decompressed(file.read(), name)
@@ -79,7 +80,10 @@ def whole_archive(place: str, name: str) -> bytes:
 
 
 def decompressed(data: bytes, name: str) -> bytes:
-    """The archive's text; empty if its hash is not `name`. Builds of zlib differ, so compressed bytes have no hash."""
+    """Returns the archive's text, or b"" if its hash is not `name`.
+
+    The hash is that of the text, since different builds of zlib produce different compressed bytes.
+    """
     import zlib
 
     try:
@@ -102,8 +106,8 @@ def refuse_unsafe_store(store: str, agent_dir: str) -> None:
         except FileNotFoundError:
             about = None
         if about is not None:
-            # Above the agent's folder the sticky bit is enough, as in /tmp. In a container, owners without a mapping
-            # are shown as 65534.
+            # Above the agent's folder the sticky bit is sufficient, as in /tmp. In a container, owners without a
+            # mapping appear as 65534.
             owners = (os.getuid(), 0) if inside else (os.getuid(), 0, 65534)
             if about.st_uid not in owners:
                 raise Unsafe(f"{path} belongs to another user (uid {about.st_uid})")
@@ -116,15 +120,16 @@ def refuse_unsafe_store(store: str, agent_dir: str) -> None:
 
 
 def hash_of_sources(folder: str) -> str:
-    """SHA-256 over the paths and bytes of all sources in a folder.
+    """Returns the SHA-256 over the paths and bytes of all sources in a folder.
 
-    Empty if the folder contains a file that no archive has, or that another user owns or may write.
+    The result is "" if the folder contains a file that no archive has, or that another user owns or may write.
     """
     sources = []
     for parent, folders, names in os.walk(folder):
         for name in folders + names:
             about = os.lstat(os.path.join(parent, name))
-            if about.st_uid not in (os.getuid(), 0) or about.st_mode & 0o022:  # includes all symbolic links
+            if about.st_uid not in (os.getuid(), 0) or about.st_mode & 0o022:
+                # Symbolic links have mode 0o777, so they are rejected too.
                 return ""
         if os.path.basename(parent) != "__pycache__":
             sources += [os.path.join(parent, name) for name in names]
@@ -140,9 +145,9 @@ def hash_of_sources(folder: str) -> str:
 
 
 def is_unpacked(folder: str, sources: str) -> bool:
-    """Whether a folder contains exactly the sources of an archive, by their hash. Raises OSError.
+    """Returns whether a folder contains exactly the sources of an archive, by their hash. Raises OSError.
 
-    A folder that was changed, or left incomplete by a power cut, is removed.
+    A folder that was changed, or left incomplete by a power failure, is removed.
     """
     if not os.path.lexists(folder):
         return False
@@ -151,7 +156,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
             return True
         aside = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
         os.rename(folder, aside)
-    except FileNotFoundError:  # removed by another host with the same home
+    except FileNotFoundError:  # Another host with the same home has removed the folder.
         return False
     import shutil
 
@@ -160,7 +165,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
 
 
 def unpack(sources: dict[str, str], folder: str) -> None:
-    """Writes the archive's files and renames their folder into place, so that it is complete or absent."""
+    """Writes the archive's files and renames their folder to its final name, so that it is complete or absent."""
     import shutil
 
     scratch = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -173,12 +178,12 @@ def unpack(sources: dict[str, str], folder: str) -> None:
         os.rename(scratch, folder)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
-        if not os.path.isdir(folder):  # otherwise another host with the same home has written it
+        if not os.path.isdir(folder):  # If the folder exists, another host with the same home has written it.
             raise
 
 
 class Sources:
-    """Imports modules from the archive while it is not unpacked."""
+    """An importer of modules from the archive, used until the archive is unpacked."""
 
     def __init__(self, sources: dict[str, str], folder: str):
         self._sources = sources
@@ -197,7 +202,7 @@ class Sources:
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leaves the creation of modules to Python."""
+        """Returns None, which leaves the creation of modules to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         origin = str(module.__spec__ and module.__spec__.origin)
@@ -205,7 +210,7 @@ class Sources:
         exec(compile(self._sources[below], origin, "exec"), module.__dict__)
 
     def settle(self) -> None:
-        """Unpacks the archive; from then on, Python imports from its folder."""
+        """Unpacks the archive. From then on, Python imports from its folder."""
         if self in sys.meta_path:
             unpack(self._sources, self._folder)
             sys.meta_path.remove(self)
@@ -213,12 +218,12 @@ class Sources:
 
 
 def do_nothing() -> None:
-    """Does nothing: the archive is unpacked already."""
+    """Does nothing, because the archive is unpacked already."""
 
 
 def main() -> int:
     header = json.loads(sys.stdin.buffer.readline())
-    # The agent's files are private; the user's programs get the login's umask.
+    # The agent's files are private, but the user's programs must get the login's umask.
     os.environ["TORCHYARD_UMASK"] = f"{os.umask(0o077):o}"
     nonce, name = header["nonce"], header["sha256"]
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))

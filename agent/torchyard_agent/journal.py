@@ -1,4 +1,4 @@
-"""The journal of a run: a file of JSON lines that is only appended to; its writer and its reader."""
+"""The journal of a run: a file of JSON lines that is only appended to, with its writer and its reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """Appends events and calls `on_growth` after each. A full disk delays the writing and never ends a run."""
+    """The writer of a journal. A full disk delays the writing, but never ends a run.
+
+    Args:
+        on_growth: Called after each event.
+    """
 
     def __init__(self, path: str, on_growth: Callable[[], None]):
         self.epoch = os.urandom(8).hex()
@@ -25,19 +29,19 @@ class Journal:
         self._on_growth = on_growth
 
     def write(self, event: str, **fields: Any) -> None:
-        """Appends an event; does nothing after `close`."""
+        """Appends an event. This method has no effect after `close`."""
         if self._closed:
             return
         self._seq += 1
         entry = {"epoch": self.epoch, "seq": self._seq, "time": timestamps.now(), "event": event, **fields}
         line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-        # A lone surrogate becomes its JSON escape: the output of programs is not always valid text.
+        # A lone surrogate becomes its JSON escape, because the output of programs is not always valid text.
         self._unwritten += line.encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
         self._on_growth()
 
     def flush(self) -> None:
-        """Writes events that a full disk has delayed."""
+        """Writes the events that a full disk has delayed."""
         while self._unwritten:
             try:
                 written = os.write(self._file, self._unwritten)
@@ -47,7 +51,7 @@ class Journal:
             self._unwritten = self._unwritten[written:]
 
     def close(self) -> None:
-        """Closes the file, synced: the run's end must not be lost in a power cut after it was reported."""
+        """Syncs and closes the file, because a power failure must not undo the run's end after it was reported."""
         self.flush()
         self._closed = True
         try:
@@ -61,17 +65,17 @@ _IN_EVERY_EVENT = ("epoch", "seq", "time", "event")
 
 
 class JournalReader:
-    """Reads the events that were written since its last read."""
+    """A reader that returns the events written since its last read."""
 
     def __init__(self, run_dir: str):
         self._path = os.path.join(run_dir, "journal.jsonl")
         self._offset = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """New events in order.
+        """Returns new events in order.
 
-        An incomplete line is left for the next read; one damaged by a power cut (possibly filled with zeros) is
-        skipped.
+        An incomplete line is left for the next read. A line that a power failure has damaged (and possibly filled with
+        zeros) is skipped.
         """
         try:
             with open(self._path, "rb") as file:
@@ -95,7 +99,11 @@ def _events(lines: bytes) -> Iterator[dict[str, Any]]:
 
 
 def after(events: list[dict[str, Any]], seen: list[Any] | None) -> list[dict[str, Any]]:
-    """The events that a client has not seen; `seen` is its last one (epoch, sequence). All events for another epoch."""
+    """Returns the events that a client has not seen.
+
+    Args:
+        seen: The (epoch, sequence) of the client's last event. If the epoch differs, all events are returned.
+    """
     if not seen:
         return events
     for position, event in enumerate(events):

@@ -1,8 +1,9 @@
-"""The index of a log, a file beside it: the sizes that the log had at points in time; its writer and its reader.
+"""The index of a log, which records the log's sizes at points in time, with its writer and its reader.
 
-Each line has `RECORD` bytes: a size of the log in bytes, and the time of the change that led to it, in seconds since
-the epoch. Ranks write to their logs themselves, so the keeper notes sizes at intervals and not lines. The time is that
-of the file's last change, hence exact for a rank that writes less often than the keeper looks.
+The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
+of the change that led to it, in seconds since the epoch. Ranks write to their logs themselves, so the keeper records
+sizes at intervals instead of lines. The time is that of the file's last change, and therefore exact for a rank that
+writes less often than the keeper checks.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from torchyard_agent.protocol.log_times import Entry, thin
 SUFFIX = ".times"
 RECORD = 32
 MOST_ENTRIES = 32_768
-"""Entries of an index, 1 MB; then the older ones are thinned out."""
+"""The most entries of an index (1 MB), beyond which the older entries are thinned out."""
 
 
 class LogIndexWriter:
-    """Keeps the indexes of all logs of a folder."""
+    """The writer of the indexes of all logs in a folder."""
 
     def __init__(self, folder: str):
         self._folder = folder
         self._last: dict[str, tuple[int, Entry]] = {}
-        """By log: the number of entries, and the last one."""
+        """The number of entries and the last entry of each log."""
 
     def update(self) -> None:
-        """Notes the sizes of logs that have changed. A full disk delays the entries."""
+        """Records the sizes of logs that have changed. A full disk delays the entries."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as found:
             for entry in found:
                 if entry.name.endswith(".log"):
@@ -37,7 +38,7 @@ class LogIndexWriter:
 
     def _note(self, log: str, status: os.stat_result) -> None:
         count, last = self._last.get(log, (0, (0, 0.0)))
-        if status.st_size < last[0]:  # the script truncated its log
+        if status.st_size < last[0]:  # The script has truncated its log.
             count, last = 0, (0, 0.0)
         if status.st_size > last[0]:
             if count >= MOST_ENTRIES:
@@ -46,7 +47,7 @@ class LogIndexWriter:
             file = os.open(log + SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if count else os.O_TRUNC), 0o600)
             try:
                 if os.pwrite(file, _record(last), count * RECORD) < RECORD:
-                    return  # the disk is full; the next entry replaces this one
+                    return  # The disk is full, and the next entry replaces this one.
             finally:
                 os.close(file)
             count += 1
@@ -54,10 +55,13 @@ class LogIndexWriter:
 
 
 def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int) -> list[Entry]:
-    """At most `most` entries for the bytes of `log` from `begin` to `end`.
+    """Returns at most `most` entries for the bytes of `log` from `begin` to `end`.
 
-    `status` is the log's. Bytes that the index does not cover have the time of the log's last change: the newest ones,
-    and all those of a log without an index or with a damaged one.
+    Bytes that the index does not cover have the time of the log's last change. These are the newest bytes, and all
+    bytes of a log without an index or with a damaged one.
+
+    Args:
+        status: The log's status, as from os.stat().
     """
     if begin >= end:
         return []
@@ -74,7 +78,7 @@ def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int
 
 
 def _present(last: Entry, status: os.stat_result) -> Entry:
-    """The entry of a log's present state. Times never decrease, and a script may have set any."""
+    """Returns the entry of a log's present state. Times never decrease, although a script may have set any time."""
     return status.st_size, max(last[1], min(status.st_mtime, time.time()))
 
 
@@ -93,7 +97,7 @@ def _record(entry: Entry) -> bytes:
 
 
 def _parse(data: bytes) -> list[Entry]:
-    """The entries of the whole records. Raises ValueError where they are damaged, as by a power cut."""
+    """Parses the complete records. Raises ValueError if any is damaged, as by a power failure."""
     entries = []
     for begin in range(0, len(data) - RECORD + 1, RECORD):
         size, seconds = data[begin : begin + RECORD].split()
@@ -102,7 +106,7 @@ def _parse(data: bytes) -> list[Entry]:
 
 
 def _first_above(file: int, size: int, low: int, high: int) -> int:
-    """The number of the first entry of more than `size` bytes, `high` if there is none."""
+    """Returns the number of the first entry whose size exceeds `size`, or `high` if there is none."""
     while low < high:
         middle = (low + high) // 2
         ((found, _),) = _parse(os.pread(file, RECORD, middle * RECORD))

@@ -1,4 +1,4 @@
-"""The PID and UID of a Unix socket's peer, from the kernel."""
+"""The PID and UID of a Unix socket's peer, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ UCRED = struct.Struct("3i")
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """PID of the peer; for a server, the process that began to listen. 0 if it is hidden."""
+    """Returns the PID of the peer, which for a server is the process that began to listen; 0 if it is hidden."""
     return int(UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[0])
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """UID of the peer: abstract sockets have no file permissions."""
+    """Returns the UID of the peer, which must be checked because abstract sockets have no file permissions."""
     return int(UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[1])

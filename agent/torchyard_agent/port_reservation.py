@@ -12,7 +12,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 
 class NoPortFree(RpcError):
-    """The range that the firewall lets through is used up."""
+    """The range of ports that the firewall permits has no free port left."""
 
     def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
         if first_last is None:
@@ -28,8 +28,8 @@ class NoPortFree(RpcError):
 class HeldPorts:
     """TCP ports that are bound but not listened on, so that the kernel gives them to no other process.
 
-    Their users (torch's TCPStore, NCCL, gloo, Torchyard's servers) bind over them with SO_REUSEADDR and listen. The
-    ports stay held meanwhile, for the next generation of a gang.
+    The users of the ports (torch's TCPStore, NCCL, gloo, Torchyard's servers) bind them too with SO_REUSEADDR, and
+    listen. The ports stay reserved in the meantime, for the next generation of a gang.
     """
 
     def __init__(self, sockets: dict[int, socket.socket]):
@@ -40,7 +40,7 @@ class HeldPorts:
         return list(self._sockets)
 
     def take(self, port: int) -> socket.socket:
-        """The bound socket, for listening on it in this process. The caller closes it."""
+        """Returns the bound socket of a port, for listening on it in this process. The caller must close the socket."""
         return self._sockets.pop(port)
 
     def release(self) -> None:
@@ -51,10 +51,14 @@ class HeldPorts:
 
 
 def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str = "") -> HeldPorts:
-    """Holds `count` ports, all or none. Raises NoPortFree.
+    """Reserves `count` ports, all or none. Raises NoPortFree.
 
-    `first_last`: the range [first, last] to choose from; None for any. `address`: where to hold them; "" for all
-    addresses, IPv4 and IPv6, which is what TCPStore listens on. Ports with connections in TIME_WAIT are skipped.
+    Ports with connections in TIME_WAIT are skipped.
+
+    Args:
+        first_last: The range [first, last] from which ports are chosen; None for any port.
+        address: The address at which ports are reserved; "" for all addresses of IPv4 and IPv6, on which TCPStore
+            listens.
     """
     held: dict[int, socket.socket] = {}
     with contextlib.ExitStack() as opened:
@@ -71,7 +75,7 @@ def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str
 
 
 def _candidates(count: int, first_last: Sequence[int] | None) -> Iterator[int]:
-    """Ports to try, from a random start in the range: concurrent launches rarely try the same ones."""
+    """Yields the ports to try, from a random start in the range, so that concurrent launches rarely collide."""
     if first_last is None:
         yield from [0] * (count + 16)
         return
@@ -83,10 +87,10 @@ def _candidates(count: int, first_last: Sequence[int] | None) -> Iterator[int]:
 
 
 def _bind(port: int, address: str) -> socket.socket | None:
-    """A socket bound to the port, or None if the port is in use.
+    """Returns a socket that is bound to the port, or None if the port is in use.
 
-    It is bound without SO_REUSEADDR, which fails if any other socket is bound to the port, even without listening. The
-    option is set afterwards, which lets the port's later user bind over it.
+    The socket is bound without SO_REUSEADDR, because bind() then fails if any other socket is bound to the port, even
+    without listening. The option is set afterwards, so that the port's later user can bind the port too.
     """
     for family, where in _places(address):
         bound = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -98,10 +102,11 @@ def _bind(port: int, address: str) -> socket.socket | None:
             return bound
         except OSError as error:
             bound.close()
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):  # in use, or a privileged port below 1024
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                # The port is in use, or it is a privileged port below 1024.
                 return None
             if family == socket.AF_INET6 and address == "":
-                continue  # a host without IPv6
+                continue  # This host has no IPv6.
             raise
     return None
 

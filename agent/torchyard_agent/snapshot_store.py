@@ -1,9 +1,9 @@
 """The store of working folders from desktops: content-addressed files, and a manifest for each snapshot.
 
-A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and
-{"path", "folder"} for empty folders; the SHA-256 of its canonical JSON is the root that names the snapshot
-(see `protocol.snapshot_manifest`). Hosts with the same home share the store, so files are written under another name
-and renamed: they are present completely or not at all.
+A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and {"path",
+"folder"} for empty folders; the SHA-256 of its canonical JSON is the root that names the snapshot (see
+`protocol.snapshot_manifest`). Hosts with the same home share the store, so files are written under another name and
+renamed, and thus exist completely or not at all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def hash_file(path: str) -> str:
 
 
 def has(agent_dir: str, root: str) -> bool:
-    """Whether the snapshot is complete here. Marks it as used, which delays its garbage collection."""
+    """Returns whether the snapshot is complete on this host, and marks it as used, which delays its removal."""
     path = os.path.join(paths.snapshot_dir(agent_dir, _checked(root)), MANIFEST)
     try:
         os.utime(path)
@@ -63,13 +63,13 @@ def read_manifest(agent_dir: str, root: str) -> list[Entry] | None:
 
 
 def missing(agent_dir: str, manifest: list[Entry]) -> list[str]:
-    """Hashes of the files that the store lacks, each once. A file of a wrong size counts as missing."""
+    """Returns the hashes of the files that the store lacks, each once. A file of a wrong size counts as missing."""
     wanted = {entry["sha256"]: entry["size"] for entry in manifest if "sha256" in entry}
     return sorted(sha256 for sha256, size in wanted.items() if _size(blob(agent_dir, sha256)) != size)
 
 
 class Incoming:
-    """Uploads of one sender, whose name separates its pieces from those of others."""
+    """The uploads of one sender, whose name distinguishes its pieces from those of other senders."""
 
     def __init__(self, agent_dir: str, sender: str):
         self._agent_dir = agent_dir
@@ -79,9 +79,11 @@ class Incoming:
         self._is_over = False
 
     def put(self, sha256: str, data: bytes, *, last: bool) -> None:
-        """Writes a piece. Raises SnapshotProblem if the complete file does not match its hash, or OSError.
+        """Writes a piece of a file, which is removed on failure.
 
-        A failed file leaves nothing behind.
+        Raises:
+            SnapshotProblem: The complete file does not match its hash.
+            OSError: The piece cannot be written.
         """
         with self._lock:
             if not self._is_over:
@@ -103,7 +105,7 @@ class Incoming:
                 if digest.hexdigest() != sha256:
                     raise SnapshotProblem("a file was damaged in transit, or changed while it was sent")
                 os.rename(scratch, target)
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The file is also removed if a BaseException ends the call.
             self._open.pop(sha256, None)
             file.close()
             with suppress(FileNotFoundError):
@@ -111,7 +113,7 @@ class Incoming:
             raise
 
     def discard(self) -> None:
-        """Discards incomplete files; further pieces are ignored."""
+        """Discards incomplete files. Further pieces are ignored."""
         with self._lock:
             self._is_over = True
             while self._open:
@@ -138,10 +140,10 @@ def seal(agent_dir: str, manifest: list[Entry]) -> str:
 
 
 def materialize(agent_dir: str, root: str, target: str) -> None:
-    """Writes the snapshot's files below `target`: a run's own copy, which it may change."""
+    """Writes the snapshot's files below `target`, as a separate copy that a run may change."""
     manifest = read_manifest(agent_dir, root)
     if manifest is None:
-        _forget(agent_dir, root)  # the manifest was lost in a power cut
+        _forget(agent_dir, root)  # The manifest was lost in a power failure.
         raise SnapshotProblem(f"the snapshot {root[:12]} is not on this host")
     os.makedirs(target, 0o700, exist_ok=True)
     made: set[str] = {target}
@@ -160,7 +162,7 @@ def materialize(agent_dir: str, root: str, target: str) -> None:
 
 
 def blob(agent_dir: str, sha256: str) -> str:
-    """The path of the file with this content."""
+    """Returns the path of the file with this content."""
     return os.path.join(paths.store_dir(agent_dir), "files", _checked(sha256)[:2], sha256)
 
 
@@ -178,7 +180,7 @@ def _size(path: str) -> int:
 
 
 def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
-    """Copies a file with few system calls: a run may wait for ten thousand files."""
+    """Copies a file with few system calls, because a run may wait for ten thousand files."""
     kept = blob(agent_dir, entry["sha256"])
     mode = (entry["mode"] & 0o777) | 0o600
     try:
@@ -189,18 +191,18 @@ def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
         copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             size = _pour(source, copy)
-            os.fchmod(copy, mode)  # independent of the umask
+            os.fchmod(copy, mode)  # The mode is set explicitly to be independent of the umask.
         finally:
             os.close(copy)
     finally:
         os.close(source)
-    if size != entry["size"]:  # the file was truncated in a power cut
+    if size != entry["size"]:  # The file was truncated by a power failure.
         os.unlink(kept)
         raise _damaged(agent_dir, root, entry)
 
 
 def _pour(source: int, copy: int) -> int:
-    """Copies an open file into another; returns the number of bytes."""
+    """Copies an open file into another, and returns the number of bytes."""
     done = 0
     data = os.read(source, _SMALL)
     while data:
@@ -213,14 +215,14 @@ def _pour(source: int, copy: int) -> int:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            moved = 0  # not supported by this file system: copied by read and write
+            moved = 0  # The file system does not support copy_file_range(), so the rest is copied by read and write.
         done += moved
         data = os.read(source, _SMALL)
     return done
 
 
 def _write(file: int, data: bytes) -> None:
-    """Writes all data: on a nearly full disk a call may write only a part."""
+    """Writes all data, because on a nearly full disk a call may write only a part."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]

@@ -1,4 +1,4 @@
-"""The host's end of the SSH channel: relays bytes to the daemon, which it starts if none runs."""
+"""The host's end of the SSH channel, which relays bytes to the daemon and starts it if none is running."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torchyard_agent.peer_credentials import peer_uid
 from torchyard_agent.protocol import paths
 
 CHUNK = 1 << 18
-"""Bytes of one read."""
+"""The number of bytes of one read."""
 START_DEADLINE_S = 10.0
-"""The time for a daemon to start, or for another to retire."""
+"""The time that a daemon has to start, or another one to retire."""
 POLL_S = 0.02
 
 Settle = Callable[[], None]
@@ -29,42 +29,49 @@ Settle = Callable[[], None]
 
 
 def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None], settle: Settle, by: str = "") -> int:
-    """Relays until either side disconnects. `answer` sends a line to the desktop before; `by` is its user."""
+    """Relays bytes until the desktop or the daemon disconnects.
+
+    Args:
+        answer: Sends a line to the desktop before the relay begins.
+        settle: Unpacks an archive that has run from memory so far.
+        by: The user of the desktop.
+    """
     address = paths.daemon_socket(agent_dir, os.getuid())
     start_error = _StartError()
     try:
         daemon = _connect_to_daemon(address, agent_dir, sha256, settle, by, start_error)
         with contextlib.suppress(OSError):
-            os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used, for garbage collection
+            # The time marks the archive as used, for garbage collection.
+            os.utime(paths.archive_dir(agent_dir, sha256))
     except OSError as error:
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
-    with contextlib.suppress(ConnectionError):  # a daemon that ends before accepting resets the connection
+    with contextlib.suppress(ConnectionError):  # A daemon that ends before it accepts the connection resets it.
         _relay(daemon)
     if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
-        with contextlib.suppress(BrokenPipeError):  # the desktop has disconnected meanwhile
+        with contextlib.suppress(BrokenPipeError):  # The desktop has disconnected in the meantime.
             os.write(1, json.dumps(fault).encode() + b"\n")
     return 0
 
 
 class _StartError:
-    """The error of a daemon that failed to start, through a pipe: its log may be on a full or read-only disk."""
+    """The error of a daemon that failed to start, sent through a pipe, since its log may be on a full disk."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
 
     def report(self, error: BaseException) -> None:
-        """Called in the daemon's process."""
+        """Reports an error from the daemon's process."""
         text = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
         where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
         with contextlib.suppress(OSError):
             os.write(self._write, f"{text}{where}".encode("utf-8", "replace")[:1024])
 
     def read(self) -> str:
-        """The reported error; empty if there is none."""
+        """Returns the reported error, or "" if there is none."""
         try:
             return os.read(self._read, 1024).decode("utf-8", "replace")
         except BlockingIOError:
@@ -74,17 +81,18 @@ class _StartError:
 def _connect_to_daemon(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """A connection to the daemon of this user and agent folder. Raises OSError."""
+    """Returns a connection to the daemon of this user and agent folder. Raises OSError."""
     newer = installed_version.newer_than(agent_dir, os.uname().nodename, __version__)
     if newer is not None:
         settle()
-        with contextlib.suppress(ConnectionError):  # it does not start: this archive's daemon is used instead
+        with contextlib.suppress(ConnectionError):
+            # The newer daemon does not start, so this archive's daemon is used instead.
             return _connect_to_archive(address, agent_dir, newer, start_error)
     return _retry(lambda: _connect_or_start(address, agent_dir, sha256, settle, by, start_error))
 
 
 def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
-    """Repeats `connect` while a daemon starts or ends. Raises ConnectionError."""
+    """Repeats `connect` while a daemon is starting or ending. Raises ConnectionError."""
     deadline = time.monotonic() + START_DEADLINE_S
     while True:
         try:
@@ -96,7 +104,7 @@ def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
 
 
 def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: _StartError) -> socket.socket:
-    """A connection to the running daemon, or to this archive's, started now. Raises ConnectionError."""
+    """Returns a connection to the running daemon, or starts this archive's daemon. Raises ConnectionError."""
     with contextlib.suppress(ConnectionError):
         return _connect(address)
     _start_archive(agent_dir, sha256, start_error)
@@ -106,14 +114,14 @@ def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: 
 def _connect_or_start(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """A connection to the running daemon, or to this archive's, started now.
+    """Returns a connection to the running daemon, or starts this archive's daemon.
 
     The name is bound before the fork: clients need not wait for the daemon's start, and two concurrent bridges start
-    one daemon.
+    only one daemon.
     """
     listener = _bind(address)
     if listener is None:
-        settle()  # a daemon of another archive does not unpack this one
+        settle()  # A daemon of another archive does not unpack this one.
     else:
         with listener:
             _fork_daemon(listener, agent_dir, sha256, settle, by, start_error)
@@ -121,7 +129,7 @@ def _connect_or_start(
 
 
 def _bind(address: str) -> socket.socket | None:
-    """A socket that listens at the name; None if another process has bound it."""
+    """Returns a socket that listens at the name, or None if another process has bound the name."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(address)
@@ -135,10 +143,11 @@ def _bind(address: str) -> socket.socket | None:
 
 
 def _connect(address: str) -> socket.socket:
-    """Raises ConnectionError if no process listens, PermissionError if another user's does."""
+    """Connects to the name. Raises ConnectionError if no process listens, PermissionError if another user's does."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The kernel's timeout: with Python's, the socket is non-blocking and a full queue is an error at once.
+        # The timeout is set in the kernel: with Python's timeout the socket would be non-blocking, and a full queue an
+        # immediate error.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *_seconds(START_DEADLINE_S)))
         try:
             client.connect(address)
@@ -159,14 +168,14 @@ def _connect(address: str) -> socket.socket:
 
 
 def _seconds(duration: float) -> tuple[int, int]:
-    """The seconds and microseconds of a `struct timeval`."""
+    """Returns the seconds and microseconds of a duration, for a `struct timeval`."""
     return int(duration), int(duration % 1 * 1e6)
 
 
 def _fork_daemon(
     listener: socket.socket, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> None:
-    """Forks the daemon from this interpreter; it outlives the SSH session."""
+    """Forks the daemon from this interpreter, so that it outlives the SSH session."""
     node = os.uname().nodename
 
     def serve() -> int:
@@ -179,7 +188,7 @@ def _fork_daemon(
 
 
 def _start_archive(agent_dir: str, sha256: str, start_error: _StartError) -> None:
-    """Starts the daemon of an archive other than this one, as systemd would; it binds its name itself."""
+    """Starts the daemon of another archive, as systemd would. That daemon binds its name itself."""
     main = os.path.join(paths.archive_dir(agent_dir, sha256), "torchyard_agent", "__main__.py")
     command = [sys.executable, "-I", "-S", main, "daemon", agent_dir, sha256]
     _detach(paths.host_dir(agent_dir, os.uname().nodename), lambda: os.execv(command[0], command), start_error)
@@ -206,7 +215,8 @@ def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> N
         os.close(null)
         os.close(log)
         status = work()
-    except BaseException as error:  # the outermost handler of the forked process: reported to its parent and logged
+    except BaseException as error:
+        # Any error of the forked process is reported to the parent and logged.
         start_error.report(error)
         import traceback
 
@@ -216,14 +226,14 @@ def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> N
 
 
 def run_daemon(agent_dir: str, sha256: str) -> int:
-    """Runs the daemon in this process, as systemd does; returns at once if one runs already.
+    """Runs the daemon in this process, as systemd does. Returns immediately if one is already running.
 
     Raises PermissionError if another user holds its name.
     """
     address = paths.daemon_socket(agent_dir, os.getuid())
     listener = _bind(address)
     if listener is None:
-        with contextlib.suppress(ConnectionError):  # it is ending, or has not started yet
+        with contextlib.suppress(ConnectionError):  # The daemon is ending, or has not started yet.
             _connect(address).close()
         return 0
     with listener:

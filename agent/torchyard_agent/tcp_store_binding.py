@@ -1,8 +1,8 @@
-"""Binds torch's store to MASTER_ADDR alone; torch itself listens on every interface, without authentication.
+"""Binding of torch's store to MASTER_ADDR only; by default torch listens on every interface, without authentication.
 
 torch 2.5 and later call `install` during their import, since the archive names it as an entry point of the group
 `torch.backends` (https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html). If the address is a name,
-or not one of this host's (NAT), torch listens as usual.
+or not an address of this host (NAT), torch listens as usual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BACKLOG = 2048
 
 
 def install() -> None:
-    """Wraps the function with which torch creates its stores. Never raises, since `import torch` would fail."""
+    """Wraps the function with which torch creates its stores. Must not raise, since `import torch` would fail."""
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     if rendezvous is None or "TORCHYARD_REPLICA" not in os.environ:
         return
@@ -30,7 +30,8 @@ def install() -> None:
         listener = None
         if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             listener = listener_at(hostname, port)
-        if listener is None:  # also for the next group of the process, which has the store already
+        if listener is None:
+            # For further groups of the process the address is in use, and torch finds the existing store.
             return usual(hostname, port, rank, world_size, timeout, use_libuv)
         return rendezvous.TCPStore(
             host_name=hostname,
@@ -39,7 +40,7 @@ def install() -> None:
             is_master=True,
             timeout=timeout,
             multi_tenant=True,
-            master_listen_fd=listener.detach(),  # torch closes it
+            master_listen_fd=listener.detach(),  # torch closes this descriptor.
             use_libuv=use_libuv,
         )
 
@@ -47,7 +48,7 @@ def install() -> None:
 
 
 def listener_at(hostname: str, port: int) -> socket.socket | None:
-    """A listening socket at this address alone; None if it cannot be bound."""
+    """Returns a socket that listens at this address only, or None if the address cannot be bound."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(hostname).version == 6 else socket.AF_INET
     except ValueError:

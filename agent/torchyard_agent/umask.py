@@ -1,4 +1,4 @@
-"""The umask: private for the agent's files, that of the login for the user's programs."""
+"""The umask: a private one for the agent's files, and the login's umask for the user's programs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ VARIABLE = "TORCHYARD_UMASK"
 
 
 def keep_files_private() -> None:
-    """Sets a private umask, and keeps the one before for the user's programs."""
+    """Sets a private umask, and stores the previous one for the user's programs."""
     before = os.umask(0o077)
     os.environ.setdefault(VARIABLE, f"{before:o}")
 
 
 def of_login() -> int:
-    """The umask for a user's program; -1, which changes nothing, if none was kept."""
+    """Returns the umask for a user's program, or -1, which changes nothing, if none was stored."""
     try:
         return int(os.environ.get(VARIABLE, ""), 8)
     except ValueError:

@@ -1,4 +1,4 @@
-"""JSON-RPC over abstract Unix sockets: server and client of daemon and keepers."""
+"""JSON-RPC over abstract Unix sockets: the server and client of daemon and keepers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Connection:
-    """One end of a JSON-RPC connection: answers requests with `methods` and sends its own."""
+    """One end of a JSON-RPC connection, which answers requests with `methods` and sends its own requests."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Connection:
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
-        """The other side's answer. Raises RpcError, also when the connection ends first."""
+        """Calls a method of the peer and returns its answer. Raises RpcError, also if the connection ends first."""
         if self.closed:
             raise RpcError("the connection is closed", "disconnected")
         self._next_id += 1
@@ -69,13 +69,13 @@ class Connection:
             self._waiting.pop(request_id, None)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Sends a notification without blocking; a peer that does not read is disconnected."""
+        """Sends a notification without blocking. A peer that does not read is disconnected."""
         if not self.closed:
             self._send(jsonrpc.notification(method, params))
 
     @property
     def backlog(self) -> int:
-        """Bytes that the peer has not read yet."""
+        """The number of bytes that the peer has not read yet."""
         return int(self._writer.transport.get_write_buffer_size())
 
     def _send(self, line: bytes) -> None:
@@ -87,12 +87,12 @@ class Connection:
             self._writer.transport.abort()
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Keeps a reference to a task of this connection, which the loop does not."""
+        """Keeps a reference to a task of this connection, because the event loop keeps none."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def serve(self) -> None:
-        """Reads until the peer disconnects."""
+        """Reads messages until the peer disconnects."""
         try:
             while True:
                 line = await self._reader.readline()
@@ -103,7 +103,7 @@ class Connection:
                     await self._wait_for_reader()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
-        except ValueError as error:  # a malformed message, or a line over the limit
+        except ValueError as error:  # The message is malformed, or the line is too long.
             log.warning("closing a connection: %s", error)
             self._send(jsonrpc.error_response(None, RpcError(str(error), "malformed", number=jsonrpc.PARSE_ERROR)))
         finally:
@@ -167,14 +167,15 @@ class Connection:
         except OSError as error:
             log.warning("%s failed: %s", name, error)
             self._send(jsonrpc.error_response(id, RpcError(f"{name}: {error}", "os_error")))
-        except Exception as error:  # the outermost handler of a request: logged and returned to the caller
+        except Exception as error:
+            # Any other error of a request is logged and returned to the caller.
             log.exception("%s failed", name)
             broken = RpcError(f"{name}: {error!r}", "internal", number=jsonrpc.INTERNAL_ERROR)
             self._send(jsonrpc.error_response(id, broken))
 
 
 def bind(address: str) -> socket.socket:
-    """A listening abstract Unix socket. Raises OSError (EADDRINUSE) if the name is in use."""
+    """Returns a listening abstract Unix socket. Raises OSError (EADDRINUSE) if the name is in use."""
     with contextlib.ExitStack() as opened:
         listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         listener.bind(address)
@@ -187,7 +188,7 @@ def bind(address: str) -> socket.socket:
 async def serve(
     listener: socket.socket, methods: dict[str, Method], connections: set[Connection]
 ) -> asyncio.AbstractServer:
-    """Serves `methods` to processes of this user; `connections` holds the open ones."""
+    """Serves `methods` to processes of this user. `connections` contains the open connections."""
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if peer_uid(writer.get_extra_info("socket")) != os.getuid():
@@ -204,7 +205,7 @@ async def serve(
 async def adopt(
     client: socket.socket, pending: bytes, methods: dict[str, Method], connections: set[Connection]
 ) -> None:
-    """Serves a connection that another function has accepted; `pending` are received bytes without an answer."""
+    """Serves a connection that another function has accepted. `pending` contains received but unanswered bytes."""
     loop = asyncio.get_running_loop()
     client.setblocking(False)
     reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)
@@ -219,16 +220,18 @@ async def adopt(
 
 
 async def connect(address: str, on_notification: NotificationListener | None = None) -> Connection:
-    """Connects to the server at `address`, and reads in a task of the loop.
+    """Connects to the server at `address`, and reads messages in a task of the loop.
 
-    Raises ConnectionRefusedError if no process listens, PermissionError if another user's does, BlockingIOError if its
-    queue of connections is full.
+    Raises:
+        ConnectionRefusedError: No process listens at the address.
+        PermissionError: A process of another user listens at the address.
+        BlockingIOError: The server's queue of connections is full.
     """
     reader, writer = await asyncio.open_unix_connection(address, limit=jsonrpc.MAX_LINE)
     uid = peer_uid(writer.get_extra_info("socket"))
     if uid != os.getuid():
         writer.close()
-        if uid == -1:  # not connected: asyncio overlooks the EAGAIN of a Unix socket
+        if uid == -1:  # The socket is not connected: asyncio overlooks the EAGAIN of a Unix socket.
             raise BlockingIOError(errno.EAGAIN, f"the process at @{address[1:]} accepts no connections")
         raise PermissionError(f"@{address[1:]} is served by another user")
     connection = Connection(reader, writer, {}, on_notification)

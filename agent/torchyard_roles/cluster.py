@@ -262,13 +262,10 @@ class Cluster:
             dataset: A dataset, or a DataLoader whose dataset and options are used.
             batch_size, shuffle, options: As for DataLoader. The batch size is per worker.
             seed: The seed of the order, which changes with every epoch. The default is 0 with several workers, and
-                torch's
-                default generator in a single process.
+                torch's default generator in a single process.
             evaluation: Whether each sample is given to exactly one worker, in the dataset's order, so that `mean()` of
-                sums
-                and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations count
-                    neither
-                as steps nor as epochs.
+                sums and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations
+                count neither as steps nor as epochs.
 
         Raises:
             UsageProblem: The data cannot be divided among workers, for example because the dataset has a custom
@@ -456,8 +453,6 @@ class Cluster:
         self._strategy.leave()
         self._checkpoint_group.close()
 
-    # Methods called between two steps
-
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
         """Save or stop between two steps, if all trainers save or stop here. This is StepTracker's `at_boundary`.
 
@@ -509,8 +504,6 @@ class Cluster:
         """Restore the remaining state when the resumed run has reached the point where it was saved."""
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
-
-    # Methods for checkpoints
 
     def _open_checkpoints(self) -> None:
         if self._saver is not None or not self._environment.checkpoints:

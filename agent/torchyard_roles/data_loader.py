@@ -151,8 +151,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
             position: The position. If the number of workers has changed, the number of finished batches is converted to
                 shares of the current size.
             resumed: Restores random states. Called immediately before the first new batch is loaded, or at the end of
-                its
-                epoch.
+                its epoch.
         """
         batches = position["batches"] * position["parts"] // self._parts
         self._finished_before = max(0, position["begun"] - 1)

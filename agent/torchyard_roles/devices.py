@@ -18,7 +18,7 @@ def choose(environment: Environment) -> torch.device:
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen >= environment.local_world_size:
-        torch.cuda.set_device(environment.local_rank)  # This sets the GPU that "cuda" means in the script.
+        torch.cuda.set_device(environment.local_rank)  # After this call, "cuda" in the script means this GPU.
         return torch.device("cuda", environment.local_rank)
     if environment.is_torchyard and environment.visible_gpus:
         raise EnvironmentProblem(

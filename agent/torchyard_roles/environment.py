@@ -22,7 +22,7 @@ ASYNCHRONOUS = ("downpour", "hogwild")
 """Strategies in which each worker group is a gang."""
 KEY_BYTES = 32
 LONGEST_NUMBER = 18
-"""Digits of a number."""
+"""The most digits of a number."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Environment:
     """The number of the process in its replica. LOCAL_RANK differs for replicas without GPUs on one host, which it
     numbers together; under plain torchrun the two are equal."""
     local_world_size: int = 1
-    """The number of processes of its replica."""
+    """The number of processes of the replica."""
     strategy: str = "all_reduce"
     master: str = ""
     """`address:port` of the trainers' rendezvous, or empty."""
@@ -57,11 +57,11 @@ class Environment:
     groups: int = 1
     """The number of worker groups."""
     group_rank: int = 0
-    """The rank of the process within its group."""
+    """The rank of the process within its worker group."""
     group_size: int = 1
-    """The number of processes of its group; 1 for processes that do not train."""
+    """The number of processes of the group; 1 for processes that do not train."""
     generation: int = 0
-    """How often its gang was restarted."""
+    """The number of restarts of the process's gang."""
     peers: Peers = field(default_factory=Peers)
     """The addresses of the other replicas."""
     store: str = ""

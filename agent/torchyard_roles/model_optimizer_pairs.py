@@ -54,7 +54,7 @@ class Pairs:
         )
         self.updates_by_hand = optimizer is None
         if self.updates_by_hand:
-            # This optimizer contains the parameters for code that expects an optimizer; it never steps.
+            # The optimizer made here only contains the parameters, for code that expects an optimizer; it never steps.
             parameters = [each for each in self.model.parameters() if each.requires_grad]
             self.optimizers = [torch.optim.SGD(parameters or [torch.nn.Parameter(torch.zeros(1))], lr=0.0)]
 

@@ -28,7 +28,9 @@ class ModuleHook:
             self._call(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # This function accepts any arguments and returns None.
+        # The method __exit__ of nullcontext accepts any arguments and returns None, so it serves as a hook without
+        # effect.
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class NoSync:

@@ -25,8 +25,7 @@ class StepTracker:
         progress: Counts the steps.
         before_step: Called before the boundary at which a model or an optimizer begins a step.
         at_boundary: Called between two steps with the number of finished steps, whether this is the first call after
-            that
-            step, and whether a step begins now. Returns False after the end of training.
+            that step, and whether a step begins now. Returns False after the end of training.
         after_step: Called when a step has ended.
     """
 

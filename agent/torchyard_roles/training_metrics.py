@@ -100,8 +100,7 @@ class Progress:
 
         Args:
             statistics: The metrics of the strategy. The part of a step that is neither exchange nor waiting is reported
-                as
-                compute_s.
+                as compute_s.
         """
         self._taken_at = self._clock()
         self._fresh = False

@@ -46,7 +46,7 @@ ENDLESS = "1e999"
 
 
 def test_headers_of_the_exchange() -> None:
-    with pytest.raises(ProtocolError, match="what is no header"):
+    with pytest.raises(ProtocolError, match="sent an invalid header"):
         _link(DEEP.encode())
     for size in ("true", str(2**63), "-1"):
         with pytest.raises(ProtocolError, match="announced"):

@@ -1,7 +1,8 @@
 """The audit log of a host: acts on the agent and its runs, with time and user, appended to `audit.jsonl`.
 
-It has the acts that concern no run or outlive it; all others are in the run's journal. A successful undeploy removes
-it. The daemon notes its start here before it imports large modules, so this module imports little.
+The log contains the acts that concern no run or must outlive it; all other acts are in the run's journal. A successful
+undeploy removes the log. The daemon records its start here before it imports large modules, so this module imports
+little.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 MAX_BYTES = 256 * 1024
 """Size of `audit.jsonl` at which it replaces `audit.1.jsonl`."""
 MAX_ACTS = 1000
-"""The most acts in one answer."""
+"""The largest number of acts in one answer."""
 _ACTS = {"retire": "retire", "undeploy": "undeploy", "run.remove": "remove", "run.abort": "take_back"}
-"""The methods that are noted, with the names of their acts."""
+"""The methods whose calls are recorded, with the names of their acts."""
 _STARTS = ("deploy", "upgrade", "start")
 
 
@@ -37,17 +38,18 @@ def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> 
         _rotate(path)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(file, line)  # in one write: a retiring daemon may write concurrently
+            # The line is written in a single call, because a retiring daemon may write concurrently.
+            os.write(file, line)
         finally:
             os.close(file)
     except FileNotFoundError:
-        pass  # undeployed: the folder has been removed
+        pass  # The agent was undeployed, and its folder no longer exists.
     except OSError as error:
         print(f"{what} by {by or 'an unnamed user'} could not be noted in {path}: {error}", file=sys.stderr)
 
 
 def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object) -> None:
-    """Notes a daemon's start: `deploy` for the first on this host, `upgrade` for another archive, else `start`."""
+    """Records a daemon's start: `deploy` for the first on this host, `upgrade` for another archive, else `start`."""
     before = next((act for act in reversed(list(_acts(agent_dir, node))) if act.get("what") in _STARTS), None)
     more = {"version": version, "sha256": sha256}
     if before is None:
@@ -59,13 +61,13 @@ def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object)
 
 
 def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]]:
-    """The last acts, oldest first. Incomplete lines are skipped."""
+    """Returns the last acts, oldest first. Incomplete lines are skipped."""
     acts = list(_acts(agent_dir, node))
     return acts[-max(1, min(last, MAX_ACTS)) :]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
-    """Adds `audit.read` to the daemon's methods, and notes the calls of those that change the host."""
+    """Adds `audit.read` to the daemon's methods, and records the calls of methods that change the host."""
     from torchyard_agent.protocol.jsonrpc import RpcError
 
     def noted(what: str, method: Method) -> Method:
@@ -75,7 +77,7 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
             try:
                 result = await method(connection, params)
             except RpcError as refusal:
-                if what == "undeploy":  # removes this file on success
+                if what == "undeploy":  # An undeploy that succeeds removes this file, so only a refusal is recorded.
                     note(agent_dir, node, what, by, refused=refusal.code)
                 raise
             note(agent_dir, node, what, by, **more)
@@ -99,7 +101,7 @@ def _older(path: str) -> str:
 
 
 def _rotate(path: str) -> None:
-    """Begins a new file if this one is full. Garbage collection may do the same concurrently."""
+    """Begins a new file if the current one is full. Another process may do the same concurrently."""
     if not _is_full(path):
         return
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
@@ -108,7 +110,7 @@ def _rotate(path: str) -> None:
         if _is_full(path):
             os.replace(path, _older(path))
     except OSError:
-        pass  # locked by another process, or the disk has no locks: the next line retries
+        pass  # Another process holds the lock, or the file system has no locks; the next line tries again.
     finally:
         os.close(folder)
 

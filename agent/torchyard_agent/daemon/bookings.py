@@ -1,8 +1,8 @@
 """Bookings on a host: the calendar from desktops, observation of the GPUs' use, and enforcement.
 
-The calendar is kept in the host's folder (0600) for a daemon that is restarted. The GPUs are sampled only when needed:
-every 10 s while enforcement is on and the calendar fresh, else once a minute while a GPU of this host is booked. A
-sample that telemetry has just taken is used instead of a new one.
+The calendar is stored in the host's folder (0600), so that a restarted daemon can read it. The GPUs are sampled only
+when needed: every 10 s while enforcement is on and the calendar is valid, else once per minute while a GPU of this host
+is booked. A sample that telemetry has just taken is used instead of a new one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Pace(NamedTuple):
-    """Sampling intervals in seconds; tests shorten them in the environment (`TORCHYARD_BOOKINGS_ENFORCE_S`)."""
+    """Sampling intervals in seconds. Tests shorten them by variables such as `TORCHYARD_BOOKINGS_ENFORCE_S`."""
 
     enforce_s: float = 10.0
     evidence_s: float = 60.0
@@ -91,7 +91,7 @@ class Bookings:
         }
 
     def begin(self) -> None:
-        """Loads the calendar and evidence of an earlier daemon. Called within the event loop."""
+        """Loads the calendar and evidence of an earlier daemon. Must be called within the event loop."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RpcError):
             with open(self._file, encoding="utf-8") as file:
                 kept = json.load(file)
@@ -106,10 +106,8 @@ class Bookings:
             self._task.cancel()
             self._save_evidence()
 
-    # -- methods for desktops
-
     async def take(self, connection: Connection, params: Params) -> Any:
-        """Stores a desktop's calendar unless a newer one is known."""
+        """Stores a desktop's calendar unless a newer one is stored."""
         snapshot, host = params["snapshot"], _host(params)
         received = calendar.parse(snapshot)
         _check_clock(received.taken)
@@ -143,11 +141,11 @@ class Bookings:
         await self._update_keepers()
 
     async def status(self, connection: Connection, params: Params) -> Any:
-        """The state of the calendar, findings and acts."""
+        """Returns the state of the calendar, findings and acts."""
         return self.summary()
 
     async def evidence(self, connection: Connection, params: Params) -> Any:
-        """Evidence of idle bookings and of use, from `since` on."""
+        """Returns the evidence of idle bookings and of use, from `since` on."""
         since = params.get("since")
         try:
             after = 0.0 if since is None else timestamps.parse_timestamp(since)
@@ -156,7 +154,7 @@ class Bookings:
         return {"host": self._host, **booking_usage.to_json(self._idle, self._uses, after)}
 
     def summary(self) -> dict[str, Any]:
-        """The part of `bookings.status` that `host.facts` shows too."""
+        """Returns the part of `bookings.status` that `host.facts` includes too."""
         known, now = self._calendar, time.time()
         enforcement = known.enforcement_on(self._host) if known is not None else calendar.Enforcement()
         return {
@@ -169,10 +167,8 @@ class Bookings:
             **self._enforcer.summary(),
         }
 
-    # -- keepers
-
     async def update_keeper(self, run_id: str) -> None:
-        """Sends a keeper the part of the calendar that concerns its run; older keepers lack the method."""
+        """Sends a keeper the part of the calendar that concerns its run. Keepers of older agents lack the method."""
         known = self._calendar
         if known is None:
             return
@@ -188,8 +184,6 @@ class Bookings:
         for run_id in alive:
             await self.update_keeper(run_id)
 
-    # -- observation
-
     def _hold(self, known: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
         self._calendar, self._snapshot, self._host, self._revision = known, snapshot, host, revision
         self._news.set()
@@ -201,18 +195,18 @@ class Bookings:
             self._news.clear()
             try:
                 wait_s = await self._sample()
-            except Exception:  # the outermost handler: an error in one sample must not end the task
+            except Exception:  # An error in one sample must not end the sampling task.
                 log.exception("sampling the GPUs for bookings failed")
                 wait_s = self._pace.evidence_s
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait_s)
 
     async def _sample(self) -> float | None:
-        """Samples the GPUs if needed. Returns the seconds until the next sample; None: with the next calendar."""
+        """Samples the GPUs if needed. Returns the seconds until the next sample, or None until the next calendar."""
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        # A stale calendar that still has bookings is used for findings, not for acts.
+        # A stale calendar that still contains bookings is used for findings, but not for acts.
         enforces = enforcement.level != OFF and now < known.until
         if not enforces:
             self._enforcer.forget()
@@ -224,7 +218,7 @@ class Bookings:
         now = time.time()
         self._here = {gpu["uuid"] for gpu in sample["gpus"] if gpu["uuid"]}
         if not self._here:
-            return max(300.0, self._pace.evidence_s)  # no GPU, or no driver at present
+            return max(300.0, self._pace.evidence_s)  # This host has no GPU, or no driver at present.
         held = held_gpus()
         self._note(known, sample, held, now)
         if enforces:
@@ -258,7 +252,7 @@ class Bookings:
             self._write(self._evidence_file, booking_usage.to_json(self._idle, self._uses))
 
     def _write(self, path: str, data: dict[str, Any]) -> None:
-        """Writes a file atomically. On a full disk, only a restarted daemon would miss the data."""
+        """Writes a file atomically. If the disk is full, the data is only missing after a restart of the daemon."""
         scratch = f"{path}.{os.getpid()}"
         try:
             file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -286,7 +280,11 @@ def _check_clock(taken: float) -> None:
 
 
 def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
-    """Seconds until a sample is needed; None if only a new calendar can change that. `here` is None if unknown."""
+    """Returns the seconds until a sample is needed, or None if only a new calendar can change that.
+
+    Args:
+        here: The GPUs of this host; None if unknown.
+    """
     if enforces:
         return pace.enforce_s
     mine = [one for one in known.bookings if one.end > now and (here is None or not here.isdisjoint(one.gpus))]
@@ -296,7 +294,7 @@ def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: flo
 
 
 def held_gpus() -> set[str]:
-    """The GPUs that runs of any user hold; idle or restarting runs hold them too."""
+    """Returns the GPUs that runs of any user hold, including idle and restarting runs."""
     try:
         lines = read_all("/proc/net/unix").split(b"\n")
     except OSError:

@@ -1,8 +1,8 @@
-"""Compiles an archive's bytecode, in a process of its own: `python bytecode.py FOLDER`.
+"""Compilation of an archive's bytecode in a separate process: `python bytecode.py FOLDER`.
 
-On a full disk, Python before late 3.12 (compileall included) leaves a truncated file of bytecode, with which every
-import of that module fails. Here a file is read back before it gets its name; nothing else writes bytecode into an
-archive.
+On a full disk, Python before late 3.12 (including compileall) leaves a truncated bytecode file, with which every import
+of the module fails. This module therefore reads each file back before it renames the file to its final name, and no
+other program writes bytecode into an archive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER_BYTES = 16
 
 
 def compile_all(folder: str) -> None:
-    """Compiles all modules without bytecode. Write errors are ignored: they only cost time at start."""
+    """Compiles all modules without bytecode. Write errors are ignored, because they only delay later starts."""
     for parent, _, names in os.walk(folder):
         for name in names:
             if name.endswith(".py"):
@@ -40,7 +40,7 @@ def compile_one(path: str) -> None:
 
 
 def is_whole(path: str) -> bool:
-    """Whether a file of bytecode exists and is complete."""
+    """Returns whether a bytecode file exists and is complete."""
     try:
         with open(path, "rb") as file:
             marshal.loads(file.read()[HEADER_BYTES:])

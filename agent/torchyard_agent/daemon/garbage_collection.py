@@ -1,9 +1,9 @@
 """Garbage collection of ended runs, snapshots, agent archives and old log text, by age and size.
 
-It runs in a process of its own (see `garbage_collection_trigger`), since it may scan a hundred thousand files. It keeps
-runs whose keeper is alive, archives that a keeper or daemon runs from, and snapshots that a run of any host with the
-same home refers to. Each host removes only its own runs, since other hosts cannot know whether a keeper is alive.
-Folders are renamed before they are removed, so that they are present completely or not at all.
+The collection runs in a separate process (see `garbage_collection_trigger`), since it may scan a hundred thousand
+files. It keeps runs whose keeper is alive, archives from which a keeper or daemon runs, and snapshots to which a run of
+any host with the same home refers. Each host removes only its own runs, since other hosts cannot know whether a keeper
+is alive. Folders are renamed before they are removed, so that they exist completely or not at all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FILES_S = DAY_S
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
-"""Folder of renamed folders that are being removed, in the host's folder."""
+"""The folder, in the host's folder, of renamed folders that are being removed."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -69,8 +69,10 @@ class Limits:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Limits:
-        """Reads TORCHYARD_KEEP_DAYS and TORCHYARD_KEEP_GB; `inf` means no limit. Invalid values are logged and
-        ignored."""
+        """Reads TORCHYARD_KEEP_DAYS and TORCHYARD_KEEP_GB.
+
+        `inf` means no limit. Invalid values are logged and ignored.
+        """
         return cls(
             _number(environment, "TORCHYARD_KEEP_DAYS", KEEP_DAYS),
             _number(environment, "TORCHYARD_KEEP_GB", KEEP_GB) * GB,
@@ -79,19 +81,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run without a keeper here."""
+    """A run on this host that has no keeper."""
 
     run_id: str
     last_at: float
-    """When its journal was last written, in seconds since 1970."""
+    """The time at which the run's journal was last written, in seconds since 1970."""
     size: int
-    """Bytes on the disk."""
+    """The size on the disk in bytes."""
     has_end: bool
-    """False if its keeper or the host crashed."""
+    """Whether the journal contains the run's end, which is missing if the keeper or the host crashed."""
 
 
 def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, str]:
-    """The runs to remove, by ID, with the reason. A run without an end is removed by its age only."""
+    """Returns the runs to remove, by ID, with the reason. A run without an end is removed by its age only."""
     gone: dict[str, str] = {}
     kept = 0
     for place, run in enumerate(sorted(runs, key=lambda run: run.last_at, reverse=True)):
@@ -108,7 +110,11 @@ def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, s
 
 
 def collect(agent_dir: str, node: str, sha256: str, limits: Limits, now: float | None = None) -> None:
-    """Runs all parts of the collection, each of which may fail alone. `sha256`: the archive of this host's daemon."""
+    """Runs all parts of the collection, each of which may fail independently.
+
+    Args:
+        sha256: The archive from which this host's daemon runs.
+    """
     now = time.time() if now is None else now
     removed = {
         "runs": _part("runs", lambda: collect_runs(agent_dir, node, limits, now)),
@@ -128,11 +134,8 @@ def _part(what: str, work: Callable[[], int]) -> int:
         return 0
 
 
-# -- runs
-
-
 def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
-    """Removes folders of ended runs; returns how many."""
+    """Removes folders of ended runs, and returns their number."""
     _empty_removed(agent_dir, node)
     state = paths.gc_state(agent_dir, node)
     known = _read_sizes(state)
@@ -156,7 +159,11 @@ def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
 
 
 def ended_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: float) -> list[EndedRun]:
-    """Runs here without a keeper whose journal is older than QUIET_S. `known`: a cache of their sizes."""
+    """Returns the runs on this host without a keeper whose journal is older than QUIET_S.
+
+    Args:
+        known: A cache of the runs' sizes, which is updated.
+    """
     found = []
     for name in _names(paths.runs_dir(agent_dir, node)):
         folder = paths.run_dir(agent_dir, node, name)
@@ -165,7 +172,7 @@ def ended_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: floa
         last_ns = _last_written(folder)
         if now - last_ns / 1e9 < QUIET_S or control_socket.is_alive(folder):
             continue
-        if known.get(name, [0])[0] != last_ns:  # the size of an ended run does not change
+        if known.get(name, [0])[0] != last_ns:  # The size of an ended run does not change, so it is measured only once.
             known[name] = [last_ns, size_of(folder)]
         found.append(EndedRun(name, last_ns / 1e9, known[name][1], has_end(folder)))
     return found
@@ -182,7 +189,7 @@ def has_end(folder: str) -> bool:
 
 
 def size_of(folder: str) -> int:
-    """Bytes of a folder on the disk; symbolic links are not followed."""
+    """Returns the bytes of a folder on the disk, without following symbolic links."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in (*names, "."):
@@ -199,7 +206,7 @@ def _last_written(folder: str) -> int:
 
 
 def _read_sizes(path: str) -> dict[str, list[int]]:
-    """{run ID: [time of its journal in ns, bytes]}."""
+    """Reads the cache of sizes: {run ID: [modification time of the journal in ns, bytes]}."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -208,11 +215,8 @@ def _read_sizes(path: str) -> dict[str, list[int]]:
         return {}
 
 
-# -- the store, which several hosts may share
-
-
 def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
-    """Removes snapshots that no run of any host refers to, unless an upload is under way; returns how many."""
+    """Removes snapshots to which no run of any host refers, unless an upload is under way. Returns their number."""
     if UploadLocks(agent_dir, node).others():
         return 0
     count = prune(agent_dir, now)
@@ -222,7 +226,7 @@ def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
 
 
 def prune(agent_dir: str, now: float | None = None) -> int:
-    """Removes unused snapshots and files; returns the number of snapshots. Failures are ignored."""
+    """Removes unused snapshots and files, and returns the number of snapshots. Failures are ignored."""
     now = time.time() if now is None else now
     store = paths.store_dir(agent_dir)
     try:
@@ -234,7 +238,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
     try:
         used = used_by_runs(agent_dir)
     except OSError:
-        return 0  # the runs of some host cannot be read now
+        return 0  # The runs of some host cannot be read at present, so nothing may be removed.
     old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
     for root in old:
         shutil.rmtree(paths.snapshot_dir(agent_dir, root), ignore_errors=True)
@@ -243,7 +247,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
 
 
 def used_by_runs(agent_dir: str) -> set[str]:
-    """Roots of all snapshots that runs of any host refer to. Raises OSError if a record cannot be read."""
+    """Returns the roots of all snapshots to which runs of any host refer. Raises OSError if a record is unreadable."""
     found = set()
     for host in _names(os.path.join(agent_dir, "hosts")):
         for run_id in _names(paths.runs_dir(agent_dir, host)):
@@ -272,7 +276,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
         if manifest is None and os.path.exists(
             os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
         ):
-            return  # unreadable now: its files must be kept
+            return  # The manifest is unreadable at present, so its files must be kept.
         wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
     for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
         for name in names:
@@ -283,7 +287,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
 
 
 def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
-    """Removes agents that were unused for long, and incomplete uploads; returns how many agents."""
+    """Removes agents that were unused for long, and incomplete uploads. Returns the number of agents."""
     store = paths.store_dir(agent_dir)
     in_use = archives_in_use(agent_dir, node, now)
     count = 0
@@ -311,9 +315,9 @@ def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
 
 
 def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
-    """Archives that daemons and keepers of all hosts with this store run from; None if that is unknown.
+    """Returns the archives from which daemons and keepers of all hosts with this store run; None if unknown.
 
-    Those of this host are found by their command lines, those of other hosts by notes of daemons and runs.
+    Those of this host are found in command lines, those of other hosts in records written by daemons and runs.
     """
     found = _named_by_processes(paths.store_dir(agent_dir))
     hosts = os.path.join(agent_dir, "hosts")
@@ -322,7 +326,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
         if noted:
             found.add(noted)
         elif host != node:
-            return None  # a daemon that predates these notes may run there
+            return None  # This host may run a daemon of an older agent, which wrote no record of its archive.
         for run_id in _names(paths.runs_dir(agent_dir, host)):
             folder = paths.run_dir(agent_dir, host, run_id)
             if not paths.is_run(folder):
@@ -332,20 +336,17 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
             try:
                 with open(paths.archive_note(folder), encoding="utf-8") as file:
                     found.add(file.read().strip())
-            except FileNotFoundError:  # a run of an older agent, which wrote no note
+            except FileNotFoundError:  # The run belongs to an older agent, which wrote no record of its archive.
                 if host != node:
                     return None
     return found
 
 
 def _named_by_processes(store: str) -> set[str]:
-    """Archives of this store that are named in command lines of this user's processes."""
+    """Returns the archives of this store that appear in command lines of this user's processes."""
     mark = os.fsencode(store) + b"/"
     pieces = (piece for _, line in each_process("cmdline") for piece in line.split(mark)[1:])
     return {piece[:64].decode("ascii", "replace") for piece in pieces}
-
-
-# -- files
 
 
 def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
@@ -365,7 +366,7 @@ def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
 
 
 def _names(folder: str) -> list[str]:
-    """Sorted names in a folder, empty if it does not exist. Raises OSError if it cannot be read."""
+    """Returns the sorted names in a folder, or [] if it does not exist. Raises OSError if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -387,14 +388,14 @@ def _remove(folder: str, removed: str) -> None:
 
 
 def _empty_removed(agent_dir: str, node: str) -> None:
-    """Removes folders that an earlier collection could not: over NFS, open files remain for a while."""
+    """Removes folders that an earlier collection could not remove, since over NFS open files remain for a while."""
     folder = os.path.join(paths.host_dir(agent_dir, node), REMOVED)
     for name in _names(folder):
         _remove_tree(os.path.join(folder, name))
 
 
 def _remove_tree(path: str) -> None:
-    """Removes a folder as far as possible, read-only folders included."""
+    """Removes a folder as far as possible, including read-only folders."""
 
     def open_up(function: Callable[[str], Any], place: str, error: object) -> None:
         parent = os.path.dirname(place)
@@ -429,7 +430,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Yields whether no other collection runs on this host."""
+    """Yields whether no other collection is running on this host."""
     with open(path, "a", encoding="utf-8") as file:
         os.utime(path)
         try:
@@ -446,7 +447,7 @@ def main(agent_dir: str, node: str, sha256: str) -> int:
         with _alone(paths.gc_state(agent_dir, node)) as alone:
             if alone:
                 collect(agent_dir, node, sha256, Limits.read(os.environ))
-    except OSError as error:  # the agent was undeployed meanwhile, or the disk is full
+    except OSError as error:  # The agent was undeployed in the meantime, or the disk is full.
         print(f"garbage collection: {error}", file=sys.stderr)
         return 1
     return 0

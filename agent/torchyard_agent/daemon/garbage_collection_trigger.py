@@ -1,6 +1,7 @@
-"""Starts garbage collection in a process of its own, shortly after a request and at most once an hour.
+"""The trigger of garbage collection, a separate process that starts after a request and at most once an hour.
 
-An idle daemon runs no timer. The hour is counted by a file's time, also across daemons that replace each other.
+An idle daemon runs no timer. The hour is measured by a file's modification time, even across daemons that replace each
+other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class GarbageCollectionTrigger:
-    """Wraps the daemon's methods: each request may trigger a collection."""
+    """A wrapper of the daemon's methods, by which each request may trigger a collection."""
 
     def __init__(self, agent_dir: str, node: str, sha256: str):
         self._agent_dir = agent_dir
@@ -34,7 +35,7 @@ class GarbageCollectionTrigger:
         self._not_before = float("-inf")
 
     def watch(self, methods: dict[str, Method]) -> dict[str, Method]:
-        """The methods, each of which calls `trigger`."""
+        """Returns the methods, each of which then calls `trigger`."""
 
         def watched(method: Method) -> Method:
             async def answer(connection: Connection, params: dict[str, Any]) -> Any:
@@ -56,7 +57,7 @@ class GarbageCollectionTrigger:
             asyncio.get_running_loop().call_later(AFTER_S, self._start)
 
     def _due_in(self) -> float:
-        """Seconds until the next collection is due; 0 if it is."""
+        """Returns the seconds until the next collection is due, or 0 if it is due now."""
         with contextlib.suppress(OSError):
             age = time.time() - os.stat(paths.gc_state(self._agent_dir, self._node)).st_mtime
             if 0 <= age < EVERY_S:

@@ -1,4 +1,4 @@
-"""Answers `hello` before asyncio and other large modules are imported.
+"""A small server that answers `hello` before asyncio and other large modules are imported.
 
 A deployment is complete when every agent has answered `hello`; the imports (0.1 s of CPU per host) are delayed until
 the first other request. Deploying to eight hosts on two cores took 4.0 times as long as a bare upload with asyncio
@@ -32,8 +32,12 @@ def answer_hello(
 ) -> Conversations | None:
     """Answers `hello` requests until another method is called.
 
-    Returns the open conversations; None if the method was `retire`, after calling `retiring` with its params. `settle`,
-    which unpacks a new archive, is called once no request has arrived for a moment.
+    Args:
+        settle: Unpacks a new archive. Called once no request has arrived for a moment.
+        retiring: Called with the parameters of `retire`.
+
+    Returns:
+        The open conversations, or None if the method was `retire`.
     """
     poll = select.poll()
     poll.register(listener, select.POLLIN)
@@ -81,7 +85,10 @@ def _receive(client: socket.socket) -> bytes:
 def _answer(
     client: socket.socket, pending: bytes, hello: dict[str, Any], retiring: Callable[[dict[str, Any]], None]
 ) -> tuple[bytes, str]:
-    """(unanswered bytes, the method that they call; empty if all were `hello`)."""
+    """Answers complete requests, and returns the unanswered bytes and the method that they call.
+
+    The method is "" if all requests were `hello`.
+    """
     while b"\n" in pending:
         line, rest = pending.split(b"\n", 1)
         try:
@@ -93,12 +100,12 @@ def _answer(
             return pending, method
         answer = {"jsonrpc": "2.0", "id": id, "result": hello if method == "hello" else {}}
         try:
-            # A line this short is sent completely or not at all.
+            # A line as short as this is sent completely or not at all.
             client.send(json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return pending, "never reads"  # the full server disconnects clients that do not read
+            return pending, "never reads"  # The full server disconnects clients that do not read.
         except OSError:
-            pass  # the request counts even if its client has disconnected
+            pass  # The request counts even if its client has disconnected.
         if method == "retire":
             params = request.get("params")
             retiring(params if isinstance(params, dict) else {})

@@ -1,7 +1,7 @@
-"""The agent version of a host, noted by each starting daemon so that an older desktop does not downgrade it.
+"""The agent version of a host, recorded by each starting daemon so that an older desktop does not downgrade it.
 
-Without the note, an older desktop would start its own daemon after the newer one was killed or the host rebooted. The
-note lies in the host's own folder, since hosts with a shared home may be upgraded one by one.
+Without the record, an older desktop would start its own daemon after the newer daemon was killed or the host rebooted.
+The record is in the host's own folder, since hosts with a shared home may be upgraded one by one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ NOTE = "agent.json"
 
 
 def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
-    """Notes that this host has unpacked that agent. Write errors are ignored."""
+    """Records that this host has unpacked this agent. Write errors are ignored."""
     path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
     with contextlib.suppress(OSError):
-        os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used, for garbage collection
+        os.utime(paths.archive_dir(agent_dir, sha256))  # The time marks the archive as used, for garbage collection.
     if noted(path) == (version, sha256):
         return
     with contextlib.suppress(OSError):
@@ -30,7 +30,7 @@ def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
 
 
 def noted(path: str) -> tuple[str, str]:
-    """(version, sha256) of a note; both empty if there is none."""
+    """Returns the version and SHA-256 of a record, both empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -40,7 +40,7 @@ def noted(path: str) -> tuple[str, str]:
 
 
 def newer_than(agent_dir: str, node: str, version: str) -> str | None:
-    """The SHA-256 of the agent that this host had last, if it is newer and its archive still exists."""
+    """Returns the SHA-256 of the last agent of this host, if it is newer and its archive still exists, else None."""
     newest, sha256 = noted(os.path.join(paths.host_dir(agent_dir, node), NOTE))
     if version_order(newest) <= version_order(version):
         return None

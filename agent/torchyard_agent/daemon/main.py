@@ -1,4 +1,4 @@
-"""Entry point of the daemon, one per user and host. No run depends on it."""
+"""The entry point of the daemon, which exists once per user and host. No run depends on the daemon."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ def main(
 ) -> int:
     """Serves until the method `retire` is called.
 
-    `listener` is bound to the daemon's name; `settle` unpacks an archive that has run from memory so far; `by` names
-    the desktop that started it.
+    Args:
+        listener: A socket that is bound to the daemon's name.
+        settle: Unpacks an archive that has run from memory so far.
+        by: The user of the desktop that started the daemon.
     """
-    umask.keep_files_private()  # systemd sets another umask
+    umask.keep_files_private()  # systemd sets another umask.
     with open("/proc/self/comm", "w") as name:
-        name.write("torchyard-agent")  # the name in `ps` and `top`; the command line is the bootstrap's
+        # `ps` and `top` show this name, because the command line is that of the bootstrap.
+        name.write("torchyard-agent")
     hello = {
         "version": __version__,
         "protocol": PROTOCOL,

@@ -1,8 +1,8 @@
-"""Probes connections between hosts on the data network: whether a port is reachable, and the throughput.
+"""Probes of the connections between hosts on the data network: reachability of ports, and throughput.
 
-A host listens briefly at ports that a run holds there (bound but not listening) or at one of its range. Clients send a
-token that only the launching desktop knows. Connections are reset and not closed, so that none stays in TIME_WAIT at a
-port that a rank is about to use.
+A host listens briefly at ports that a run holds there (bound but not listening) or at one port of its range. Clients
+send a token that only the launching desktop knows. Connections are reset instead of closed, so that none stays in
+TIME_WAIT at a port that a rank is about to use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
 CONNECT_S = 3.0
-"""Long enough for a lost SYN, which is repeated after 1 s."""
+"""The time to connect, sufficient for the repetition of a lost SYN after 1 s."""
 GREETING_S = 2.0
 LISTEN_S = 60.0
 """The longest time of listening, even if the desktop has disappeared."""
@@ -56,7 +56,7 @@ class NetworkProbe:
         }
 
     async def listen(self, connection: Connection, params: Params) -> Any:
-        """Listens at `address`: at each of `ports` (held for a run), or at one of `port_range` (null: any).
+        """Listens at `address`, at each of `ports` (held for a run) or at one port of `port_range` (null for any).
 
         Returns `address`, `ports` and, with `traffic`, whether the interface is `busy` with other traffic.
         """
@@ -71,7 +71,7 @@ class NetworkProbe:
             else:
                 for port in ports:
                     listener.add(int(port))
-        except BaseException:  # cleanup on cancellation too; raised again
+        except BaseException:  # The sockets are also closed if a BaseException ends the call.
             self._end(token)
             raise
         connection.on_close.append(partial(self._end, token))
@@ -80,13 +80,13 @@ class NetworkProbe:
         return {"address": address, "ports": listener.ports, "busy": busy}
 
     async def reach(self, connection: Connection, params: Params) -> Any:
-        """Connects to every target {`host`, `address`, `port`}; returns the unreachable ones, each with its `error`."""
+        """Connects to every target {`host`, `address`, `port`}. Returns the unreachable ones, each with its `error`."""
         token, source = str(params["token"]), params.get("source")
         tried = [_try(token, source, target) for target in params["targets"]]
         return [failure for failure in await asyncio.gather(*tried) if failure is not None]
 
     async def pull(self, connection: Connection, params: Params) -> Any:
-        """Receives data from `address`:`port` for `seconds`; returns its rate (`bytes_s`)."""
+        """Receives data from `address`:`port` for `seconds`, and returns the rate (`bytes_s`)."""
         seconds = min(float(params["seconds"]), LONGEST_PULL_S)
         where = (str(params["address"]), int(params["port"]))
         pulling = partial(_pull, str(params["token"]), params.get("source"), where, seconds)
@@ -96,7 +96,7 @@ class NetworkProbe:
             raise RpcError(f"{where[0]}:{where[1]} gave no data: {_reason(error)}", "no_way") from error
 
     async def close(self, connection: Connection, params: Params) -> Any:
-        """Stops listening; the sockets are closed when this returns."""
+        """Stops listening. The sockets are closed when the method returns."""
         self._end(str(params["token"]))
         return {}
 
@@ -107,12 +107,12 @@ class NetworkProbe:
 
 
 class _Listener:
-    """Sockets of one token at one address."""
+    """The sockets of one token at one address."""
 
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # Behind NAT the host does not have the address at which others reach it.
+        # Behind NAT the host does not have the address by which other hosts reach it.
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: port_reservation.HeldPorts | None = None
@@ -123,7 +123,7 @@ class _Listener:
         return [int(listening.getsockname()[1]) for listening in self._sockets]
 
     def add(self, port: int) -> None:
-        """Listens at a port that is held by a process of this user. Raises OSError."""
+        """Listens at a port that a process of this user holds. Raises OSError."""
         listening = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -176,20 +176,20 @@ class _Listener:
                 greeting += data
             if greeting == self._token + b"here\n":
                 await loop.sock_sendall(client, b"here\n")
-                with contextlib.suppress(OSError):  # until the other side has disconnected
+                with contextlib.suppress(OSError):  # The connection stays open until the client has disconnected.
                     await asyncio.wait_for(loop.sock_recv(client, 1), GREETING_S)
             elif greeting == self._token + b"pull\n":
                 handed_over = True
                 await loop.run_in_executor(None, _send_zeros, client)
         except (OSError, asyncio.TimeoutError):
-            pass  # without the token, or disconnected
+            pass  # The client has no token, or has disconnected.
         finally:
             if not handed_over:
                 client.close()
 
 
 async def _try(token: str, source: str | None, target: Params) -> Params | None:
-    """The target with its `error`; None if it was reached."""
+    """Connects to a target. Returns the target with its `error`, or None if it was reached."""
     loop = asyncio.get_running_loop()
     address, port = str(target["address"]), int(target["port"])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -210,7 +210,7 @@ async def _try(token: str, source: str | None, target: Params) -> Params | None:
 
 
 def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float) -> float:
-    """Bytes per second after the warm-up. Blocks; raises OSError."""
+    """Receives data, and returns the bytes per second after the warm-up. Blocks; raises OSError."""
     own = (source, 0) if source and network_addresses.interface_of(source) else None
     with socket.create_connection(where, STALLED_S, own) as connection:
         _reset_on_close(connection)
@@ -232,7 +232,7 @@ def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float
 
 
 def _send_zeros(client: socket.socket) -> None:
-    """Sends zeros until the other side disconnects."""
+    """Sends zeros until the client disconnects."""
     chunk = bytes(_CHUNK)
     client.settimeout(GREETING_S)
     end = time.monotonic() + LONGEST_PULL_S + GREETING_S
@@ -242,19 +242,20 @@ def _send_zeros(client: socket.socket) -> None:
 
 
 async def _is_busy(address: str) -> bool:
-    """Whether the interface of this address carries traffic that a measurement would disturb."""
+    """Returns whether the interface of this address carries traffic that a measurement would disturb."""
     interface = network_addresses.interface_of(address)
     if interface is None:
         return False
     before, begin = _traffic(interface), time.monotonic()
     await asyncio.sleep(OBSERVE_S)
     rate = (_traffic(interface) - before) / (time.monotonic() - begin)
-    speed = _number(f"/sys/class/net/{interface}/speed") * 125_000  # in Mbit/s; -1 if unknown
+    # The file contains the speed in Mbit/s, or -1 if it is unknown.
+    speed = _number(f"/sys/class/net/{interface}/speed") * 125_000
     return rate > max(BUSY_BYTES_S, BUSY_SHARE * speed)
 
 
 def _traffic(interface: str) -> int:
-    """Bytes that the interface has transferred in its busier direction."""
+    """Returns the bytes that the interface has transferred in its busier direction."""
     folder = f"/sys/class/net/{interface}/statistics"
     return max(_number(f"{folder}/rx_bytes"), _number(f"{folder}/tx_bytes"))
 

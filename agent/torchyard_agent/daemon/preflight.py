@@ -1,6 +1,6 @@
-"""Measures a host for a launch: limits, shared memory, the chosen GPUs, leftovers of earlier runs, and the clock.
+"""Measurements of a host for a launch: limits, shared memory, the chosen GPUs, leftovers of runs, and the clock.
 
-The desktop judges the results. Only NVML is slow, which is opened if GPUs were chosen.
+The desktop judges the results. The only slow part is NVML, which is opened if GPUs were chosen.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Params = dict[str, Any]
 
 
 async def preflight(runs: Runs, connection: Connection, params: Params) -> Any:
-    """`received` and `answered` (seconds since 1970), `limits`, `shm`, `infiniband`, `gpus`, `leftovers`.
+    """Returns `received` and `answered` (seconds since 1970), `limits`, `shm`, `infiniband`, `gpus` and `leftovers`.
 
-    The parameter `gpus` has the UUIDs of the run's GPUs on this host.
+    The parameter `gpus` contains the UUIDs of the run's GPUs on this host.
     """
     received = time.time()
     loop = asyncio.get_running_loop()
@@ -53,12 +53,12 @@ def _measure(uuids: list[str]) -> dict[str, Any]:
 
 
 def _limits(which: int) -> list[int | None]:
-    """[soft, hard] as the ranks inherit them; None for no limit."""
+    """Returns [soft, hard] of a limit as the ranks inherit it, with None for no limit."""
     return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which)]
 
 
 def _shared_memory() -> dict[str, int] | None:
-    """{`free`, `total`} bytes; None if /dev/shm is missing or not writable."""
+    """Returns the bytes `free` and `total` of /dev/shm, or None if it is missing or not writable."""
     try:
         about = os.statvfs(SHARED_MEMORY)
     except OSError:
@@ -69,8 +69,9 @@ def _shared_memory() -> dict[str, int] | None:
 
 
 def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
-    """Each chosen GPU: health, XIDs from the kernel log (None if unreadable), and processes with their users."""
-    from torchyard_agent.telemetry import xid_errors  # imports NVML and ctypes, only if there are GPUs
+    """Returns for each chosen GPU its health, XIDs from the kernel log (None if unreadable), and processes."""
+    # NVML and ctypes are imported only if there are GPUs.
+    from torchyard_agent.telemetry import xid_errors
     from torchyard_agent.telemetry.nvml import Nvml
     from torchyard_agent.telemetry.process_owners import Owners
 
@@ -96,10 +97,10 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
 
 
 async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
-    """Leftovers of earlier runs: [{`run_id`, `ended` (ended PIDs), `left` (remaining PIDs), `keeper`}].
+    """Returns leftovers of earlier runs: [{`run_id`, `ended` (ended PIDs), `left` (remaining PIDs), `keeper`}].
 
-    Processes of runs without a keeper are ended; the result includes those ended since the last call. `keeper`: the run
-    has ended long ago, but its keeper is still alive.
+    This function ends processes of runs without a keeper; the result includes those ended since the last call. `keeper`
+    is true if the run has ended long ago, but its keeper is still alive.
     """
     loop = asyncio.get_running_loop()
     kept: list[str] = []
@@ -108,7 +109,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
         (kept if await runs.keeper(run_id) is not None else orphaned).append(run_id)
     folders: dict[str, str] = {}
     for run_id in orphaned:
-        with suppress(RpcError):  # garbage collection has just removed it
+        with suppress(RpcError):  # Garbage collection may have removed the run since the listing.
             folders[run_id] = runs.folder(run_id)
     in_use = await loop.run_in_executor(None, _in_use, list(folders.values())) if folders else set()
     for run_id, folder in folders.items():
@@ -116,14 +117,14 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
             await runs.end_processes(run_id, folder)
     left = [{"run_id": run_id, **ended, "keeper": False} for run_id, ended in runs.take_ended().items()]
     for run_id in kept:
-        with suppress(RpcError):  # its folder has just been removed
+        with suppress(RpcError):  # The folder of the run may have been removed since the listing.
             if _is_long_over(runs.folder(run_id)):
                 left.append({"run_id": run_id, "ended": [], "left": [], "keeper": True})
     return left
 
 
 def _in_use(folders: list[str]) -> set[str]:
-    """The run folders that appear in environments of this user's processes, from one scan of /proc."""
+    """Returns the run folders that appear in environments of this user's processes, from one scan of /proc."""
     paths = {path + "/" for _, path in orphans.run_dirs()}
     return {folder for folder in folders if any(path.startswith(folder + "/") for path in paths)}
 

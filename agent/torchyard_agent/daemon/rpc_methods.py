@@ -1,4 +1,4 @@
-"""The methods of the daemon that desktops call, named as in docs/protocol.md."""
+"""The daemon's methods that desktops call, named as in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAUNCH_DEADLINE_S = 20.0
 
 
 class Methods:
-    """Maps the methods to the parts of the daemon that implement them."""
+    """The table of methods, with the parts of the daemon that implement them."""
 
     def __init__(self, agent_dir: str, hello: Params, runs: Runs, telemetry: Telemetry, retire: Callable[[], None]):
         self._agent_dir = agent_dir
@@ -73,11 +73,11 @@ class Methods:
         return audit.watch(self._agent_dir, str(self._hello["node"]), methods)
 
     async def hello(self, connection: Connection, params: Params) -> Any:
-        """The agent's version, protocol, sha256, pid and node."""
+        """Returns the agent's version, protocol, sha256, pid and node."""
         return self._hello
 
     async def retire(self, connection: Connection, params: Params) -> Any:
-        """Ends this daemon in favour of a newer one. Runs continue: they depend on their keepers alone."""
+        """Ends this daemon in favour of a newer one. Runs continue, because they depend only on their keepers."""
         await self._runs.wait_for_launches(LAUNCH_DEADLINE_S)
         asyncio.get_running_loop().call_soon(self._retire)
         return {}
@@ -103,12 +103,13 @@ class Methods:
         return {**facts, "bookings": self.bookings.summary(), "daemon": self._identity}
 
     async def host_route(self, connection: Connection, params: Params) -> Any:
-        """The address and interface that this host uses towards another."""
+        """Returns the address and interface by which this host reaches another."""
         address = address_towards(str(params["to"]))
         return {"address": address, "interface": interface_of(address)}
 
     async def host_preflight(self, connection: Connection, params: Params) -> Any:
-        from torchyard_agent.daemon.preflight import preflight  # only for a launch
+        # The preflight module is imported here because only a launch needs it.
+        from torchyard_agent.daemon.preflight import preflight
 
         return await preflight(self._runs, connection, params)
 
@@ -124,12 +125,12 @@ class Methods:
         return {}
 
     async def run_warm(self, connection: Connection, params: Params) -> Any:
-        """Starts interpreters for a launch; they end if the connection ends before `run.prepare`."""
+        """Starts interpreters for a launch, which end if the connection ends before `run.prepare`."""
         connection.on_close.append(partial(self._runs.end_warm, str(params["run_id"])))
         return await self._runs.warm(params)
 
     async def run_prepare(self, connection: Connection, params: Params) -> Any:
-        """Reserves the run's resources here; they are released if the connection ends before the run begins."""
+        """Reserves the run's resources on this host. They are released if the connection ends before the run begins."""
         connection.on_close.append(partial(self._runs.abort_unbegun, str(params["run_id"])))
         return await self._runs.prepare(params)
 
@@ -157,7 +158,7 @@ class Methods:
         return {}
 
     async def state_subscribe(self, connection: Connection, params: Params) -> Any:
-        """Sends notifications `state`, from the journal entry after `seen` ([epoch, sequence]) on."""
+        """Sends notifications `state`, beginning after the journal entry `seen` ([epoch, sequence])."""
         run_id = params["run_id"]
         self._runs.folder(run_id)
         following = follow_state(connection, self._runs, run_id, params.get("seen"))
@@ -192,7 +193,7 @@ class Methods:
 
 
 def _ends(event: dict[str, Any], replica: str) -> bool:
-    """Whether nothing is written to the replica's log after this event."""
+    """Returns whether no process writes to the replica's log after this event."""
     if event["event"] == "replica_state" and event["replica"] == replica:
         return event["state"] in ("succeeded", "failed", "stopped", "lost")
     return bool(event["event"] == "run_ended")

@@ -1,4 +1,4 @@
-"""Reads logs of ranks by byte offset, at the client's pace."""
+"""Access to the logs of ranks by byte offset, at the client's pace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_WAIT_S = 20.0
 
 
 def list_logs(run_dir: str) -> list[dict[str, Any]]:
-    """Every log of the run on this host: name (see `paths.log_name`) and size in bytes."""
+    """Returns the name (see `paths.log_name`) and size in bytes of every log of the run on this host."""
     folder = os.path.join(run_dir, "logs")
     try:
         with os.scandir(folder) as entries:
@@ -32,11 +32,11 @@ def list_logs(run_dir: str) -> list[dict[str, Any]]:
 
 
 async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[], bool]) -> dict[str, Any]:
-    """A piece of one rank's log.
+    """Returns a piece of one rank's log.
 
-    `offset` counts bytes from the start, or from the end if it is negative. If there is no data yet, waits up to
-    `wait_s`. `ended`: this piece reaches the end of a log that will not grow. `times` are those of the piece, or with
-    `times_to_end` those of all bytes from the piece on; see `log_times`.
+    `offset` counts bytes from the start, or from the end if it is negative. If no data is available yet, the function
+    waits up to `wait_s`. `ended` is true if the piece reaches the end of a log that will not grow. `times` are the
+    times of the piece, or with `times_to_end` the times of all bytes from the piece on; see `log_times`.
     """
     name = paths.log_name(str(params["replica"]), int(params.get("local_rank", 0)))
     path = os.path.join(run_dir, "logs", os.path.basename(name))
@@ -44,7 +44,7 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     deadline = asyncio.get_running_loop().time() + min(float(params.get("wait_s", 0)), LONGEST_WAIT_S)
     offset = int(params["offset"])
     while True:
-        ended = has_ended()  # asked before the size, so that all data is seen
+        ended = has_ended()  # The end is checked before the size, so that all data is included.
         status = os.stat(path) if os.path.exists(path) else None
         size = status.st_size if status is not None else 0
         start = max(0, size + offset) if offset < 0 else offset

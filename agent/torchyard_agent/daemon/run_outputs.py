@@ -1,4 +1,4 @@
-"""Lists and reads the files that a run leaves on this host, for the desktop."""
+"""Access to the files that a run leaves on this host, for the desktop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ INCOMPLETE = (".saving-", ".carried-")
 
 
 def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any]]:
-    """Files of the run whose path below its folder matches `pattern`, by path and size in bytes.
+    """Returns the files of the run whose path below its folder matches `pattern`, with size in bytes.
 
-    Without a pattern: all of `outputs/` and `logs/`, and the files of `work/` that the run has created or changed.
+    Without a pattern, the result contains all files of `outputs/` and `logs/`, and the files of `work/` that the run
+    has created or changed.
     """
     root = read_record(run_dir).get("snapshot")
     manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
@@ -46,7 +47,7 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
 
 
 def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
-    """A piece of a file of the run, from `offset` on."""
+    """Returns a piece of a file of the run, from `offset` on."""
     whole = os.path.realpath(os.path.join(run_dir, path))
     if not whole.startswith(os.path.realpath(run_dir) + os.sep):
         raise RpcError(f"{path} lies outside the run's folder", "outside")
@@ -57,7 +58,7 @@ def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
 
 
 def read_piece(path: str, offset: int) -> dict[str, Any]:
-    """A piece of a file, from `offset` on: {"data" (base64), "next", "size"}. Raises OSError."""
+    """Returns a piece of a file from `offset` on, as {"data" (base64), "next", "size"}. Raises OSError."""
     with open(path, "rb") as file:
         file.seek(offset)
         data = file.read(PIECE)

@@ -1,4 +1,4 @@
-"""The runs of this host: starts and finds their keepers. A run that has begun does not depend on the daemon."""
+"""The runs of this host and their keepers. A run that has begun does not depend on the daemon."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Runs:
         self._records: dict[str, dict[str, Any]] = {}
 
     def folder(self, run_id: str) -> str:
-        """The run's folder on this host. Raises RpcError if there is none."""
+        """Returns the run's folder on this host. Raises RpcError if there is none."""
         folder = paths.run_dir(self._agent_dir, self._node, _checked(run_id))
         if not os.path.isdir(folder):
             raise RpcError(f"there is no run {run_id} on {self._node}", "no_run")
         return folder
 
     def ids(self) -> list[str]:
-        """All runs with a folder here, oldest first: an ID begins with its time."""
+        """Returns the IDs of all runs with a folder on this host, oldest first, since an ID begins with its time."""
         try:
             with os.scandir(paths.runs_dir(self._agent_dir, self._node)) as entries:
                 return sorted(
@@ -76,7 +76,7 @@ class Runs:
             return []
 
     async def warm(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper and, in it, the interpreters of its ranks (see `messages.Warm`)."""
+        """Starts the run's keeper, and in the keeper the interpreters of its ranks (see `messages.Warm`)."""
         self._warm.add(_checked(params["run_id"]))
         keeper = await self._start_keeper(params)
         return await keeper.call("warm", params)
@@ -96,7 +96,7 @@ class Runs:
             await asyncio.sleep(0.02)
 
     async def prepare(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper, unless `warm` has, and forwards `params` to it."""
+        """Starts the run's keeper, unless `warm` has done so, and forwards `params` to the keeper."""
         run_id = _checked(params["run_id"])
         with self.launching():
             keeper = await self._warm_keeper(run_id)
@@ -107,7 +107,7 @@ class Runs:
             return await keeper.call("prepare", params, timeout=120.0)
 
     async def _warm_keeper(self, run_id: str) -> Connection | None:
-        """The keeper that `warm` has started, if any."""
+        """Returns the keeper that `warm` has started, or None."""
         await self._wait_for_start(run_id)
         if run_id in self._ending_warm:
             await asyncio.wait({self._ending_warm[run_id]})
@@ -117,12 +117,12 @@ class Runs:
         return await self.keeper(run_id)
 
     async def _has_renewed(self, run_id: str, keeper: Connection) -> bool:
-        """Renews a keeper's lease. Returns False once the keeper has exited because the lease had expired."""
+        """Renews a keeper's lease. Returns False if the lease had expired and the keeper has exited."""
         try:
             await keeper.call("renew", {})
         except RpcError as error:
             if error.code not in ("lease_lapsed", "disconnected"):
-                return True  # a keeper of an older desktop lacks the method
+                return True  # The keeper of an older desktop lacks this method.
         else:
             return True
         while await self.keeper(run_id) is not None:
@@ -134,7 +134,7 @@ class Runs:
         run_id = _checked(params["run_id"])
         archive = paths.archive_dir(self._agent_dir, str(params.pop("archive")))
         folder = paths.run_dir(self._agent_dir, self._node, run_id)
-        if run_id in self._aborted:  # the desktop's requests are concurrent: its abort may arrive first
+        if run_id in self._aborted:  # The desktop sends its requests concurrently, so the abort may arrive first.
             raise RpcError("the run was aborted before it was prepared", "aborted")
         started = self._starting[run_id] = asyncio.Event()
         self._exited.discard(run_id)
@@ -151,7 +151,7 @@ class Runs:
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """Counts a request of a launch until it is answered."""
+        """Counts a request of a launch as unanswered while the context is open."""
         self._launching += 1
         try:
             yield
@@ -159,17 +159,19 @@ class Runs:
             self._launching -= 1
 
     async def wait_for_launches(self, within_s: float) -> None:
-        """Waits until all launches in preparation here have begun or were given up, at most `within_s`."""
+        """Waits until all launches that this host is preparing have begun or were given up, for at most `within_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while (self._launching or any(map(self.is_alive, self._prepared))) and loop.time() < deadline:
             await asyncio.sleep(0.02)
 
     async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
-        if not os.path.isdir(archive):  # removed as unused while the desktop stayed connected
+        if not os.path.isdir(archive):
+            # Garbage collection has removed the archive as unused while the desktop stayed connected.
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
-        with contextlib.suppress(OSError):  # read by garbage collection, on all hosts that share the home
+        with contextlib.suppress(OSError):
+            # Garbage collection reads the time and the file, on all hosts that share the home.
             os.utime(archive)
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))
@@ -205,7 +207,7 @@ class Runs:
             with self.launching():
                 return await self.forward(method, params)
         except RpcError as error:
-            if error.code not in ("run_over", "disconnected"):  # the keeper has exited, before the call or during it
+            if error.code not in ("run_over", "disconnected"):  # The keeper has exited, before the call or during it.
                 raise
             raise RpcError(
                 f"{self._node} gave up the launch of run {run_id}: it was cancelled, or its desktop had not renewed it "
@@ -218,7 +220,7 @@ class Runs:
         """Aborts a run whose desktop has disconnected after `prepare` and before the run has begun."""
 
         async def abort() -> None:
-            with contextlib.suppress(RpcError):  # the keeper has exited, or the desktop has aborted the run
+            with contextlib.suppress(RpcError):  # The keeper has exited, or the desktop has aborted the run already.
                 await self.forward("abort", {"run_id": run_id})
 
         if run_id in self._prepared:
@@ -231,11 +233,12 @@ class Runs:
         task.add_done_callback(self._tasks.discard)
 
     async def forward(self, method: str, params: dict[str, Any]) -> Any:
-        """The answer of the run's keeper. Raises RpcError if the keeper has exited."""
+        """Returns the answer of the run's keeper to a call. Raises RpcError if the keeper has exited."""
         run_id = _checked(params.pop("run_id"))
         if method == "abort":
             self._aborted.add(run_id)
-        await self._wait_for_start(run_id)  # an abort that overtook its prepare must find the keeper
+        # An abort that arrives before its `prepare` is handled must find the keeper.
+        await self._wait_for_start(run_id)
         keeper = await self.keeper(run_id)
         if keeper is None:
             raise RpcError(f"the run {run_id} is over on {self._node}", "run_over")
@@ -251,7 +254,7 @@ class Runs:
             ) from None
 
     async def keeper(self, run_id: str) -> Connection | None:
-        """A connection to the run's keeper; None if it has exited."""
+        """Returns a connection to the run's keeper, or None if the keeper has exited."""
         known = self._keepers.get(run_id)
         if known is not None and not known.closed:
             return known
@@ -262,7 +265,8 @@ class Runs:
             if address is None:
                 raise FileNotFoundError
             keeper = await unix_socket_rpc.connect(address, lambda method, _: self._wake(run_id))
-        except (ConnectionRefusedError, FileNotFoundError, PermissionError):  # another user may have bound a dead name
+        except (ConnectionRefusedError, FileNotFoundError, PermissionError):
+            # Another user may have bound the name of a keeper that has ended.
             if run_id not in self._starting:
                 self._exited.add(run_id)
             return None
@@ -277,7 +281,7 @@ class Runs:
         return keeper
 
     async def is_running(self, run_id: str) -> bool:
-        """Whether the run has a keeper here. If the run has ended, waits for the keeper to exit first."""
+        """Returns whether the run has a keeper here. If the run has ended, waits for the keeper's exit first."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_DEADLINE_S
         while await self.keeper(run_id) is not None:
@@ -290,17 +294,17 @@ class Runs:
         return bool(journal_replay.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"])
 
     def planned_gpus(self, run_id: str) -> set[str]:
-        """UUIDs of the GPUs of the whole run on all hosts, from its record."""
+        """Returns the UUIDs of the GPUs of the whole run on all hosts, from its record."""
         replicas = self._record_of(run_id).get("replicas")
         planned = replicas if isinstance(replicas, list) else []
         return {str(gpu) for replica in planned for gpu in replica.get("gpus", [])}
 
     def person_of(self, run_id: str) -> str:
-        """The person who booked for or launched the run, from its record; empty if unknown."""
+        """Returns the person who booked for the run or launched it, from its record, or "" if unknown."""
         return str(self._record_of(run_id).get("person") or "")
 
     def _record_of(self, run_id: str) -> dict[str, Any]:
-        """The run's record from the desktop; cached, since it never changes."""
+        """Returns the run's record from the desktop, which is cached because it never changes."""
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
@@ -308,20 +312,20 @@ class Runs:
             known = found if isinstance(found, dict) else {}
             kept = {"replicas": known.get("replicas"), "person": known.get("person")}
             if not known:
-                return kept  # the run is being prepared
+                return kept  # The run is still being prepared.
             self._records[run_id] = kept
         return self._records[run_id]
 
     def is_starting(self, run_id: str) -> bool:
-        """Whether the run's keeper is being started."""
+        """Returns whether the run's keeper is being started."""
         return run_id in self._starting
 
     def is_alive(self, run_id: str) -> bool:
-        """Whether the run's keeper was alive at the last look-up and its connection is still open."""
+        """Returns whether the run's keeper was alive at the last look-up and its connection is still open."""
         return run_id in self._keepers
 
     def listen(self, run_id: str) -> asyncio.Event:
-        """An event that is set whenever the run's journal may have grown or its keeper has exited."""
+        """Returns an event that is set whenever the run's journal may have grown or its keeper has exited."""
         event = asyncio.Event()
         self._listeners.setdefault(run_id, []).append(event)
         return event
@@ -332,9 +336,9 @@ class Runs:
             del self._listeners[run_id]
 
     async def show(self, run_id: str) -> dict[str, Any]:
-        """The run's record and the state replayed from its journal."""
+        """Returns the run's record, and the state replayed from its journal."""
         folder = self.folder(run_id)
-        await self._wait_for_start(run_id)  # otherwise a launch would look like a run whose keeper died
+        await self._wait_for_start(run_id)  # Without this wait, a launch would look like a run whose keeper has died.
         keeper = await self.keeper(run_id)
         metrics: dict[str, Any] = {}
         silent = False
@@ -342,9 +346,10 @@ class Runs:
             try:
                 metrics = (await keeper.call("status", {}, timeout=5.0)).get("metrics", {})
             except RpcError:
-                silent = not keeper.closed  # a slow keeper is alive
+                silent = not keeper.closed  # A keeper that is only slow is still alive.
                 keeper = keeper if silent else None
-        # Read after the look-up of the keeper: if it has just exited, its last entries are there.
+        # The journal is read after the look-up of the keeper: if the keeper has just exited, its last entries are
+        # included.
         view = journal_replay.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
         if keeper is None and not view["ended"]:
@@ -359,7 +364,7 @@ class Runs:
         }
 
     def death(self, run_id: str) -> str:
-        """The reason why a run without an end has no keeper, as a sentence."""
+        """Returns the reason why a run without an end has no keeper, as a clause."""
         before = read_record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
@@ -374,7 +379,7 @@ class Runs:
         await self.end_processes(run_id, folder)
 
     async def end_processes(self, run_id: str, folder: str) -> None:
-        """Ends all processes with the run's folder in their environment, and keeps them for `take_ended`."""
+        """Ends all processes with the run's folder in their environment, and records them for `take_ended`."""
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, orphans.find, folder)
         if found:
@@ -382,20 +387,21 @@ class Runs:
             self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
 
     def take_ended(self) -> dict[str, dict[str, list[int]]]:
-        """By run, the PIDs that were ended since the last call (`ended`) and those that remain (`left`)."""
+        """Returns by run the PIDs that were ended since the last call (`ended`) and those that remain (`left`)."""
         ended, self._ended = self._ended, {}
         return ended
 
     async def list(self) -> list[dict[str, Any]]:
-        """A summary of each run."""
+        """Returns a summary of each run."""
         lines = []
         for run_id in self.ids():
             if run_id in self._warm:
-                continue  # a launch before `prepare`
+                # A run whose keeper only warms interpreters is a launch before `prepare`, which is not listed.
+                continue
             try:
                 shown = await self.show(run_id)
             except (RpcError, OSError):
-                continue  # its folder has just been removed
+                continue  # The folder of the run has just been removed.
             record = shown["record"]
             state = {name: shown[name] for name in ("state", "reason", "as_of", "alive", "silent", "died")}
             about = {"name": record.get("name", ""), "record": record.get("record", {})}
@@ -411,7 +417,7 @@ class Runs:
 
     async def _on_keeper_exit(self, run_id: str) -> None:
         """Ends the remaining processes of a run whose keeper died before the run's end."""
-        with contextlib.suppress(RpcError):  # its folder has been removed too
+        with contextlib.suppress(RpcError):  # The folder of the run may have been removed too.
             if not self._has_ended(run_id):
                 await self.end_orphans(run_id)
 
@@ -443,7 +449,7 @@ def _checked(run_id: object) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """The contents of a run's `run.json`; empty if it is missing or invalid, as after a power cut."""
+    """Returns the contents of a run's `run.json`; {} if it is missing or invalid, as after a power failure."""
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)

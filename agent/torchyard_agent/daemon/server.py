@@ -52,7 +52,8 @@ async def serve_until_retired(
     api.bookings.begin()
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
-    with contextlib.suppress(OSError):  # the home is not writable: the next contact starts the daemon
+    with contextlib.suppress(OSError):
+        # If the home is not writable, the next connection of a desktop starts the daemon.
         if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()

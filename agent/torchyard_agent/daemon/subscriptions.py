@@ -1,4 +1,4 @@
-"""Subscriptions of desktops: a run's journal and the host's telemetry, sent as notifications."""
+"""Subscriptions of desktops to a run's journal and the host's telemetry, sent as notifications."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torchyard_agent.telemetry.sampler import Sampler
 from torchyard_agent.unix_socket_rpc import Connection
 
 BATCH = 500
-"""Journal entries in one notification."""
+"""The number of journal entries in one notification."""
 POLL_S = 5.0
 """Interval at which the journal is read even without a notification of its growth."""
 NVML_IDLE_S = 30.0
 """Time without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
-"""Bytes of unsent data from which a client skips samples."""
+"""The number of unsent bytes from which samples for a client are skipped."""
 
 
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
     """Sends the journal from the entry after `seen`, then each new entry, until the run is over.
 
-    Only the last notification has `alive` False, and no entries; if no `run_ended` came before it, the keeper died.
+    Only the last notification has `alive` False, and it has no entries; if no `run_ended` precedes it, the keeper died.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -33,7 +33,8 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            alive = await runs.keeper(run_id) is not None  # before reading: a dead keeper writes no more entries
+            # The keeper is looked up before the journal is read, because a dead keeper writes no more entries.
+            alive = await runs.keeper(run_id) is not None
             entries = reader.read()
             if first:
                 entries, first = after(entries, seen), False
@@ -53,7 +54,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
 
 
 class Telemetry:
-    """Samples the host while a desktop subscribes, and not at all otherwise."""
+    """The telemetry of the host, which is sampled only while a desktop subscribes."""
 
     def __init__(self, runs: Runs, sampler: Sampler):
         self._runs = runs
@@ -64,7 +65,7 @@ class Telemetry:
         self._last: tuple[float, dict[str, Any]] | None = None
 
     def watch(self, connection: Connection, interval_s: float) -> None:
-        """Sends `connection` a sample each `interval_s` seconds."""
+        """Sends `connection` a sample every `interval_s` seconds."""
         if connection not in self._watchers:
             connection.on_close.append(lambda: self.unwatch(connection))
         self._watchers[connection] = min(max(interval_s, 0.2), 60.0)
@@ -75,7 +76,7 @@ class Telemetry:
         self._watchers.pop(connection, None)
 
     async def sample(self) -> dict[str, Any]:
-        """One sample of the host and of the replicas here, with the metrics of their scripts."""
+        """Takes one sample of the host and of the replicas on it, with the metrics of their scripts."""
         pids: dict[str, list[int]] = {}
         reports: dict[str, dict[str, Any]] = {}
         for run_id in self._runs.ids():
@@ -85,7 +86,7 @@ class Telemetry:
             try:
                 metrics = await keeper.call("metrics", {}, timeout=1.0)
             except RpcError:
-                continue  # the keeper is busy or ending; the next sample includes it again
+                continue  # The keeper is busy or ending; the next sample includes it again.
             pids.update({f"{run_id}/{replica}": found for replica, found in metrics["pids"].items()})
             reports.update({f"{run_id}/{replica}": found for replica, found in metrics["metrics"].items()})
         if self._closing is not None:
@@ -96,7 +97,7 @@ class Telemetry:
         return sample
 
     async def recent(self, within_s: float) -> dict[str, Any]:
-        """The last sample if it is at most `within_s` old, or a new one."""
+        """Returns the last sample if it is at most `within_s` old, else a new one."""
         if self._last is not None and asyncio.get_running_loop().time() - self._last[0] <= within_s:
             return self._last[1]
         return await self.sample()

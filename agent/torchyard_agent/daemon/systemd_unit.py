@@ -1,7 +1,7 @@
 """A systemd unit that starts the daemon after a reboot.
 
-It is installed only if the user lingers: otherwise systemd starts no unit of the user before the next login, and the
-next contact starts the daemon. The unit names no host, since homes may be shared between hosts.
+The unit is installed only if the user lingers: otherwise systemd starts no unit of the user before the next login, and
+the next connection of a desktop starts the daemon. The unit names no host, since homes may be shared between hosts.
 https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 """
 
@@ -30,7 +30,11 @@ WantedBy=default.target
 
 
 def install(agent_dir: str, sha256: str, root: str = "/", home: str | None = None) -> bool:
-    """Writes and enables the unit for this archive if systemd would start it; returns whether. Raises OSError."""
+    """Writes and enables the unit for this archive if systemd would start it. Raises OSError.
+
+    Returns:
+        Whether the unit is enabled.
+    """
     if not _can_come_back(root):
         return False
     main = os.path.join(paths.archive_dir(agent_dir, sha256), "torchyard_agent", "__main__.py")
@@ -61,7 +65,7 @@ def _can_come_back(root: str) -> bool:
 
 
 def _paths(agent_dir: str, home: str | None) -> tuple[str, str]:
-    """(the unit, the link that enables it)."""
+    """Returns the path of the unit, and that of the link that enables it."""
     folder = os.path.join(home or os.path.expanduser("~"), ".config", "systemd", "user")
     name = f"torchyard-agent-{paths.scope(agent_dir)}.service"
     return os.path.join(folder, name), os.path.join(folder, "default.target.wants", name)

@@ -1,4 +1,4 @@
-"""Removes the agent from a host, unless the agent's folder contains other files."""
+"""Removal of the agent from a host, unless the agent's folder contains other files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ RETRY_S = 10.0
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
     """Removes this host's folder, and the whole agent's folder if no other host shares it.
 
-    Empty parent folders that were created for it are removed too. Returns {"removed": folder, "shared_with": [nodes]}:
-    the hosts that still use the store. Raises RpcError if the folder contains other files.
+    Empty parent folders that were created for the agent are removed too. Raises RpcError if the folder contains other
+    files.
+
+    Returns:
+        {"removed": folder, "shared_with": [nodes]}, where the nodes are the hosts that still use the store.
     """
     foreign = sorted(name for name in _names(agent_dir) - _OWN_NAMES if not name.startswith(".nfs"))
     if foreign:
@@ -45,17 +48,17 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
         _remove(paths.store_dir(agent_dir))
         for folder in (hosts, agent_dir):
             if not _names(folder):
-                with contextlib.suppress(FileNotFoundError):  # removed by another host with the same home
+                with contextlib.suppress(FileNotFoundError):  # Another host with the same home has removed the folder.
                     os.rmdir(folder)
         if not os.path.exists(agent_dir):
             for folder in parents:
-                with contextlib.suppress(OSError):  # in use by another process
+                with contextlib.suppress(OSError):  # Another process uses the folder.
                     os.rmdir(folder)
     return {"removed": agent_dir, "shared_with": shared_with}
 
 
 def _created_parents(agent_dir: str) -> list[str]:
-    """Parent folders that were created for the agent, innermost first (see `bootstrap.create_store`)."""
+    """Returns the parent folders that were created for the agent, innermost first (see `bootstrap.create_store`)."""
     try:
         with open(os.path.join(paths.store_dir(agent_dir), "made.json"), encoding="utf-8") as file:
             return [str(folder) for folder in json.load(file) if agent_dir.startswith(f"{folder}/")]
@@ -71,13 +74,13 @@ def _end_helpers(agent_dir: str) -> None:
         if not helpers:
             return
         for pid in helpers:
-            with contextlib.suppress(OSError):  # it has ended by itself
+            with contextlib.suppress(OSError):  # The process has ended by itself.
                 os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)
 
 
 def _helpers(agent_dir: str) -> Iterator[int]:
-    """PIDs of the daemon's helper processes that run from this store."""
+    """Yields the PIDs of the daemon's helper processes that run from this store."""
     store, title = os.fsencode(paths.store_dir(agent_dir)) + b"/", garbage_collection_trigger.TITLE.encode()
     for pid, line in each_process("cmdline"):
         if store in line and (b"/daemon/bytecode.py" in line or title in line):
@@ -92,7 +95,7 @@ def _names(folder: str) -> set[str]:
 
 
 def _close_log() -> None:
-    """Redirects the daemon's output to /dev/null: over NFS an open file keeps its folder from being removed."""
+    """Redirects the daemon's output to /dev/null, since over NFS an open file prevents its folder's removal."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -100,7 +103,7 @@ def _close_log() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Removes a folder, with retries while another process writes into it or removes it too. Raises OSError."""
+    """Removes a folder, and retries while another process writes into the folder or removes it. Raises OSError."""
     deadline = time.monotonic() + RETRY_S
     while os.path.isdir(folder):
         try:

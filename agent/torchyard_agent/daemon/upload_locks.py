@@ -1,7 +1,7 @@
 """Locks for uploads into a store that several hosts share: one desktop sends a snapshot, the others wait.
 
-A lock is a file in the store, created with O_EXCL, that its holder touches while it is alive. The hosts' clocks differ,
-so a lock counts as stale if it is not touched while it is observed, whatever its time is.
+A lock is a file in the store, created with O_EXCL, whose time its holder updates while it is alive. The clocks of the
+hosts differ, so a lock counts as stale if its time does not change while it is observed, whatever the time is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORGOTTEN_AFTER_S = 3600.0
 
 
 class UploadLocks:
-    """The locks that this daemon holds for desktops, and those of other daemons that it observes."""
+    """The locks that this daemon holds for desktops, and the locks of other daemons that it observes."""
 
     def __init__(self, agent_dir: str, node: str):
         self._folder = os.path.join(paths.store_dir(agent_dir), "sending")
@@ -28,7 +28,7 @@ class UploadLocks:
         self._watched: dict[str, tuple[int, float]] = {}
 
     def take(self, root: str, sender: str) -> bool:
-        """Locks the snapshot for `sender`; returns False if another sender has it. Raises OSError."""
+        """Locks the snapshot for `sender`. Returns False if another sender has locked it. Raises OSError."""
         os.makedirs(self._folder, 0o700, exist_ok=True)
         path = os.path.join(self._folder, root)
         for _ in range(3):
@@ -50,7 +50,7 @@ class UploadLocks:
         return False
 
     def is_locked(self, root: str, sender: str) -> bool:
-        """Whether another sender that is alive has locked the snapshot."""
+        """Returns whether another sender that is alive has locked the snapshot."""
         path = os.path.join(self._folder, root)
         return self._held.get(root) != sender and os.path.exists(path) and not self._is_stale(root, path)
 
@@ -62,14 +62,14 @@ class UploadLocks:
                 os.unlink(os.path.join(self._folder, held))
 
     def touch(self) -> bool:
-        """Touches all locks held here. Returns False if there are none."""
+        """Updates the times of all locks held by this daemon. Returns False if there are none."""
         for root in list(self._held):
             with contextlib.suppress(OSError):
                 os.utime(os.path.join(self._folder, root))
         return bool(self._held)
 
     def others(self) -> bool:
-        """Whether any upload to this store is under way, or was abandoned within the last hour."""
+        """Returns whether any upload to this store is under way, or was abandoned within the last hour."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as locks:
             return any(abs(time.time() - lock.stat().st_mtime) < FORGOTTEN_AFTER_S for lock in locks)
         return False
@@ -80,10 +80,10 @@ class UploadLocks:
                 holder = file.read()
             touched = os.stat(path).st_mtime_ns
         except OSError:
-            return False  # it has just ended, or cannot be read
+            return False  # The lock was just released, or its file cannot be read.
         node, _, pid = holder.rpartition(" ")
         if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
-            return not os.path.exists(f"/proc/{pid}")  # held by an earlier daemon of this host
+            return not os.path.exists(f"/proc/{pid}")  # An earlier daemon of this host holds the lock.
         now = time.monotonic()
         seen = self._watched.get(root)
         if seen is None or seen[0] != touched:

@@ -1,4 +1,4 @@
-"""Receives snapshots of working folders from desktops, and serves their files."""
+"""Uploads of working folder snapshots from desktops, and access to their files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Sender:
         self.name = name
         self.incoming = incoming
         self.lock = asyncio.Lock()
-        """Keeps the pieces of a file in their order of arrival."""
+        """A lock that keeps the pieces of a file in their order of arrival."""
 
 
 class Uploads:
-    """The methods `snapshot.*`. Disk access runs on threads, so that the daemon answers meanwhile."""
+    """The methods `snapshot.*`. Disk access is done by threads, so that the daemon can answer other requests."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
@@ -49,9 +49,10 @@ class Uploads:
         }
 
     async def offer(self, connection: Connection, params: Params) -> Any:
-        """Whether this host has the snapshot, which files of its manifest are missing, and bytes of free disk.
+        """Returns whether this host has the snapshot, which files of its manifest are missing, and the free bytes.
 
-        `busy`: another desktop is uploading it to the same store; the caller repeats the request later.
+        `busy` is true if another desktop is uploading the snapshot to the same store. The caller then repeats the
+        request later.
         """
         root, manifest, sender = str(params["root"]), params.get("manifest"), self._sender(connection)
         free = await self._in_a_thread(_free_bytes, self._agent_dir)
@@ -66,7 +67,7 @@ class Uploads:
             return {"have": False, "missing": None, "busy": True, "free": free}
         if self._touching is None or self._touching.done():
             self._touching = asyncio.get_running_loop().create_task(self._touch())
-        # The lock's last holder may just have completed the upload.
+        # The last holder of the lock may just have completed the upload.
         if await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             self._locks.release(sender.name, root)
             return {"have": True, "missing": [], "busy": False, "free": free}
@@ -74,14 +75,14 @@ class Uploads:
         return {"have": False, "missing": missing, "busy": False, "free": free}
 
     async def put(self, connection: Connection, params: Params) -> Any:
-        """Files, or pieces of them: [{"sha256", "data" (base64), "last"}]."""
+        """Stores files or pieces of them: [{"sha256", "data" (base64), "last"}]."""
         sender = self._sender(connection)
         async with sender.lock:
             await self._in_a_thread(_take, sender.incoming, params["pieces"])
         return {}
 
     async def seal(self, connection: Connection, params: Params) -> Any:
-        """Completes an upload. Raises RpcError (`incomplete`) if files of it have been removed meanwhile."""
+        """Completes an upload. Raises RpcError (`incomplete`) if any of its files has been removed in the meantime."""
         sender = self._sender(connection)
         async with sender.lock:
             root = await self._in_a_thread(snapshot_store.seal, self._agent_dir, params["manifest"])
@@ -89,14 +90,14 @@ class Uploads:
         return {"root": root}
 
     async def manifest(self, connection: Connection, params: Params) -> Any:
-        """The manifest of a snapshot, which counts as used now; None if this host lacks it."""
+        """Returns the manifest of a snapshot and marks the snapshot as used; None if this host lacks it."""
         root = str(params["root"])
         if not await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             return {"manifest": None}
         return {"manifest": await self._in_a_thread(snapshot_store.read_manifest, self._agent_dir, root)}
 
     async def get(self, connection: Connection, params: Params) -> Any:
-        """A piece of a file of the store, from `offset` on: {"data" (base64), "next", "size"}."""
+        """Returns a piece of a file of the store from `offset` on, as {"data" (base64), "next", "size"}."""
         return await self._in_a_thread(_read, self._agent_dir, str(params["sha256"]), int(params["offset"]))
 
     async def _in_a_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -123,7 +124,8 @@ class Uploads:
     def _forget(self, connection: Connection) -> None:
         """Ends the upload of a closed connection. Complete files are kept for the next attempt."""
         sender = self._senders.pop(connection)
-        asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)  # after the writes under way
+        # The thread discards the files after the writes that are under way.
+        asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)
         self._locks.release(sender.name)
 
     def _release_if_gone(self, connection: Connection, sender: _Sender, taken: asyncio.Future[bool]) -> None:

@@ -37,7 +37,7 @@ class Used(NamedTuple):
     gpu: str
     user: str
     person: str
-    """From the run's record; empty for other processes."""
+    """The person that the run's record names; "" for other processes."""
     run_id: str
     start: float
     end: float
@@ -69,7 +69,13 @@ def update_idle(
     now: float,
     gap_s: float,
 ) -> dict[str, Idle]:
-    """Returns the evidence after a sample of the GPUs `here`. `gap_s` is the longest time between two samples."""
+    """Returns the evidence of idle bookings after a sample.
+
+    Args:
+        busy: The GPUs that the sample found in use.
+        here: The GPUs of this host.
+        gap_s: The longest time between two samples that counts as continuous observation.
+    """
     after = {booking_id: idle for booking_id, idle in known.items() if now - idle.seen < KEPT_S}
     for one in bookings:
         part = tuple(gpu for gpu in one.gpus if gpu in here)

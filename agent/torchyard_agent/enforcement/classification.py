@@ -14,7 +14,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 
 OWN, UNBOOKED, OTHERS, ROOT, UNKNOWN = "own", "unbooked", "others", "root", "unknown"
 VIOLATIONS = (ROOT, UNKNOWN)
-"""Reported to administrators, who may end them; never ended by the agent."""
+"""Findings that are reported to administrators, who may end the processes. The agent never ends them."""
 PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT, CLAIM = "process", "namespace", "loginuid", "cgroup", "parent", "claim"
 
 
@@ -22,13 +22,13 @@ class Origin(NamedTuple):
     """The user who started a process, directly or through root."""
 
     uid: int | None
-    """None if unknown."""
+    """The UID, or None if it is unknown."""
     known_by: str
-    """PROCESS (its own UID), NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; empty if unknown."""
+    """The source of the UID: PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; "" if it is unknown."""
     as_root: bool = False
-    """It runs as root, or in a container or user namespace that root made."""
+    """Whether the process runs as root, or in a container or user namespace that root made."""
     container: str = ""
-    """ID or name."""
+    """The ID or name of the container."""
     session: str = ""
     """The login session."""
 
@@ -46,15 +46,15 @@ class Use(NamedTuple):
     """The login that started the process."""
     program: str = ""
     run_id: str = ""
-    """The run of this agent's user that it belongs to."""
+    """The run of this agent's user to which the process belongs."""
     keeper: int = 0
-    """PID of the keeper of another user's run, if it belongs to one."""
+    """The PID of the keeper, if the process belongs to another user's run."""
     claimed: str = ""
     """The person that the run's record names."""
     origin: Origin | None = None
-    """None: the process's own UID counts."""
+    """The origin; None if the process's own UID counts."""
     display_server: bool = False
-    """Its executable is a display server's, but it computes: a library was loaded into it."""
+    """Whether a display server's executable computes, because a library was loaded into it."""
 
     @property
     def by(self) -> int | None:

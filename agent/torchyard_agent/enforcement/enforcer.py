@@ -32,7 +32,7 @@ from torchyard_agent.telemetry.display_servers import is_display_server
 from torchyard_agent.telemetry.process_owners import user_name
 
 KEPT_ACTS = 50
-"""Acts in `bookings.status`; the audit log has them all."""
+"""The number of acts in `bookings.status`. The audit log contains all acts."""
 
 log = logging.getLogger(__name__)
 

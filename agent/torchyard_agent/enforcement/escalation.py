@@ -22,7 +22,7 @@ from torchyard_agent.protocol.calendar import OBSERVE, OFF, STOP, Enforcement
 
 KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
-"""From SIGTERM to SIGKILL for a run, whose keeper has a grace of its own for saving."""
+"""Time from SIGTERM to SIGKILL for a run, whose keeper has its own grace for saving."""
 FORGET_AFTER_S = 3600.0
 """Time without use after which a user of an unbooked GPU is forgotten; on a booking, its end counts."""
 QUIET_S = 600.0
@@ -31,12 +31,12 @@ MAX_NOTED = 10
 """The most processes of a user on a GPU under one booking that are noted and warned; ended ones are all noted."""
 MAX_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
-"""Worst class first: it counts for a process on several GPUs."""
+"""The classes, worst first. The worst class counts for a process on several GPUs."""
 
 Key = tuple[int, int]
-"""PID and start time."""
+"""The PID and start time of a process."""
 NoticeKey = tuple[Optional[int], str, str]
-"""UID, GPU and booking's ID."""
+"""The UID of a user, a GPU, and the ID of a booking."""
 
 NOTE, REPORT, WARN, TERMINATE, KILL = "observed", "reported", "warned", "terminated", "killed"
 
@@ -49,7 +49,7 @@ class Case(NamedTuple):
     since: float
     warned: bool = False
     stop_at: float | None = None
-    """When it will be ended, as announced in the warning."""
+    """The time at which the process will be ended, as announced in the warning."""
     terminated: bool = False
     killed: bool = False
 
@@ -58,12 +58,12 @@ class Notice(NamedTuple):
     """The warnings to a user about a GPU under one booking, for all of the user's processes."""
 
     until: float
-    """End of the booking."""
+    """The end of the booking."""
     seen: float
     processes: int = 0
     stop_at: float | None = None
     terminated_at: float | None = None
-    """When SIGTERM was sent to the first process."""
+    """The time at which SIGTERM was sent to the first process."""
 
 
 class Act(NamedTuple):
@@ -72,11 +72,11 @@ class Act(NamedTuple):
     what: str
     case: Case
     stop_at: float | None = None
-    """In a warning: when the process will be ended."""
+    """The time at which the process will be ended, in a warning."""
 
 
 class State(NamedTuple):
-    """The state between samples."""
+    """The cases and notices that are kept between two samples."""
 
     cases: Mapping[Key, Case]
     notices: Mapping[NoticeKey, Notice]
@@ -107,7 +107,7 @@ def proceed(
         return EMPTY, acts
     cases: dict[Key, Case] = {}
     notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
-    if policy.level != STOP:  # The announced ends of processes are cancelled.
+    if policy.level != STOP:  # A change to a level below stop cancels the announced ends of processes.
         notices = {key: notice._replace(stop_at=None, terminated_at=None) for key, notice in notices.items()}
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:

@@ -20,7 +20,7 @@ HAS_PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
 class Identity(NamedTuple):
     pid: int
     started: int
-    """Ticks since the boot."""
+    """The start time in ticks since the boot."""
     uid: int
 
 

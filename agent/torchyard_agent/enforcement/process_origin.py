@@ -30,7 +30,8 @@ _DEEPEST = 32
 """The kernel's limit of nested user namespaces."""
 _SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(?:/(?:.*/)?session-([^/]+)\.scope)?(?:/|$)")
 _CONTAINER = re.compile(
-    r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"  # This pattern matches docker, podman, containerd and CRI-O.
+    # The pattern matches containers of docker, podman, containerd and CRI-O.
+    r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"
     r"|/lxc(?:\.payload)?[./]([^/]+)"
     r"|/machine\.slice/machine-([^/]+)\.scope"
 )
@@ -42,11 +43,11 @@ def find_origin(pid: int, uid: int) -> Origin:
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        container = ""  # This is the agent's own container, or a group that has such a name by chance.
+        container = ""  # The agent itself runs in this container, or the group has such a name by chance.
     ours, owner = _namespace_owner(pid)
     if owner:
         return Origin(owner, NAMESPACE, container=container, session=session)
-    if ours is None and container:  # This is another user's container, whose namespaces are not readable.
+    if ours is None and container:  # The container belongs to another user, whose namespaces are not readable.
         return Origin(login, CGROUP if login is not None else "", container=container, session=session)
     if uid != 0 and not container and ours is not False:
         return Origin(uid, PROCESS)

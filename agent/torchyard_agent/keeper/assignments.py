@@ -21,7 +21,7 @@ class Assignments:
         self._replicates = replicates
         address, port = start["members"][0]["address"], start["members"][0]["gang_port"]
         self.meeting_point = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        """Where ranks and members reach the primary's keeper, `address:port`."""
+        """The `address:port` at which ranks and members reach the primary's keeper."""
         self._environment = RankEnvironment(start["cluster"], start["replicas"], self.meeting_point)
 
     def of_host(self, host: str) -> Assignment:

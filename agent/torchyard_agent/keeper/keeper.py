@@ -34,9 +34,9 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
 
 FLUSH_S = 1.0
-"""The time for clients to read the last answers and notifications."""
+"""The time that clients have to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""The longest step in which the silence of a launch is counted."""
+"""The longest step in which the time without calls of a launch is counted."""
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
 
@@ -87,7 +87,7 @@ class Keeper:
         try:
             await asyncio.wait({running, self._crash}, return_when=asyncio.FIRST_COMPLETED)
             (running if running.done() else self._crash).result()
-        except Exception as error:  # This is the outermost handler: it logs and journals the error and ends all ranks.
+        except Exception as error:  # Any error that reaches this point is logged and journaled, and ends all ranks.
             log.exception("the keeper failed")
             await self._end_after_crash(running, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:

@@ -63,12 +63,12 @@ class Member:
         self._cut_off = False
         """Whether this host has ended its ranks because its lease expired."""
         self._released_gpus = False
-        """Whether it has unlocked its GPUs then; other runs may have locked them since."""
+        """Whether this host unlocked its GPUs at that time. Other runs may have locked them since."""
         self._rejoining = asyncio.Lock()
         """Held while this host leaves the run or rejoins it."""
         self._last_error = "no answer"
         self._finished: asyncio.Future[tuple[RunState, str]] = self._loop.create_future()
-        """The end of the run here, unless the primary sends one."""
+        """The end of the run on this host, unless the primary sends one."""
         folder = checkpoint_folders.checkpoints_dir(ranks.place.folder)
         self._replication = CheckpointReceiver(folder, ranks.place.run_id, host, self._dial, self._send)
         self._replicates = False
@@ -238,7 +238,7 @@ class Member:
             if isinstance(message, messages.Assignment):
                 self._host_wait_s, self._replicates = message.host_wait_s, message.carry
                 if self._replicates:
-                    # This report must precede HostJoined, because the first start depends on it.
+                    # The primary must receive this report before HostJoined, because the first start depends on it.
                     self._send(self._replication.newest())
             self._ranks.obey(message)
 

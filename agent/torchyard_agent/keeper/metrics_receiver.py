@@ -1,4 +1,4 @@
-"""Receives the metrics of training scripts as datagrams, and keeps the latest of each replica."""
+"""The receiver of training metrics, which arrive as datagrams, with the latest values of each replica."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchyard_agent.peer_credentials import UCRED
 from torchyard_agent.protocol import metrics_report, paths
 
 Metrics = dict[str, Optional[float]]
-"""NaN and infinities are None: JSON cannot represent them."""
+"""Metrics for JSON, in which None stands for NaN and infinities."""
 
 _BATCH = 64
-"""Datagrams that are read in one callback of the event loop."""
+"""The number of datagrams that are read in one callback of the event loop."""
 
 
 def to_json(metrics: dict[str, float]) -> Metrics:

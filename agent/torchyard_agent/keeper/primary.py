@@ -37,13 +37,13 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
 
 DISMISS_S = 3.0
-"""The members' time to acknowledge the run's end."""
+"""The time that members have to acknowledge the run's end."""
 LATE_JOIN_S = 1.5
 """How long a run that ended early waits for members that have not connected yet; they try twice a second."""
 MAX_PENDING_RANKS = 1024
-"""Ranks that may connect to the join store concurrently."""
+"""The number of ranks that may connect to the join store concurrently."""
 MAX_SLEEP_S = 30.0
-"""The wall clock is read again after this time: it may be set, and the host suspended."""
+"""The longest sleep before the wall clock is read again, since the clock may be set or the host suspended."""
 
 log = logging.getLogger(__name__)
 
@@ -453,4 +453,4 @@ _HANDLERS: dict[type, Callable[[Primary, str, Any], None]] = {
     messages.ProcessesStuck: Primary.on_stuck,
     messages.ForwardedStop: Primary.on_stop,
 }
-"""Messages that are not events of the decisions."""
+"""The handlers of messages that are not events of the decisions."""

@@ -44,7 +44,7 @@ class RunResources:
         """The checkpoint that the run resumes from; empty if none."""
         self._locks = locks
         self.gpus = gpus
-        """UUIDs; those of a scheduled run are locked only at its start."""
+        """The UUIDs of the run's GPUs, which a scheduled run locks only at its start."""
         self._holder = locks.holder
         self._others = others
 

@@ -13,7 +13,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 REPORT_EVERY_S = 5.0
 """A replica's metrics are journaled at most this often; live ones are sampled by telemetry."""
 _JOURNALED = ("step", "loss", "throughput")
-"""In every `report` event, null if unknown; other metrics only if known."""
+"""Metrics that every `report` event contains, null if unknown. Other metrics are included only if known."""
 
 
 class RunStatus:
@@ -46,8 +46,7 @@ class RunStatus:
 
         Args:
             waiting_for: For a restart that waits for lost hosts, their names (`hosts`), the end of the wait (`until`)
-                and the
-                `cause` of the restart.
+                and the `cause` of the restart.
         """
         self.state = state
         self.reason = reason or ("" if state is RunState.RUNNING else self.reason)
@@ -65,7 +64,7 @@ class RunStatus:
         self._journal.write("replica_state", **event, **({"reason": reason} if reason else {}))
 
     def asked(self, entry: dict[str, Any]) -> None:
-        """Journals a user's request to launch or stop the run (see `protocol.attribution`), unless it has ended."""
+        """Journals a user's request (see `protocol.attribution`) to launch or stop the run, unless it is over."""
         if self.ended is None:
             self._journal.write("asked", **entry)
 

@@ -17,20 +17,20 @@ class Timeouts(NamedTuple):
     """Until `start` or `join`: how long GPUs and ports are held for a launch that is not renewed. The desktop renews it
     every few seconds, however long the preparation of its slowest host takes."""
     join_within_s: float = 30.0
-    """Time for the members to connect to the primary."""
+    """The time in which the members must connect to the primary."""
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
-    """A member without heartbeats for this long is lost; a member without the primary's ends its own ranks."""
+    """Time without heartbeats after which a member is lost, or a member without a primary ends its own ranks."""
     collect_s: float = COLLECT_S
     """Failures that arrive within this time of the first are candidates for the cause."""
     stuck_after_s: float = 10.0
-    """From SIGKILL to the report of processes that the kernel has not ended."""
+    """Time from SIGKILL to the report of processes that the kernel has not ended."""
     spares_after_s: float = 30.0
-    """From the start of ranks to that of their spare interpreters: most failing programs fail earlier."""
+    """Time from the start of ranks to the start of their spare interpreters. Most failing programs fail earlier."""
     gpus_within_s: float = 600.0
     """Time for a scheduled run's GPUs to become free after its start time."""
     booking_warn_s: float = 600.0
-    """Between the warning and the end of a booking that is followed by another owner's."""
+    """Time between the warning and the end of a booking that another owner's booking follows."""
     booking_notice_s: float = 60.0
     """The shortest time between that warning and the run's end."""
 

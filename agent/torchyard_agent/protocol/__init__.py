@@ -5,4 +5,4 @@ opens a file or a socket.
 """
 
 PROTOCOL = 1
-"""Raised when a message changes so that an older peer would misread it."""
+"""The protocol number, which is increased when a message changes so that an older peer would misread it."""

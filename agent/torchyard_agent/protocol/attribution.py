@@ -15,7 +15,7 @@ def attribution_entry(what: str, by: object, **more: Any) -> dict[str, Any]:
     `uid` is this process's own UID: daemons and keepers accept only connections of their own user (SO_PEERCRED).
 
     Args:
-        by: The user as the desktop names them, such as `kim@laptop`, which is split into `by` and `from`.
+        by: The user's name from the desktop, such as `kim@laptop`, which is split into `by` and `from`.
     """
     user, _, desktop = clean_name(by).rpartition("@")
     return {"by": user or desktop, "from": desktop if user else "", "what": what, "uid": os.getuid(), **more}

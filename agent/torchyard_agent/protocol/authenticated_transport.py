@@ -66,7 +66,7 @@ class CallerHandshake:
     """
 
     to_send = b""
-    """What this side sends before it receives anything."""
+    """The bytes that this side sends before it receives any."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -108,7 +108,7 @@ class ListenerHandshake:
         self.expects = ANSWER_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """Returns the next bytes to send. They refuse a caller without a key; codec() then raises an error."""
+        """Returns the next bytes to send, which are REFUSAL if the caller has no key. codec() then raises an error."""
         self._nonce, proof = data[:NONCE_BYTES], data[NONCE_BYTES:]
         self.expects = 0
         for key in self._keys:

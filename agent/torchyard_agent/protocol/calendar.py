@@ -57,7 +57,7 @@ class Enforcement(NamedTuple):
     grace_s: float = 300.0
     """Seconds from the warning to SIGTERM."""
     dry_run: bool = True
-    """Acts are only noted in the audit log."""
+    """Whether acts are only recorded in the audit log."""
 
 
 class Calendar(NamedTuple):
@@ -65,12 +65,12 @@ class Calendar(NamedTuple):
     fresh_s: float
     until: float
     person: str
-    """The person whose desktop sent it."""
+    """The person whose desktop sent the calendar."""
     bookings: tuple[CalendarBooking, ...]
-    """Sorted by start."""
+    """The bookings, sorted by start."""
     logins: tuple[LoginEntry, ...] = ()
     enforcement: tuple[tuple[str, Enforcement], ...] = ()
-    """By pattern of host names; the first match counts."""
+    """The rules by pattern of host names, of which the first match counts."""
 
     def is_fresh(self, now: float) -> bool:
         return self.taken - AHEAD_S <= now < self.taken + self.fresh_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 Entry = tuple[int, float]
 """(size in bytes, seconds since the epoch): bytes between the previous entry's size and this one's have its time."""
 FINEST_S = 0.1
-"""Interval at which the keeper looks at the sizes of logs."""
+"""Interval at which the keeper checks the sizes of logs."""
 
 
 def thin(entries: list[Entry], most: int) -> list[Entry]:

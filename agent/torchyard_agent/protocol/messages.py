@@ -27,7 +27,7 @@ class ReplicaAssignment(TypedDict):
     trainer: bool
     gpus: list[str]
     generation: int
-    """The number of its gang's restarts."""
+    """The number of restarts of the replica's gang."""
     ranks: list[RankAssignment]
 
 
@@ -43,7 +43,7 @@ class ReplicaPlan(TypedDict):
     trainer: bool
     gpus: list[str]
     processes: int
-    """The number of its ranks."""
+    """The number of ranks of the replica."""
     address: str
     """`host:port` on the data network."""
     run_dir: str
@@ -74,7 +74,7 @@ class Cluster(TypedDict):
     job: dict[str, Any]
     """The topology, for CLUSTER_SPEC's `job`."""
     masters: dict[str, Master]
-    """By gang."""
+    """The addresses by gang."""
     options: dict[str, Any]
     """TORCHYARD_OPTIONS: the strategy block with its defaults, and other options of `torchyard_roles`."""
 
@@ -103,20 +103,20 @@ class Prepare(TypedDict):
     snapshot: str | None
     """Root hash of the working folder's snapshot; None if the run has none."""
     gpus: list[str]
-    """UUIDs to lock."""
+    """The UUIDs of the GPUs to lock."""
     ports: int
     """The number of ports to hold, without the gang link's."""
     port_range: list[int] | None
     """[first, last] that the firewall admits; None for any."""
     data_address: str | None
-    """The host's address on the data network; None: the host finds it."""
+    """The host's address on the data network; None if the host must determine it."""
     interface: str | None
     towards: str | None
     """If `data_address` is None: the primary's address; the own address that reaches it is used."""
     resume_from: str | None
     """An ended run whose newest checkpoint on this host the new run resumes from."""
     later: bool
-    """The run is scheduled: its GPUs are locked at its start."""
+    """Whether the run is scheduled, so that its GPUs are locked at its start."""
     record: dict[str, Any]
     """Kept in `run.json` for other desktops: topology text, planned replicas, and the launching user."""
 
@@ -131,14 +131,14 @@ class Warm(TypedDict):
     run_dir: str
     """The placeholder of the run's folder."""
     imports: list[str]
-    """Modules to import."""
+    """The modules that the interpreters import."""
 
 
 class Prepared(TypedDict):
     """The result of `run.prepare`."""
 
     pid: int
-    """PID of the keeper."""
+    """The PID of the keeper."""
     address: str
     interface: str
     ports: list[int]
@@ -158,15 +158,15 @@ class Start(TypedDict):
     """The parameters of `run.start`, sent to the primary's keeper: the whole run."""
 
     members: list[Member]
-    """The primary first."""
+    """The members of the run, beginning with the primary."""
     cluster: Cluster
     replicas: list[ReplicaPlan]
-    """In plan order."""
+    """The replicas in plan order."""
     policy: Policy
     setup: list[str]
     """Shell lines to run before each rank."""
     secrets: dict[str, str]
-    """Values by name; in memory and in the ranks' environment only."""
+    """The secrets by name, which are kept only in memory and in the ranks' environment."""
     notify: str | None
     carry: bool
     """Whether the keepers replicate checkpoints: the hosts share no folder for them."""

@@ -14,7 +14,7 @@ from typing import Any
 
 REPORT_VARIABLE = "TORCHYARD_REPORT"
 MAX_REPORT = 8192
-"""Bytes; a longer datagram is dropped."""
+"""The longest datagram in bytes. Longer ones are dropped."""
 
 METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),

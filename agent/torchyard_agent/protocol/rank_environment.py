@@ -45,20 +45,20 @@ class _Seat(NamedTuple):
     """A trainer's position among the trainers that take part."""
 
     first_rank: int
-    """The first of its ranks among all trainers."""
+    """The first of the replica's ranks among all trainers."""
     first_world_rank: int
-    """The first of its ranks in its torch world."""
+    """The first of the replica's ranks in its gang."""
     node_rank: int
-    """The rank of its node in its torch world."""
+    """The number of the replica in its gang."""
     node: tuple[str, str]
-    """Its torchrun node: (host, replica if it has GPUs)."""
+    """The replica's torchrun node, as (host, replica if it has GPUs)."""
     first_local_rank: int
-    """The first of its ranks on its node."""
+    """The first of the replica's ranks on its node."""
 
 
 class _Node(NamedTuple):
     rank: int
-    """The rank among the nodes of its torch world."""
+    """The rank of the node among the nodes of its gang."""
     size: int
     """The number of ranks."""
 
@@ -156,8 +156,6 @@ class RankEnvironment:
             env=env,
         )
 
-    # Torchyard's own variables
-
     def _common_variables(self, store: str) -> dict[str, str]:
         """Returns the variables that are the same for all replicas."""
         variables = {"TORCHYARD_GROUPS": str(max(1, len(self._worlds)))}
@@ -178,8 +176,6 @@ class RankEnvironment:
             elif replica["role"] in peers:
                 peers[replica["role"]].append(place)
         return peers
-
-    # The variables of torchrun
 
     def _torchrun_contract(self, replica: ReplicaPlan, seat: _Seat, generation: int, local_rank: int) -> dict[str, str]:
         world = self._worlds[replica["gang"]]
@@ -219,8 +215,6 @@ class RankEnvironment:
         if planned is not None and planned["replica"] == first["name"]:
             return address, str(planned["port"])
         return address, own_port
-
-    # The variables CLUSTER_SPEC and TF_CONFIG
 
     def _cluster_variables(self, replica: ReplicaPlan) -> dict[str, str]:
         """Returns CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and TensorFlow knows the role."""
@@ -264,8 +258,6 @@ class RankEnvironment:
         if self._is_chief(replica):
             return self._cluster["tf_master_name"]
         return None if replica["role"] == "reducer" else replica["role"]
-
-    # The command line
 
     def _placeholders(self, replica: ReplicaPlan, seat: _Seat | None, local_rank: int) -> dict[str, str]:
         address, port = _address_and_port(replica["address"])

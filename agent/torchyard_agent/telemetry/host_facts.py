@@ -24,10 +24,10 @@ def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
 
     Returns:
         `hostname`, `kernel`, `cpus` (that this login may use), `memory_gb` (GiB), `gpus` [{`index`, `uuid`, `name`,
-            `memory_mb` (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that the driver
-            supports, or null), `agent_python` and `python` ({`path`, `version`}, where the version of a training Python
-            that does not run is null), `torch`, `torch_cuda` (the CUDA for which torch was built) and `numpy`
-            (versions, or null), `disk_free_gb`, and `problems` [{`code`, `message`, `hint`}].
+        `memory_mb` (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that the driver
+        supports, or null), `agent_python` and `python` ({`path`, `version`}, where the version of a training Python
+        that does not run is null), `torch`, `torch_cuda` (the CUDA for which torch was built) and `numpy` (versions, or
+        null), `disk_free_gb`, and `problems` [{`code`, `message`, `hint`}].
     """
     training = training_python.find(python)
     gpus, driver, driver_cuda, problems = _gpus()
@@ -85,7 +85,7 @@ def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> P
 
 def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None, list[Problem]]:
     """Returns (GPUs, driver version, CUDA version of the driver, problems), from a separate instance of NVML."""
-    # This module imports ctypes, so it is imported only if needed.
+    # The NVML module imports ctypes, so it is imported only if needed.
     from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable
 
     try:

@@ -13,7 +13,7 @@ import pwd
 from torchyard_agent.telemetry.procfs import read_or
 
 _FOLDERS = ("usr/lib/systemd", "run/systemd", "etc/systemd")
-"""Later folders take precedence."""
+"""The folders of logind's settings, of which later ones take precedence."""
 
 
 def ends_with_login(root: str = "/", user: str | None = None) -> bool:

@@ -26,7 +26,7 @@ CLOCK_SM = 1
 CLOCK_MEMORY = 2
 ECC_UNCORRECTED = 1
 ECC_VOLATILE = 0
-"""Counters since the driver was loaded."""
+"""The selector of ECC counters since the driver was loaded."""
 EVENT_XID = 0x8
 
 THROTTLING = {
@@ -89,9 +89,9 @@ class EventData(ctypes.Structure):
 
 
 PROCESS_V1 = struct.Struct("@IQ")
-"""nvmlProcessInfo_v1_t: PID, bytes of GPU memory."""
+"""The structure nvmlProcessInfo_v1_t: PID, and bytes of GPU memory."""
 PROCESS_V2 = struct.Struct("@IQII")
-"""nvmlProcessInfo_v2_t: also GPU and compute instance (MIG)."""
+"""The structure nvmlProcessInfo_v2_t, which adds GPU and compute instance (MIG)."""
 PROCESS_PROTECTED = struct.Struct("@IQIIQ")
 """Also protected bytes: written only by the _v3 functions of some 530 and 535 drivers."""
 

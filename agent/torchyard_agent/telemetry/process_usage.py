@@ -55,7 +55,7 @@ class _Process:
 
 
 class _Tree:
-    """The state of one replica between samples."""
+    """The processes of one replica, as kept between samples."""
 
     __slots__ = ("processes", "roots", "time", "walk_at", "walk_threads_at")
 
@@ -76,7 +76,7 @@ class _Tree:
 
 
 class ProcessTrees:
-    """CPU and memory of process trees, by name."""
+    """The CPU and memory use of process trees, by name."""
 
     def __init__(self, children_files: bool | None = None):
         self._children_files = process_tree.HAS_CHILDREN_FILES if children_files is None else children_files

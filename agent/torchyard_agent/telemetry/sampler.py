@@ -85,7 +85,8 @@ class Sampler:
             if not any(gpu.problem for gpu in self._nvml.gpus):
                 return
             self._nvml.close()
-        from torchyard_agent.telemetry.nvml import Nvml  # This module imports ctypes, so it is imported only if needed.
+        # The NVML module imports ctypes, so it is imported only if needed.
+        from torchyard_agent.telemetry.nvml import Nvml
 
         self._nvml = Nvml.open()
         self._opened_at = now

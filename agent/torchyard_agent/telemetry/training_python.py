@@ -158,7 +158,7 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
         TimeoutError: The command took too long; all its processes have been killed.
         OSError: The command cannot be started.
     """
-    import subprocess  # This module is imported here, because a process that only samples does not need it.
+    import subprocess  # subprocess is imported here, because a process that only samples does not need it.
 
     process = subprocess.Popen(
         argv,

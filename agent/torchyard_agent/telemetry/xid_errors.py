@@ -31,7 +31,7 @@ def xids(path: str = KERNEL_LOG) -> dict[str, list[int]] | None:
             try:
                 record = os.read(log, _RECORD)
             except BlockingIOError:
-                break  # This is the end of the log.
+                break  # The read has reached the end of the log.
             except BrokenPipeError:
                 continue  # The oldest records were overwritten while the log was being read.
             if not record:

@@ -74,7 +74,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
     except files.Damaged as damage:
-        if one.folder.exists():  # Otherwise the checkpoint was deleted in the meantime.
+        if one.folder.exists():  # Without its folder, the checkpoint was deleted in the meantime.
             log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
@@ -96,7 +96,7 @@ class _StopSignal:
     """
 
     def __init__(self) -> None:
-        # This is no threading.Event, because set() in the handler would wait forever for the lock of an interrupted
+        # No threading.Event is used, because set() in the handler would wait forever for the lock of an interrupted
         # wait().
         self._at: float | None = None
         self._earlier: Any = None

@@ -156,9 +156,6 @@ def prune(root: Path, kept: int = KEPT) -> None:
     _delete_unfinished(root)
 
 
-# Functions for the parts of ranks and servers
-
-
 def part_path(root: Path, who: str, step: int | None) -> Path:
     """Return the path of a part, which is the newest part if `step` is None."""
     return root / PARTS / who / f"{NEWEST if step is None else name_of(step)}.pt"

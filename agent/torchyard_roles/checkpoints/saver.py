@@ -183,8 +183,6 @@ class CheckpointSaver:
                 self._report(step, error)
         return written
 
-    # Methods for the schedule
-
     def _is_due(self, step: int) -> bool:
         if step == self._saved or not (self._asked or self.automatic):
             return False
@@ -217,8 +215,6 @@ class CheckpointSaver:
         if self._is_chief:
             return [one.step for one in files.complete(self.root)[: files.KEPT]]
         return files.part_steps(self.root, self.who)[: files.KEPT]
-
-    # Methods for the contents
 
     def _contents(self) -> dict[str, Any]:
         assert self._model is not None
@@ -268,8 +264,6 @@ class CheckpointSaver:
             with suppress(RolesError):  # Without this mark, the chief only waits longer.
                 self._store.set(f"part/{self._keys}/{self._rank}", str(step).encode())
 
-    # Methods for writing in the background
-
     def _write(self, step: int, contents: dict[str, Any], about: dict[str, Any]) -> None:
         self._wait_for_parts(step)
         self._written = False
@@ -299,7 +293,7 @@ class CheckpointSaver:
             return
 
     def _failed(self, step: int, error: Exception) -> None:
-        """Report a failed save, so that the end of training or a stop saves again."""
+        """Log a failed save, and have the step saved again at the end of training or at a stop."""
         self._written = False
         if self._saved == step:
             self._saved = -1

@@ -131,7 +131,7 @@ class Collectives:
         is_up = dist.is_available() and dist.is_initialized()
         if is_up and dist.get_world_size() == environment.world_size:
             if meetings is not None:
-                # This call detects ended trainers, for which torch would wait half an hour.
+                # An exchange through the store detects ended trainers, for which torch would wait half an hour.
                 meetings.exchange(b"", "", what)
             return _World(environment, dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S)))
         if meetings is not None:
@@ -142,9 +142,6 @@ class Collectives:
             f"There are {environment.world_size} trainers, but MASTER_ADDR and MASTER_PORT do not say where they meet.",
             "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
         )
-
-
-# Functions on values
 
 
 def plain(x: Any, what: str) -> Any:
@@ -174,7 +171,7 @@ def _averageable(x: Any) -> Any:
         return {key: _averageable(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):
         return [_averageable(value) for value in x]
-    if isinstance(x, numbers.Real) or hasattr(x, "item"):  # This includes numpy's bool.
+    if isinstance(x, numbers.Real) or hasattr(x, "item"):  # numpy's numbers and bool have the method item().
         return float(x)
     raise UsageProblem(f"mean() got a {type(x).__name__}.", "Give it a number, a tensor, or a dict or list of them.")
 
@@ -237,9 +234,6 @@ def _site(what: str) -> str:
             break  # Outer frames may differ between ranks.
         frame = frame.f_back  # type: ignore[assignment]
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
-
-
-# Transport through torch.distributed
 
 
 class _World:

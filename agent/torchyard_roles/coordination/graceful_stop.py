@@ -59,7 +59,7 @@ class GracefulStop:
 
         Returns:
             False if the script has its own handler, or outside the main thread, since only the main thread may set a
-                handler.
+            handler.
         """
         self._begun = step
         if threading.current_thread() is not threading.main_thread():

@@ -33,7 +33,7 @@ RECONNECT_S = 10.0
 RETRY_PAUSES_S = (0.02, 0.5)
 """The first and the longest pause between two attempts to connect."""
 ANSWER_TIMEOUT_S = 60.0
-"""For requests that the store answers at once; longer than any pause of a keeper."""
+"""The timeout of requests that the store answers immediately, which is longer than any pause of a keeper."""
 
 Callback = Callable[[bytes], None]
 
@@ -145,8 +145,6 @@ class JoinStore:
         if os.getpid() == self._process:  # A forked child must not close its parent's connection.
             self._give_up(StoreLost("This process has parted from the run's join store."))
 
-    # Methods for requests
-
     def _request(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
         if os.getpid() != self._process:
             raise UsageProblem("A forked process cannot use the join store of its parent.")
@@ -177,9 +175,7 @@ class JoinStore:
         try:
             self._link.send(frame)
         except OSError:
-            self._link.cut()  # This makes the receiving thread reconnect.
-
-    # Methods of the threads
+            self._link.cut()  # cut() makes the receiving thread reconnect.
 
     def _start_thread(self, target: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -266,8 +262,6 @@ class JoinStore:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(0.5)
-
-    # Methods of the connection
 
     def _call_until(self, deadline: float) -> _Link:
         """Connect, with repeated attempts until the deadline. Raises StoreLost with the last error."""

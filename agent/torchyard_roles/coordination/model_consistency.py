@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 AGREE_WITHIN_S = 600.0
 """Longest time between the first and the last trainer's distribute(); scripts may read their data before it."""
 PART = 60 * 1024
-"""Bytes of a compressed description in one value of the store."""
+"""The number of bytes of a compressed description in one value of the store."""
 LATER_S = 2.0
-"""By how much longer the other ranks wait than the first, which alone can name the missing ranks."""
+"""The time by which other ranks wait longer than the first rank, which alone can name the missing ranks."""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:

@@ -34,7 +34,7 @@ MEET_WITHIN_S = 1800.0
 LOOK_EVERY_S = 0.5
 """Interval at which a waiting rank checks whether the missing ones have ended."""
 PIECE = 48 * 1024
-"""Bytes of a value in one key of the store."""
+"""The number of bytes of a value that are stored at one key."""
 LARGEST = 16 * 1024 * 1024
 """Largest value in bytes, since each passes through the keeper."""
 
@@ -103,8 +103,6 @@ class StoreCollectives:
 
     def _key(self, *parts: object) -> str:
         return "/".join([self._prefix, *map(str, parts)])
-
-    # Methods of a meeting
 
     def _put(self, number: int, value: bytes, site: str) -> None:
         environment, store = self._environment, self._store
@@ -185,8 +183,6 @@ class StoreCollectives:
         self._obsolete = [self._kept[site]] if site in self._kept else []
         self._kept[site] = (number, pieces)
 
-    # Methods used after a restart
-
     def _first_calls(self, site: str, *, resuming: bool) -> tuple[str, int]:
         """Return what a restarted group does: `join` or `repeat`, and the number of the meeting.
 
@@ -216,8 +212,6 @@ class StoreCollectives:
     def _present(self, number: int) -> list[int]:
         """Return the groups that have completed their part so far."""
         return [group for group in self._groups if self._store.try_get(self._key(number, group)) is not None]
-
-    # Methods that return names
 
     def _missing(self, number: int, groups: list[int]) -> list[str]:
         absent = set(groups) - set(self._present(number))

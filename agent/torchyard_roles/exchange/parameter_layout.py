@@ -173,8 +173,7 @@ class Layout:
 
         Args:
             chunk_bytes: The largest chunk in bytes, except for a parameter that may not be divided. None chooses the
-                size by
-                the size of a shard.
+                size by the size of a shard.
         """
         if chunk_bytes is None:
             chunk_bytes = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, self.bytes // count // CHUNKS_A_SHARD))

@@ -299,7 +299,7 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from None
         except AuthenticationError as error:
-            raise ProtocolError(f"{self.peer} on {self.host} sent what is no header: {error}.") from None
+            raise ProtocolError(f"{self.peer} on {self.host} sent an invalid header: {error}.") from None
         self.received_bytes += authenticated_transport.HEADER.size + len(text)
         size = header.get("bytes")
         if size is not None:

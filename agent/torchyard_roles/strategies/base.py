@@ -63,7 +63,7 @@ class Strategy(ABC):
 
         Returns:
             Whether the parameters differ from those after the last step, in which case the step's checkpoint is saved
-                again.
+            again.
         """
         return False
 

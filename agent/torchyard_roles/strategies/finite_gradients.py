@@ -107,7 +107,7 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
             if device.type == "cuda" and dtype in (torch.bfloat16, torch.float64):
                 flags.append(torch.stack(list(torch._foreach_norm(each, float("inf")))).isfinite().all())
             elif dtype.is_floating_point and device.type in ("cpu", "cuda"):
-                # This function of torch requires float32 whatever the script's default dtype is.
+                # GradScaler's function requires float32, whatever the script's default dtype is.
                 broken, one = (torch.full((1,), value, dtype=torch.float32, device=device) for value in (0.0, 1.0))
                 torch._amp_foreach_non_finite_check_and_unscale_(each, broken, one)
                 flags.append(broken[0] == 0)

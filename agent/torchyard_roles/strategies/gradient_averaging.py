@@ -98,8 +98,6 @@ class GradientAverager:
         most, negative = self._group.maximum([number, -number])
         self._is_uniform = most == -negative
 
-    # Methods for setup
-
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Set these parameters to the first rank's values, and average their gradients from now on."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -161,8 +159,6 @@ class GradientAverager:
             yield
         finally:
             self._accumulating -= 1
-
-    # Methods called in a forward or backward pass
 
     def before_forward(self) -> None:
         """Prepare for a forward pass that records gradients.
@@ -228,8 +224,6 @@ class GradientAverager:
         self._all_passes += 1
         self._exchange(_PASS)
 
-    # Methods called before and after a step
-
     def settle(self, optimizers: Sequence[Any] | None = None) -> None:
         """Average the gradients that no pass has averaged. All ranks call this method before they use the gradients."""
         if self._closed:
@@ -279,8 +273,6 @@ class GradientAverager:
     def want_check(self) -> None:
         """Request a comparison of all ranks' parameters in the next exchange, before the parameters change."""
         self._wants_check = True
-
-    # Methods of the exchange
 
     def _exchange(self, kind: int) -> None:
         """Average all buckets that any rank has touched. All ranks must call this method together."""
@@ -422,8 +414,6 @@ class GradientAverager:
             section.arrange(order)
             self._number_buckets()
 
-    # Methods for the comparison of parameters
-
     def _compare_parameters(self) -> None:
         """Raise UsageProblem on all ranks for the first parameter that differs between them."""
         self._wants_check = False
@@ -461,8 +451,6 @@ class GradientAverager:
             return False
         self._compare_parameters()
         return True
-
-    # Methods that return values to the strategy
 
     def average_value(self, value: torch.Tensor) -> torch.Tensor:
         """Return the mean of a small tensor over all ranks, on the tensor's device."""

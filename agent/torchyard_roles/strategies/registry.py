@@ -35,7 +35,7 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
             )
         return own(environment) if environment.world_size > 1 else SingleProcess()
     if environment.strategy in ("sandblaster", "downpour"):
-        # This also applies to one worker, since the servers have the optimizer.
+        # A single worker uses the servers too, since they have the optimizer.
         return ParameterServerStrategy(environment)
     if environment.world_size == 1:
         return SingleProcess()

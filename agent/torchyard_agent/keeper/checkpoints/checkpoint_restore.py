@@ -52,7 +52,7 @@ class CheckpointRestore:
         try:
             await sender.restore(self._host)
         except Exception as error:
-            # This is the outermost handler of this task: after any error, the run starts with an older checkpoint.
+            # After any error, the run starts with an older checkpoint.
             log.exception("no checkpoint could be copied")
             self._on_problem(f"internal error: {error!r}")
         self._release()

@@ -14,7 +14,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 NEWER_BY_S = 60.0
-"""How much newer than the run a calendar must be before a missing booking counts as deleted."""
+"""The time by which a calendar must be newer than the run before a missing booking counts as deleted."""
 
 
 class OwnBooking(NamedTuple):
@@ -90,9 +90,9 @@ class StartVerdict(NamedTuple):
     """The verdict on whether a run may begin now."""
 
     only_if_idle: bool = False
-    """It is unknown whether the GPUs are booked: the run may begin only if no process uses them."""
+    """Whether the run may begin only if no process uses the GPUs, because their bookings are unknown."""
     refused: str = ""
-    """Why it must not begin."""
+    """The reason why the run must not begin."""
     booking_gone: bool = False
 
 

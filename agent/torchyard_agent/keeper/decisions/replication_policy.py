@@ -21,7 +21,7 @@ class Route(NamedTuple):
 
     host: str
     holds: str = ""
-    """The newest complete checkpoint there; empty if none."""
+    """The newest complete checkpoint on the host, or ""."""
     under_way: str = ""
     """The checkpoint whose transfer is under way."""
     dropped: bool = False
@@ -39,7 +39,7 @@ class Replication(NamedTuple):
     peers: tuple[str, ...]
     """Hosts that may hold the second copy, in order of preference."""
     routes: tuple[Route, ...] = ()
-    """To the hosts that are connected now."""
+    """The copies on the hosts that are connected now."""
     newest: str = ""
     """The newest complete checkpoint on the chief's host."""
 

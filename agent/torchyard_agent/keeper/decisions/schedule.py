@@ -32,7 +32,7 @@ class Schedule:
     ):
         self.own = own
         self.start_at = start_at
-        """None for a run that starts at once."""
+        """The planned start; None for a run that starts immediately."""
         self._gpus = frozenset(gpus)
         self._submitted = submitted
         self._warn_s = warn_s

@@ -1,4 +1,4 @@
-"""The state that the decisions about a run depend on, and the transition that changes it. No I/O and no clock."""
+"""The state on which the decisions about a run depend, and the transition that changes it. No I/O and no clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Replica(NamedTuple):
     host: str
     role: str
     number: int
-    """Its index within its role."""
+    """The index of the replica within its role."""
     gang: str
     trainer: bool
     pool: str = ""
@@ -47,7 +47,7 @@ class Replica(NamedTuple):
     """The failure of a rank that had not been ordered to end."""
     restarts: int = 0
     dropped: bool = False
-    """The gang continues without the replica: its host was lost and did not return."""
+    """Whether the gang continues without the replica, whose host was lost and did not return."""
 
 
 class Host(NamedTuple):
@@ -58,11 +58,11 @@ class Host(NamedTuple):
     wait_until: float = 0.0
     """The time at which gangs stop waiting for a lost host."""
     swept: bool = False
-    """No process of the run is left there."""
+    """Whether the host has no process of the run left."""
     ready: bool = True
-    """Holds the run's GPUs; hosts of a scheduled run lock them at its start."""
+    """Whether the host holds the run's GPUs, which hosts of a scheduled run lock at its start."""
     held_by: str = ""
-    """The process that uses the GPUs instead."""
+    """A description of the process that uses the GPUs instead."""
 
 
 class Failure(NamedTuple):
@@ -88,13 +88,13 @@ class Gang(NamedTuple):
     generation: int = 0
     """The number of restarts."""
     failures: tuple[Failure, ...] = ()
-    """Of this generation, in order of arrival."""
+    """The failures in this generation, in order of arrival."""
     cause: str = ""
-    """Why it is being restarted."""
+    """The reason for the restart of the gang."""
     failed_at: float = 0.0
-    """When the first of the failures arrived."""
+    """The time at which the first of the failures arrived."""
     clearing: tuple[str, ...] = ()
-    """Hosts that have not reported yet that no process of this generation is left there."""
+    """Hosts that have not yet reported the end of all processes of this generation."""
 
 
 class Run(NamedTuple):

@@ -93,7 +93,7 @@ def _start_when_ready(step: Step) -> None:
 
 
 def _on_start_due(step: Step, event: events.StartDue) -> None:
-    """Has every host lock its GPUs, now or when it joins. A lost host may return until the GPUS timer fires."""
+    """Orders every host to lock its GPUs, now or when it joins. A lost host may return until the GPUS timer fires."""
     if step.run.started or step.run.outcome or not step.run.scheduled:
         return
     step.set(scheduled="", only_if_idle=event.only_if_idle)
@@ -187,7 +187,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
 
 
 def _on_host_returned(step: Step, event: events.HostReturned) -> None:
-    ending = step.run.outcome is not None  # A host that returns runs no processes of the run.
+    ending = step.run.outcome is not None  # A host that returns has ended all of its processes of the run.
     step.set_host(event.host, lost=False, connected=True, swept=ending)
     if step.run.state is RunState.WAITING:
         step.record_run(RunState.WAITING, step.run.scheduled or f"{event.host} is back")

@@ -258,7 +258,7 @@ class Listener:
             handshake = admit(reader, writer, *self._callers)
             stream, introduction, key = await asyncio.wait_for(handshake, authenticated_transport.HANDSHAKE_DEADLINE_S)
         except (*NETWORK_ERRORS, ValueError) as error:
-            line = self._refusals.note(f"turned away {peer} at the gang link: {error or 'the handshake timed out'}")
+            line = self._refusals.note(f"refused {peer} at the gang link: {error or 'the handshake timed out'}")
             if line:
                 log.warning("%s", line)
             writer.transport.abort()
@@ -268,7 +268,7 @@ class Listener:
         try:
             await self._callers[key](stream, introduction)
         except Exception as error:
-            # This is the outermost handler of the task; the loop's exception handler ends the run because of the error.
+            # The exception handler of the event loop ends the run because of any other error.
             context = {"message": "a client's message could not be handled", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 

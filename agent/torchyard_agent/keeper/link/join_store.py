@@ -23,11 +23,11 @@ from typing import Any, Callable
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 
 MAX_KEY = 256
-"""Bytes of UTF-8."""
+"""The longest key in bytes of UTF-8."""
 MAX_VALUE = 64 * 1024
 MAX_KEYS = 10_000
 MAX_FRAME = 512 * 1024
-"""Enough for a value in base64, or for a thousand keys."""
+"""The longest frame in bytes, sufficient for a value in base64 or for a thousand keys."""
 MAX_BACKLOG = 8 * 1024 * 1024
 """Unsent bytes above which a rank is disconnected."""
 MAX_SESSIONS = 10_000

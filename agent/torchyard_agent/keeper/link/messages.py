@@ -21,7 +21,7 @@ class Assignment(NamedTuple):
 
     replicas: list[ReplicaAssignment]
     host_wait_s: float
-    """How long a member that lost the primary keeps calling it."""
+    """The time for which a member tries to reach a lost primary."""
     setup: list[str]
     secrets: dict[str, str]
     carry: bool

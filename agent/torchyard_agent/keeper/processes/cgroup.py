@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 PREFIX = "torchyard-"
 _REMOVE_WITHIN_S = 0.5
-"""A group whose last process has just been reaped is busy for a moment."""
+"""The time for the removal of a group, which is busy for a moment after its last process was reaped."""
 
 log = logging.getLogger(__name__)
 

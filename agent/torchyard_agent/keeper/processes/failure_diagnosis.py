@@ -12,7 +12,7 @@ from typing import Any
 from torchyard_agent.keeper.decisions.events import Cause
 
 TAIL = 64 * 1024
-"""Bytes at the end of a log that are searched."""
+"""The number of bytes at the end of a log that are searched."""
 MAX_QUOTE = 300
 """The most characters that are quoted from a program's output."""
 

@@ -70,7 +70,7 @@ def users_of(uuids: Collection[str]) -> str:
     """
     if not uuids:
         return ""
-    # This module imports ctypes, which is needed only on hosts with GPUs.
+    # The NVML module imports ctypes, which is needed only on hosts with GPUs.
     from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()

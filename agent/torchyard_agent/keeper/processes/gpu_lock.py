@@ -23,7 +23,7 @@ from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_agent.telemetry.process_owners import user_name
 
 ANSWER_S = 1.0
-"""Time for a holder to answer."""
+"""The longest wait for a holder's answer."""
 _MAX_ANSWER = 4096
 _MAX_TEXT = 200
 _MAX_ACCEPTS = 64

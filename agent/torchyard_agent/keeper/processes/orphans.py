@@ -1,4 +1,4 @@
-"""Finds and ends processes that a run's ranks left behind: by parent, environment, cgroup and GPU."""
+"""Processes that a run's ranks left behind: how they are found (by parent, environment, cgroup and GPU) and ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_agent.keeper.processes import cgroup, process_control
 from torchyard_agent.telemetry.procfs import each_process, read_all
 
 END_DEADLINE_S = 5.0
-"""The time for killed processes to end."""
+"""The longest wait for the end of killed processes."""
 
 
 def of_replicas(
@@ -89,7 +89,7 @@ def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
     """
     if not uuids or not pids:
         return []
-    # This module imports ctypes, which is needed only on hosts with GPUs.
+    # The NVML module imports ctypes, which is needed only on hosts with GPUs.
     from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()

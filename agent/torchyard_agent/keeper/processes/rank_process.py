@@ -88,7 +88,7 @@ def environment(
     inherited = {
         name: value
         for name, value in login.items()
-        # These variables belong to another run if the login itself is part of a run.
+        # If the login itself is part of another run, it has these variables of that run.
         if name not in VARIABLES_OF_A_RANK and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
     }
     result = {

@@ -30,13 +30,13 @@ from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
-"""A replica's metrics are sent at most this often; those of its first step at once."""
+"""The shortest time between two reports of a replica's metrics. Those of its first step are sent immediately."""
 SWEEP_EVERY_S = 0.05
-"""Interval of a sweep's scans: an orphan may leave orphans of its own."""
+"""Interval between the scans of a sweep, which are repeated because an orphan may leave further orphans."""
 SPARES_READY = "each rank has a spare interpreter"
 """Logged once all spares have started."""
 SPARES_EVERY_S = 1.0
-"""Interval at which the next spare is considered; it starts once the one before has finished its imports."""
+"""Interval at which the start of the next spare is considered, once the previous one has finished its imports."""
 GPUS_EVERY_S = 0.25
 """Interval at which NVML is polled until ended processes are off the GPUs."""
 
@@ -57,10 +57,10 @@ class RankSupervisor:
         spares_after_s: float = Timeouts().spares_after_s,
     ):
         self.send = send
-        """Sends to the run's primary; replaced by it once there is one."""
+        """Sends a message to the run's primary. The primary or member replaces this function."""
         self.metrics = LatestMetrics(set())
         self.gpu_acquisition: GpuAcquisition | None = None
-        """Locks the GPUs of a scheduled run."""
+        """The acquisition of a scheduled run's GPUs."""
         self.place = place
         self._cgroup = cgroup
         self._exchange_key = exchange_key
@@ -82,12 +82,12 @@ class RankSupervisor:
         self._stuck: set[int] = set()
         """Ranks that have been reported as stuck."""
         self._ended: set[int] = set()
-        """PIDs of this run that have ended here."""
+        """The PIDs of the run's processes that have ended on this host."""
         self._oom_kills = 0
         self._unsent: dict[str, asyncio.TimerHandle] = {}
         self._reported: set[str] = set()
         self._sessions: dict[str, set[int]] = {}
-        """By replica: the sessions that the ranks of its last generation led."""
+        """The sessions of the ranks of each replica's last generation."""
         self._notifications: set[int] = set()
         """PIDs of notification commands: children of this process that belong to no replica."""
         self._clearing: set[asyncio.Task[None]] = set()
@@ -296,7 +296,7 @@ class RankSupervisor:
     def _on_cleared(self, task: asyncio.Task[None]) -> None:
         self._clearing.discard(task)
         if not task.cancelled():
-            task.result()  # This raises the task's error in the event loop, which ends the keeper.
+            task.result()  # result() raises the task's error in the event loop, which ends the keeper.
 
     async def _clear_gang(self, order: instructions.ClearGang) -> None:
         names = set(order.replicas)
@@ -331,7 +331,7 @@ class RankSupervisor:
         if self._sweeping is None:
             self._kill_at = kill_at
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
-            # This raises the task's error in the event loop.
+            # result() raises the task's error in the event loop.
             self._sweeping.add_done_callback(lambda task: task.result())
         else:
             self._kill_at = min(self._kill_at, kill_at)

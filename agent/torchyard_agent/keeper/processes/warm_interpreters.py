@@ -43,7 +43,7 @@ _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNA
 
 log = logging.getLogger(__name__)
 Key = tuple[str, int]
-"""Replica, local rank."""
+"""A rank of this host, as (replica, local rank)."""
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
@@ -62,7 +62,7 @@ class _Interpreter(NamedTuple):
     argv: list[str]
     environment: dict[str, str]
     oom_score: str
-    """Its original oom_score_adj."""
+    """The original oom_score_adj of the process."""
 
 
 class WarmInterpreters:
@@ -100,8 +100,7 @@ class WarmInterpreters:
         Args:
             environment: The rank's environment as far as it is known, with a PYTHONPATH.
             spare: Whether the interpreter is a spare, which imports slowly to spare the training, and which the kernel
-                kills
-                first if memory is short.
+                kills first if memory is short.
         """
         if key in self._waiting or key in self._failed:
             return
@@ -286,7 +285,7 @@ def _anonymous_file() -> IO[bytes]:
     """Opens a file without a name, in memory if this Python supports it."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
-    import tempfile  # This import is rarely needed.
+    import tempfile  # The module is imported here because only Pythons without memfd_create need it.
 
     return tempfile.TemporaryFile()
 

@@ -254,7 +254,7 @@ class DeltaServer:
             if not self._closed:
                 self._holdings.lose(int(introduction["group"]), error)
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
-            log(self._name, f"{connection.peer} on {connection.host} was sent away: {error}")
+            log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:
             connection.close()
             self._connections.remove(connection)
@@ -308,7 +308,8 @@ class DeltaServer:
                     self._holdings.adopt(shard, View(int(header["version"]), numbers(header["applied"]), tensors))
                     connection.send({"adopted": shard})
                 else:
-                    connection.send({"empty": True})  # This group has restarted and must recover its own state first.
+                    # A restarted group must recover its own state before it can host a shard.
+                    connection.send({"empty": True})
             elif operation == "ended":
                 # The answer is sent first: once all groups have ended, the chief closes its connections, and a caller
                 # without an answer would repeat its request until its time limit.

@@ -59,7 +59,7 @@ class ShardCopy:
         self._parameters = parameters
         self._seen, self._snapshot, self._wire = (empty_chunks(chunks) for _ in range(3))
 
-    # Methods called by the training thread
+    # The training thread calls the following methods.
 
     def load(self, view: View) -> None:
         """Set the copy and the parameters to a view of the master."""
@@ -112,7 +112,7 @@ class ShardCopy:
             self.changed.wait_for(lambda: not self.under_way or self.has_failed, timeout_s)
             return not self.under_way
 
-    # Methods called by the exchange thread
+    # The exchange thread calls the following methods.
 
     def delta(self) -> list[torch.Tensor]:
         """Compute the change of the parameters until the exchange began. Another attempt may compute it again."""
@@ -133,7 +133,7 @@ class ShardCopy:
             self.has_failed = True
             self.changed.notify_all()
 
-    # Methods called by server threads
+    # Server threads call the following method.
 
     def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]:
         """Copy the newest known value of the master, for a group that restores the master."""

@@ -74,7 +74,7 @@ class ShardExchange(threading.Thread):
             return
         connection = self._connection
         if self._copy.under_way and connection is not None:
-            connection.cut()  # This wakes the thread if it is blocked in the connection.
+            connection.cut()  # cut() wakes the thread if it is blocked in the connection.
         self.join(5)
         if self._connection is not None:
             with suppress(PeerLost):

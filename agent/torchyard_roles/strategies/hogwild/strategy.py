@@ -191,7 +191,7 @@ class Hogwild(Strategy):
             self._group.check()
 
     def statistics(self) -> dict[str, float]:
-        found = self._inside.statistics()  # These metrics describe the averaging of gradients within the group.
+        found = self._inside.statistics()  # The strategy within the group measures the averaging of gradients.
         found["exchange_s"] = found.get("exchange_s", 0.0) + self._exchange_s
         found["wait_s"] = found.get("wait_s", 0.0) + self._wait_s
         skipped = sum(each.skipped for each in self._finite)
@@ -258,8 +258,6 @@ class Hogwild(Strategy):
         groups = set(range(len(self._peers))) - {self._number}
         ended = {group: self._store.try_get(f"{ENDED}/{group}") for group in groups}
         return {group: int(generation) for group, generation in ended.items() if generation is not None}
-
-    # Methods for a group of several ranks
 
     def _broadcast_shards(self, shards: list[int]) -> None:
         """Broadcast these shards from the first rank. The other ranks may pass any list."""

@@ -90,8 +90,6 @@ class WorkerGroup:
         """The last known address of each group's first rank."""
         return self.holdings.peers
 
-    # Methods of the start
-
     def start(self) -> None:
         """Begin with the parameters that all groups share. Raises RolesError if they cannot be fetched.
 
@@ -191,8 +189,6 @@ class WorkerGroup:
                 return view
         raise RolesError(f"No worker group has shard {shard}: the groups that had it are gone.", "Start the run again.")
 
-    # Methods called during training
-
     def boundary(self, updates: int = 1) -> list[int]:
         """Begin and apply exchanges, `updates` steps after the last call. Return the numbers of the updated shards."""
         self.check()
@@ -242,8 +238,6 @@ class WorkerGroup:
             if view is not None and view.version > best.version:
                 best = view
         self.holdings.adopt(shard, best)
-
-    # Methods of the end
 
     def exchange_within(self, limit_s: float) -> None:
         """Exchange every shard once within a time limit. Raises RolesError.

@@ -32,7 +32,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Begin to watch the parameters that are not yet watched."""
+        """Begin to watch the parameters, except those that are watched already."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter
@@ -62,8 +62,7 @@ class LocalGradientGuard:
 
         Args:
             changed: Returns the numbers of parameters whose values differ from those after the last step. Such values
-                are
-                sent to the servers. Called only if a version counter has changed.
+                are sent to the servers. Called only if a version counter has changed.
             may_be_unscaled: Whether a GradScaler may have unscaled the gradients, which is unknown outside step().
         """
         found = getattr(self._optimizer, "found_inf", None) is not None

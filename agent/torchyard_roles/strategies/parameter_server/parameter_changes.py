@@ -110,7 +110,7 @@ def compare_at_end(environment: Environment, pair: int, parameters: Sequence[tor
                     "Give every optimizer to distribute(), or set strategy.kind to all_reduce.",
                 )
     except (StoreTimeout, StoreLost):
-        print("torchyard: the workers' parameters were not compared at the end: one did not come.", flush=True)
+        print("torchyard: the workers' parameters were not compared at the end: a worker is missing.", flush=True)
     finally:
         store.close()
 

@@ -155,8 +155,7 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
 
     Returns:
         A function that calls the original step without hooks. It must be called with unscaled gradients, since it hides
-            a
-        GradScaler's attributes from the optimizer.
+        a GradScaler's attributes from the optimizer.
     """
     own = type(optimizer).step
     # torch wraps the step() of the class in order to call hooks.
@@ -175,7 +174,7 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
     # Schedulers mark a wrapped step() with this attribute.
     hooked._wrapped_by_lr_sched = True
     vars(optimizer)["step"] = MethodType(hooked, optimizer)
-    # This attribute makes a GradScaler call step() also with gradients that are not finite.
+    # With this attribute, a GradScaler calls step() also with gradients that are not finite.
     vars(optimizer)["_step_supports_amp_scaling"] = True
 
     def own_step() -> None:

@@ -100,8 +100,6 @@ class ParameterServerStrategy(Strategy):
         self._boundaries.append((step, [pair.steps for pair in self.pairs]))
         self._spent = self._all_spent()
 
-    # Methods for clipping
-
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
         """Clip the mean gradients of the group by their norm, on the servers.
 
@@ -157,8 +155,6 @@ class ParameterServerStrategy(Strategy):
     def _pairs_with(self, parameters: Sequence[torch.Tensor]) -> list[WorkerPair]:
         wanted = {id(parameter) for parameter in parameters}
         return [pair for pair in self.pairs if any(id(parameter) in wanted for parameter in pair.parameters)]
-
-    # Methods for checkpoints and the end
 
     def flush(self, step: int) -> None:
         for number, pair in enumerate(self._distributed):

@@ -144,8 +144,6 @@ class ServerLink:
         self._parts = False
         self._threads: list[threading.Thread] = []
 
-    # Methods of the connection
-
     def connect(self, deadline_s: float) -> dict[str, Any]:
         """Connect or reconnect, and return the server's answer. Raises PeerLost or ProtocolError."""
         if self._connection is not None:
@@ -201,8 +199,6 @@ class ServerLink:
         self._threads = []
         self._connection.close()
 
-    # Methods for commands
-
     def command(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> dict[str, Any]:
         """Send a request and wait for the answer. Raises UsageProblem with the message of a refusal."""
         self.tell(header, payload)
@@ -219,8 +215,6 @@ class ServerLink:
             raise self._error
         assert self._connection is not None
         self._connection.send(header, payload)
-
-    # Methods for exchanges
 
     def note_gradients(self) -> None:
         """Record that gradients of the installed parameters have been computed."""
@@ -331,7 +325,7 @@ class ServerLink:
         except (PeerLost, ProtocolError) as error:
             self._break(error)
         except (KeyError, TypeError, ValueError) as error:
-            self._break(ProtocolError(f"{self.peer.name} sent what cannot be: {error}."))
+            self._break(ProtocolError(f"{self.peer.name} sent an invalid message: {error}."))
             connection.close()
         except Exception as error:  # The training thread raises this error.
             self._break(error)

@@ -204,8 +204,6 @@ class ServerPair:
         self.deliver(deliveries)
         self.save_for_itself()  # Without this save, a restarted server would wait for this goodbye forever.
 
-    # Methods of the start
-
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
         """Begin with the chief's model. Return whether this server keeps its current parameters."""
         layout = Layout.read(description["layout"])
@@ -246,14 +244,14 @@ class ServerPair:
 
         Returns:
             The chunks that this worker must assign, if it is the first of its group. Other workers wait for the
-                assignment.
+            assignment.
         """
         layout, options = Layout.read(description["layout"]), remote_optimizer.from_wire(description["options"])
         checksums = {int(number): int(value) for number, value in description["checksums"].items()}
         with self._changed:
             shard = self.shard
             if shard is None:
-                raise Refusal(f"{self.name} has nothing yet.")
+                raise Refusal(f"{self.name} has no parameters yet.")
             own: dict[int, tuple[Entry, Chunk]] = {}
             for entry in layout.entries:
                 chunk_bytes = self._description["chunk_bytes"]
@@ -281,7 +279,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # This wakes threads that wait for restored chunks.
+            self._changed.notify_all()  # Threads that wait for restored chunks are woken here.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))
@@ -356,7 +354,7 @@ class ServerPair:
         if not self._changed.wait_for(lambda: self._ends or is_ready(), timeout=self._settings.begin_s):
             raise Refusal(
                 f"{self.name} has waited {self._settings.begin_s:.0f} s for the chief to bring its parameters. "
-                "Start the run again: it goes on from the newest checkpoint."
+                "Start the run again: it continues from the newest checkpoint."
             )
 
     def _compare(self, session: Session, layout: Layout, description: dict[str, Any]) -> None:
@@ -376,8 +374,7 @@ class ServerPair:
 
         Returns:
             The groups that have not left (none if this server stops), those of them that are connected, and the seconds
-                for
-            which all of them have been disconnected.
+            for which all of them have been disconnected.
         """
 
         def waiting() -> list[int]:
@@ -387,8 +384,8 @@ class ServerPair:
 
         with self._changed:
             if self.shard is None:
-                raise Refusal(f"{self.name} has nothing yet.")
-            # This releases groups that wait for the warm start; otherwise both sides would wait forever.
+                raise Refusal(f"{self.name} has no parameters yet.")
+            # Groups that wait for the warm start are released, since otherwise both sides would wait forever.
             self.shard.ledger.is_over = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
@@ -397,8 +394,6 @@ class ServerPair:
             now = time.monotonic()
             away_s = min((now - self._away_since.get(group, now) for group in left), default=0.0)
             return left, [group for group in left if group in connected], away_s
-
-    # Methods for deliveries
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -417,8 +412,6 @@ class ServerPair:
         self.rows.take_buffers(session, values, groups)
         for group in groups if not with_push else ():
             self.rows.end_round(group)
-
-    # Methods for saving and restoring
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
         """Save a part, as ServerCheckpoint.write(). Raises OSError, and Refusal if there is no state or no folder."""

@@ -69,7 +69,7 @@ class ParameterServer:
             with self._changed:
                 self._changed.wait_for(lambda: not self._connections, timeout=PARTING_S)
         if self._failure is not None:
-            raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
+            raise RolesError(f"{self.name} cannot continue: {self._failure}.") from self._failure
 
     def stop(self) -> None:
         """End serve(). This method is thread-safe and may be called twice."""
@@ -208,7 +208,7 @@ def serve(environment: Environment) -> None:
     signal.signal(signal.SIGTERM, stop)
     # The connection threads sum chunks in parallel; additional torch threads would only compete with them.
     torch.set_num_threads(1)
-    gc.freeze()  # This exempts torch's objects from garbage collection.
+    gc.freeze()  # freeze() exempts torch's objects from garbage collection.
     listener = tensor_connection.listen_at(place)
     try:
         with ServingReports(environment, server.figures, server.traffic):

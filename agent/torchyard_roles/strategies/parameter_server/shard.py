@@ -45,7 +45,8 @@ class Shard:
         self.rules = rules
         self.ledger = Ledger(rules, len(chunks))
         self._clock = clock
-        self._lock = threading.Lock()  # Protects ledger, options and pool, and is acquired after a chunk's lock.
+        # The lock protects ledger, options and pool, and is acquired after a chunk's lock.
+        self._lock = threading.Lock()
         self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
         # The key is the member, as (group, rank).
         self._options: dict[tuple[int, int], list[remote_optimizer.Arguments]] = {}
@@ -117,8 +118,6 @@ class Shard:
             self._chunks = {**self._chunks, chunk.number: state}
         return saved is not None
 
-    # Methods for pushes and pulls
-
     def expects(self, push: Push) -> bool:
         """Return whether the gradient of a push would count. The caller discards any other gradient on receipt."""
         with self._lock:
@@ -138,7 +137,7 @@ class Shard:
 
         Returns:
             Deliveries to the whole group after the last contribution, to the member alone if its push is late, else
-                none.
+            none.
 
         Raises:
             KeyError: The chunk is unknown.
@@ -348,8 +347,6 @@ class Shard:
                 kept = self._pool.setdefault((buffer.numel(), buffer.dtype), [])
                 if len(kept) < POOLED:
                     kept.append(buffer)
-
-    # Methods for saving and restoring
 
     def state(self) -> dict[str, Any]:
         """Return a copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).

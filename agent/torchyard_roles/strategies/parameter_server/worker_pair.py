@@ -185,8 +185,6 @@ class WorkerPair:
             for name, values in self._replicated.packed():
                 link.tell({"op": name}, values)
 
-    # Methods for the step
-
     def _step(self) -> None:
         began = time.monotonic()
         self.times["compute_s"] = began - self._stepped_at - self._clipped_s
@@ -275,8 +273,6 @@ class WorkerPair:
             link.tell({"op": "assign", "chunk": number}, self._staging.values(chunks[number]))
         if numbers:
             link.command({"op": "added", "chunks": numbers})
-
-    # Methods for changes by the script
 
     def _changes(self) -> dict[int, int]:
         """Return the checksums of the chunks that the script has changed since the last step, by number.
@@ -379,7 +375,7 @@ class WorkerPair:
         self._held = None
         self._clipped.check()
         if self._is_void:
-            self._gradients.prepare_void(self.steps)  # This call raises an error that names the parameter.
+            self._gradients.prepare_void(self.steps)  # prepare_void() raises an error that names the parameter.
         changed = self._installed.changed()
         if changed:
             raise UsageProblem(
@@ -476,8 +472,6 @@ class WorkerPair:
         link.tell({"op": "options"}, messages.text_of(self._sent_options))
         if self._trained.added:
             self._add(link, self._trained.added, compares=False)
-
-    # Methods for checkpoints and the end
 
     def save(self, folder: Path, step: int) -> None:
         changed = self._changes()

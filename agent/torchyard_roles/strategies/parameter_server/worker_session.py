@@ -92,9 +92,9 @@ class Session:
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             message = f"torchyard: {self._server.name} closes the connection to {self.name}: {error}"
             print(message, file=sys.stderr, flush=True)
-            self._server.lost(self, PeerLost(self.name, self.host, f"it sent what cannot be ({error})"))
+            self._server.lost(self, PeerLost(self.name, self.host, f"it sent an invalid message ({error})"))
         except Exception as error:
-            # After such an error, for example for lack of memory, the shard may be inconsistent.
+            # An unexpected error, such as a lack of memory, may leave the shard inconsistent.
             self._server.fail(error)
         self.cut()
         self._connection.close()

@@ -62,9 +62,10 @@ class _Round:
         self.terms = terms
         self.sums: dict[At, ChunkSum] = {}
         self.links: dict[int, _Link] = {}
-        self.step = -1  # The step of the newest complete chunk; all ranks have finished earlier steps.
-        # The step, and the longest time between the first and the last part of one of its chunks.
+        self.step = -1
+        """The step of the newest complete chunk; all ranks have finished earlier steps."""
         self.waited = (-1, 0.0)
+        """The step, and the longest time between the first and the last part of one of its chunks."""
 
     @property
     def all_left(self) -> bool:
@@ -200,7 +201,8 @@ class Reducer:
             again = rank in chunk.arrived  # The rank may send the part again over a new connection to the same reducer.
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            # This is a list because parts of a rank's old connection may be handled after those of its new connection.
+            # The value is a list because parts of a rank's old connection may be handled after those of its new
+            # connection.
             chunk.takers.setdefault(rank, []).append(deliver)
             result = chunk.result
             if result is not None or (again and not final):
@@ -459,7 +461,7 @@ def serve(environment: Environment) -> None:
         return
     # The receiving thread sums the chunks; additional torch threads would only compete with it.
     torch.set_num_threads(1)
-    gc.freeze()  # This exempts torch's objects from garbage collection.
+    gc.freeze()  # freeze() exempts torch's objects from garbage collection.
     reducer = Reducer(listen_at(places[0]), environment.key, environment.replica)
 
     def stop(signum: int, frame: FrameType | None) -> None:

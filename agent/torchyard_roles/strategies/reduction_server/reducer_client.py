@@ -232,8 +232,7 @@ class ReduceClient:
 
         Args:
             goodbye: Whether this rank has finished. If not, the other ranks are informed of the loss that ended the
-                exchange,
-                or of the loss of this rank.
+                exchange, or of the loss of this rank.
         """
         self.closed = True
         cause = self.failure if isinstance(self.failure, PeerLost) else None
@@ -242,7 +241,7 @@ class ReduceClient:
                 link.close(goodbye=goodbye, cause=cause)
         self.fail(PeerLost(self.name, "this host", "its exchange was closed"))
 
-    # Methods called by links
+    # The threads of the links call the following methods.
 
     def finished(self, chunk: Chunk, waited_s: float) -> None:
         """Handle a chunk whose sum is in its target."""

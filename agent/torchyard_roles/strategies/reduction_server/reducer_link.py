@@ -212,7 +212,7 @@ class RemoteLink:
                 self._give_up(error)
                 return
             except (KeyError, TypeError, ValueError) as error:
-                self._give_up(ProtocolError(f"{self._peer.name} sent what is no sum: {error!r}."))
+                self._give_up(ProtocolError(f"{self._peer.name} sent an invalid sum: {error!r}."))
                 return
             except Exception as error:  # Any other error ends the exchange, as in the sending thread.
                 self._give_up(_unexpected(error))

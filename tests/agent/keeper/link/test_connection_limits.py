@@ -43,7 +43,7 @@ def test_the_oldest_unauthenticated_connections_are_closed_first(
     with socket.create_server((HERE, 0), backlog=20) as door:
         assert asyncio.run(flood(door)) == [True] * 6 + [False] * 4
     # Only the first rejection is logged; the others are counted.
-    assert caplog.text.count("turned away ('127.0.0.1', ") == 1
+    assert caplog.text.count("refused ('127.0.0.1', ") == 1
 
 
 def was_closed(client: socket.socket) -> bool:
