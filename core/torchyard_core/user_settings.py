@@ -59,7 +59,7 @@ def read_user_settings(path: Path) -> UserSettings:
 
 
 def parse_user_settings(text: str, path: Path) -> UserSettings:
-    """Parses the text of a settings file. `path` is named in errors. Raises as `read_user_settings`."""
+    """Returns the settings in the text of a file. Raises UsageError with all problems."""
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return UserSettings()  # The file contains only comments.
     document = parse_document(text, str(path))

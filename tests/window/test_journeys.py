@@ -32,7 +32,12 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("display", "journey"),
-    [("1440x900", "menus"), ("1440x900", "booking_drags"), ("1024x768", "small_screen")],
+    [
+        ("1440x900", "menus"),
+        ("1440x900", "booking_drags"),
+        ("1024x768", "bookings_by_hand"),
+        ("1024x768", "small_screen"),
+    ],
     indirect=["display"],
 )
 def test_journey(journey: str, display: str, tmp_path: Path) -> None:

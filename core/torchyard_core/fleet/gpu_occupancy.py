@@ -1,4 +1,4 @@
-"""Current users of GPUs, from a sample of a host's telemetry."""
+"""Users of GPUs at present, from a sample of a host's telemetry: the one definition of a GPU in use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
 """Timeout of a sample. It takes milliseconds, but a host that swaps answers slowly."""
+SAMPLE_VALID_S = 5.0
+"""Validity of a sample. After this time the use of its GPUs is unknown."""
 
 
 def user_of(process: dict[str, Any]) -> str:
@@ -29,8 +31,18 @@ def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFa
     """
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
-    users = {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if _workers(gpu)}
+    users = gpus_in_use(sample)
     return replace(facts, busy_gpus=frozenset(users), gpu_users=users, use_known=True)
+
+
+def is_in_use(gpu: Mapping[str, Any]) -> bool:
+    """Returns whether a GPU of a sample is in use. A display server alone does not use it."""
+    return bool(_workers(gpu))
+
+
+def gpus_in_use(sample: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the logins on each GPU in use, by UUID; "" for unknown logins."""
+    return {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if is_in_use(gpu)}
 
 
 def _workers(gpu: Mapping[str, Any]) -> list[dict[str, Any]]:

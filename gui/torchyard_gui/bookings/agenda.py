@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal
+from PySide6.QtGui import QFocusEvent
 from PySide6.QtWidgets import QHeaderView, QTableView, QWidget
 
 from torchyard_core.booking.model import Booking
@@ -26,6 +27,8 @@ class Agenda(QTableView):
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
         self.rows_ = _Rows(self)
+        self._is_chosen_by_user = True
+        """False while the current row changes without the user: such a change opens no details."""
         self.setModel(self.rows_)
         prepare_rows(self, self.tr("Agenda"))
         self.setWordWrap(False)
@@ -35,7 +38,7 @@ class Agenda(QTableView):
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         for column, width in enumerate((290, 220, 110, 190, 100, 160)):
             self.setColumnWidth(column, width)
-        self.nothing = EmptyListMessage(self, lambda: self.tr("Nothing is booked in these days."))
+        self.nothing = EmptyListMessage(self, lambda: self.tr("No bookings on these days."))
         self.selectionModel().currentRowChanged.connect(self._moved)
         self.activated.connect(lambda index: self.activated_.emit(self.rows_.id_at(index.row())))
 
@@ -58,13 +61,21 @@ class Agenda(QTableView):
             and lanes.intersection(booking.gpus)
         ]
         current = self.rows_.id_at(self.currentIndex().row())
+        self._is_chosen_by_user = False
         self.rows_.take(shown, seen, picture)
         number = self.rows_.row_of(current or chosen)
         if number >= 0:
             self.selectRow(number)
+        self._is_chosen_by_user = True
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self._is_chosen_by_user = False
+        super().focusInEvent(event)  # makes the first row the current one
+        self._is_chosen_by_user = True
 
     def _moved(self, current: QModelIndex, before: QModelIndex) -> None:
-        self.chosen.emit(self.rows_.id_at(current.row()))
+        if self._is_chosen_by_user:
+            self.chosen.emit(self.rows_.id_at(current.row()))
 
 
 class _Rows(QAbstractTableModel):

@@ -77,7 +77,7 @@ class BookingReminder(QObject):
 
     def _show(self, soon: Reminder) -> None:
         self.shown = soon
-        actions = [(self.tr("Show it"), lambda: self._show_booking(soon.booking.id))]
+        actions = [(self.tr("Show booking"), lambda: self._show_booking(soon.booking.id))]
         if soon.longer and self._model.seen.is_live:
             text = self.tr("Extend by {length}").format(length=labels.duration_text(soon.longer.total_seconds()))
             actions.insert(0, (text, lambda: self._extend(soon)))
@@ -98,15 +98,15 @@ class BookingReminder(QObject):
         """Returns a sentence about the run of the booking: whether it continues after the end of the booking."""
         follower = soon.follower
         if soon.booking.stop_at_end:
-            return self.tr("Its run is stopped then.")
+            return self.tr("The run is then stopped.")
         if follower is None:
-            return self.tr("No booking follows: the run goes on.")
+            return self.tr("No booking follows, so the run continues.")
         person = self._model.seen.person
         at = labels.clock(follower.start, self._model.seen.zone)
         if follower.owner == person:
-            return self.tr("From {time} you have booked it again: “{title}”.").format(time=at, title=follower.title)
-        stopped = self.tr("A run that is still active then is asked to save, and is stopped.")
-        return self.tr("{who} has it next, from {time}.").format(who=follower.owner, time=at) + " " + stopped
+            return self.tr("Your booking “{title}” follows at {time}.").format(time=at, title=follower.title)
+        stopped = self.tr("A run that is still active then saves and is stopped.")
+        return self.tr("The next booking is {who}'s, from {time}.").format(who=follower.owner, time=at) + " " + stopped
 
     def _extend(self, soon: Reminder) -> None:
         booking, end = soon.booking, soon.booking.end + soon.longer

@@ -108,7 +108,7 @@ class BookingCommands(QObject):
         """Moves the end of a booking by `by`; a negative value shortens the booking."""
         end = booking.end + by
         if end <= booking.start:
-            text = self.tr("“{title}” is no longer than that.").format(title=booking.title)
+            text = self.tr("“{title}” is too short to be shortened by that much.").format(title=booking.title)
             self.failed.emit(TorchyardError(text))
             return
         self.change(booking, booking.gpus, booking.start.timestamp(), end.timestamp())
@@ -117,7 +117,7 @@ class BookingCommands(QObject):
         """Releases a running booking, or cancels a booking that has not begun."""
 
         def gone(after: Booking) -> None:
-            self._remember(undo_release(after, self.tr("let go of “{title}”").format(title=booking.title)))
+            self._remember(undo_release(after, self.tr("release “{title}”").format(title=booking.title)))
             running = after.let_go_at is not None and after.let_go_at > after.start
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
             self.undoable.emit(text.format(what=self._summary(booking)))
@@ -142,6 +142,10 @@ class BookingCommands(QObject):
             )
 
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
+
+    def forget(self) -> None:
+        """Forgets the last change: it was made in another calendar."""
+        self._remember(None)
 
     def undo(self) -> None:
         """Undoes the user's last change.
@@ -168,7 +172,7 @@ class BookingCommands(QObject):
         zone = self.model.seen.zone
         self.model.act(
             lambda store: store.wait(wish, title.strip() or self.title, zone),
-            lambda _: self.succeeded.emit(self.tr("You are on the waitlist: freed GPUs are booked for you, in order.")),
+            lambda _: self.succeeded.emit(self.tr("You are on the waitlist.")),
             self.failed.emit,
             self,
         )

@@ -29,18 +29,19 @@ def day_name(day: date, pattern: str) -> str:
     return QLocale().toString(QDate(day.year, day.month, day.day), pattern)
 
 
-def days_title(span: Span, days: tuple[date, ...]) -> str:
-    """Returns the shown days as a title, such as `23 – 29 November 2026`."""
+def days_title(span: Span, days: tuple[date, ...], *, is_short: bool = False) -> str:
+    """Returns the shown days as a title, such as `23 – 29 November 2026`, or in short `23 – 29 Nov 2026`."""
     first, last = days[0], days[-1]
     if span == "day":
-        return day_name(first, "dddd d MMMM yyyy")
+        return day_name(first, "ddd d MMM yyyy" if is_short else "dddd d MMMM yyyy")
     if span == "month":
-        return day_name(first, "MMMM yyyy")
+        return day_name(first, "MMM yyyy" if is_short else "MMMM yyyy")
     if first.year != last.year:
-        return f"{day_name(first, 'd MMM yyyy')} – {day_name(last, 'd MMM yyyy')}"
+        year = "" if is_short else " yyyy"
+        return f"{day_name(first, f'd MMM{year}')} – {day_name(last, f'd MMM{year}')}"
     if first.month != last.month:
-        return f"{day_name(first, 'd MMM')} – {day_name(last, 'd MMM yyyy')}"
-    return f"{first.day} – {day_name(last, 'd MMMM yyyy')}"
+        return f"{day_name(first, 'd MMM')} – {day_name(last, 'd MMM' if is_short else 'd MMM yyyy')}"
+    return f"{first.day} – {day_name(last, 'd MMM yyyy' if is_short else 'd MMMM yyyy')}"
 
 
 def clock(moment: datetime, zone: str) -> str:
@@ -68,6 +69,11 @@ def time_span(start: datetime, end: datetime, zone: str, now: datetime) -> str:
     return f"{day_word(first, zone, now)} {begins} – {day_word(last, zone, now)} {finishes}"
 
 
+def moment_text(moment: datetime, zone: str, now: datetime) -> str:
+    """Returns `Today 18:00` or `Thu 26 Nov 12:00`."""
+    return f"{day_word(local_day(moment, zone), zone, now)} {clock(moment, zone)}"
+
+
 def day_word(day: date, zone: str, now: datetime) -> str:
     """Returns Today, Tomorrow, or a date such as `Thu 26 Nov`."""
     today = local_day(now, zone)
@@ -86,7 +92,7 @@ def duration_text(seconds: float) -> str:
     hours, rest = divmod(minutes, 60)
     if hours >= 48:
         days, hours = divmod(hours, 24)
-        words = translate("Bookings", "{count} days").format(count=days)
+        words = translate("Bookings", "{count} days").format(count=days)  # at least two
         return words + (" " + translate("Bookings", "{count} h").format(count=hours) if hours else "")
     words = translate("Bookings", "{count} h").format(count=hours)
     return words + (" " + translate("Bookings", "{count} min").format(count=rest) if rest else "")
@@ -134,7 +140,8 @@ def unavailable_text(seen: CalendarState, now: datetime) -> str:
         when = f"{day_name(local_day(seen.as_of, seen.zone), 'ddd d MMM')} {when}"
     age = duration_text(max(0.0, (now - seen.as_of).total_seconds()))
     return translate(
-        "Bookings", "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back."
+        "Bookings",
+        "The calendar is unreachable. Shown as of {when}, {age} ago; nothing can be booked.",
     ).format(when=when, age=age)
 
 

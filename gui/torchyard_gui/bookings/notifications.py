@@ -45,18 +45,18 @@ class Notifications(QObject):
         """Shows how many bookings were released as idle and how many requests of the waitlist were booked."""
         parts = []
         if freed:
-            idle = self.tr("{count} bookings were idle and are free now.")
-            parts.append(self.tr("1 booking was idle and is free now.") if freed == 1 else idle.format(count=freed))
+            idle = self.tr("{count} idle bookings were released.")
+            parts.append(self.tr("1 idle booking was released.") if freed == 1 else idle.format(count=freed))
         if served:
-            booked = self.tr("{count} waiting requests were booked.")
-            parts.append(self.tr("1 waiting request was booked.") if served == 1 else booked.format(count=served))
+            booked = self.tr("{count} waitlisted requests were booked.")
+            parts.append(self.tr("1 waitlisted request was booked.") if served == 1 else booked.format(count=served))
         self.notice.show_notice("info", " ".join(parts))
 
     def show_calendar_source(self, away: str) -> None:
         """Shows the location of the calendar. `away` is the reason why booking is impossible, or ""."""
         seen = self.model.seen
         if away:
-            text = f"{away} {seen.why}".strip()
+            text = f"{away} {seen.why[:1].upper()}{seen.why[1:]}".strip()
             self.notice.show_notice("warn", text, self.tr("Try again"), closable=False, is_known=self._is_away)
             self._is_away = True
         elif self._is_away:
@@ -66,9 +66,9 @@ class Notifications(QObject):
         if not self.model.has_loaded:
             self.legend.show_location(self.tr("Opening the calendar …"), is_private=False)
         elif away:
-            self.legend.show_location(self.tr("away"), is_private=False)
+            self.legend.show_location(self.tr("Unreachable"), is_private=False)
         elif seen.is_private:
             self.legend.show_location(self.tr("Only on this computer."), is_private=True)
         else:
-            self.legend.show_location(self.tr("PostgreSQL · in step"), is_private=False)
+            self.legend.show_location(self.tr("PostgreSQL · up to date"), is_private=False)
         self.legend.place.setToolTip(seen.place)

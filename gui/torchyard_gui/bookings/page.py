@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
-from PySide6.QtCore import QPoint, QTimer, Signal
-from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QWidget
 
 from torchyard_core.booking.model import Booking, Draft
@@ -60,7 +60,7 @@ class BookingsPage(QWidget):
         self.agenda = Agenda()
         self.empty = EmptyState(
             self.tr("No GPUs to book yet"),
-            self.tr("Add your hosts on the Fleet page and check them: each GPU that is found gets a lane here."),
+            self.tr("Add hosts on the Fleet page and check them. Each GPU then has a lane here."),
             icon_name="calendar",
         )
         self.legend = Legend()
@@ -95,7 +95,9 @@ class BookingsPage(QWidget):
     def status_texts(self) -> Iterable[str]:
         mine = [one for one in self.model.seen.bookings if one.owner == self.model.seen.person]
         running = sum(one.is_running(self.model.now) for one in mine)
-        return [self.tr("{count} of your bookings run").format(count=running)] if running else []
+        if running == 1:
+            return [self.tr("1 of your bookings is running")]
+        return [self.tr("{count} of your bookings are running").format(count=running)] if running else []
 
     def panes(self) -> list[QWidget]:
         return [self.bar, self._view, *filter(None, [self.drawers.current])]
@@ -160,7 +162,7 @@ class BookingsPage(QWidget):
         else:
             return
         QGuiApplication.clipboard().setText(command_for(gpus, start, end, title, seen))
-        self.toast.say(self.tr("The command is on the clipboard."))
+        self.toast.say(self.tr("Command copied."))
 
     def find_slot(self) -> None:
         self.drawers.find_slot()
@@ -177,7 +179,11 @@ class BookingsPage(QWidget):
         self.dialogs.import_bookings(path)
 
     def go(self, by: int) -> None:
+        """Shows the next or previous days. Where they contain today, that is the chosen day."""
+        today = local_day(self.model.now, self.model.seen.zone)
         self.day = stepped(self.span, self.day, by)
+        if today in days_of(self.span, self.day) and self.span != "agenda":
+            self.day = today
         self.show_days()
 
     def go_today(self) -> None:
@@ -185,9 +191,11 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Shows a day, week or month, or the agenda of the shown days."""
-        if span != "agenda":
-            self.span = cast("Span", span)
+        """Shows a day, week or month, or the agenda, around the marked or chosen day."""
+        cursor = self.surface.cursor_
+        if cursor is not None and self.surface.axis.starts[0] <= cursor.start < self.surface.axis.days[-1].end:
+            self.day = local_day(utc(cursor.start), self.model.seen.zone)
+        self.span = cast("Span", span)
         self.show_days()
         self.focus_body()
 
@@ -248,13 +256,20 @@ class BookingsPage(QWidget):
         self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
 
+    def use_changed(self) -> None:
+        """Shows the current use of GPUs, and repeats an open search, which offers no GPU in use."""
+        if self.isVisible():
+            self.refresh()
+            self.drawers.update_results(searching=self.dialog is None)
+
     def refresh(self) -> None:
         """Redraws the calendar from the last loaded state."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: mark_of(status.state) for status in hosts}
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
-        picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
+        used = self.model.unbooked_use
+        picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used)
         away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
         self._known = LoadedCalendar(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
@@ -270,8 +285,7 @@ class BookingsPage(QWidget):
 
     def show_days(self) -> None:
         seen = self.model.seen
-        dates = days_of(self.span, self.day)
-        self.bar.title.setText(labels.days_title(self.span, dates))
+        self._show_title()
         self.surface.set_days(self.span, self.day)
         self.model.show(self.surface.axis.since, self.surface.axis.until)
         if self.surface.axis.zone != seen.zone:
@@ -279,10 +293,15 @@ class BookingsPage(QWidget):
         self._show_body(bool(seen.slots))
         self.refresh()
 
+    def _show_title(self) -> None:
+        dates = days_of(self.span, self.day)
+        self.bar.title.setText(labels.days_title(self.span, dates, is_short=self.bar.is_short))
+        self.bar.title.setToolTip(labels.days_title(self.span, dates))
+
     def show_free(self) -> None:
         seen = self.model.seen
         free, count = free_now(seen.slots, seen.bookings, self.model.in_use, self.model.now)
-        self.bar.show_free(free, count, is_known=seen.is_live)
+        self.bar.show_free(free, count, self.model.unwatched_slots, is_known=seen.is_live)
 
     def enable(self) -> None:
         booking, last = self.selected_booking, self.commands.last
@@ -304,8 +323,8 @@ class BookingsPage(QWidget):
         found = find_loaded_refusal(self._known, draft, of)
         return labels.error_text(found) if found is not None else ""
 
-    def point_at(self, fit: Fit, number: int) -> None:
-        """Scrolls to a proposed booking."""
+    def show_fit(self, fit: Fit, number: int) -> None:
+        """Marks the selected slot in the calendar, and scrolls to it."""
         if not self.surface.axis.since <= fit.start < self.surface.axis.until:
             self.day = local_day(fit.start, self.model.seen.zone)
             self.show_days()
@@ -324,6 +343,13 @@ class BookingsPage(QWidget):
     def focus_body(self) -> None:
         if not self.bar.search_field.hasFocus():
             self._view.setFocus()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Closes the drawer on an Esc that the calendar has no use for."""
+        if event.key() == Qt.Key.Key_Escape and self.drawers.current is not None:
+            self.drawers.close()
+            return
+        super().keyPressEvent(event)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -372,7 +398,7 @@ class BookingsPage(QWidget):
         if not is_shown(booking):
             self._wanted = ""
             self.notifications.show_success(
-                self.tr("“{title}” was cancelled: it is not in the calendar.").format(title=booking.title)
+                self.tr("“{title}” was cancelled and is no longer in the calendar.").format(title=booking.title)
             )
             return
         self.day = local_day(booking.start, self.model.seen.zone)
@@ -389,7 +415,7 @@ class BookingsPage(QWidget):
         self._connect_actions()
         self._connect_views()
         self._connect_drawers()
-        self.legend.share_wanted.connect(self.dialogs.explain_sharing)
+        self.legend.share_wanted.connect(self.dialogs.team_calendar)
         self.notice.action_triggered.connect(lambda number: self.model.reload())
         self.body.resized.connect(self.place)
         for part in (self.commands, self.dialogs):
@@ -402,7 +428,7 @@ class BookingsPage(QWidget):
         self.commands.undo_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
         self.model.settled.connect(self.notifications.show_settled)
-        self.model.fleet.use_changed.connect(lambda name: self.show_free())
+        self.model.use_changed.connect(self.use_changed)
 
     def _connect_actions(self) -> None:
         acts, views = self.acts, self.bar.views
@@ -434,6 +460,7 @@ class BookingsPage(QWidget):
                 acts.export: self.dialogs.export,
                 acts.import_: self.import_bookings,
                 acts.rules: self.dialogs.rules,
+                acts.team: self.dialogs.team_calendar,
             }
         )
         for widget in (self, self.bar):
@@ -450,10 +477,12 @@ class BookingsPage(QWidget):
         surface.fold_wanted.connect(self.fold)
         surface.step_wanted.connect(self.go)
         surface.fit_wanted.connect(self.book_fit)
+        surface.fit_pressed.connect(self.drawers.choose_fit)
         surface.context_requested.connect(self.open_menu)
         agenda.chosen.connect(self.select)
         agenda.activated_.connect(self.activate)
         bar.views.changed.connect(self.show_span)
+        bar.changed_form.connect(self._show_title)
         bar.filter_changed.connect(lambda chosen: self.refresh())
         bar.filter_menu.aboutToShow.connect(lambda: bar.offer(self.model.seen))
 
@@ -465,4 +494,4 @@ class BookingsPage(QWidget):
         waitlist.join_wanted.connect(self.find_slot)
         drawers.changed.connect(self.place)
         drawers.left.connect(self.focus_body)
-        drawers.fit_pointed.connect(self.point_at)
+        drawers.fit_chosen.connect(self.show_fit)

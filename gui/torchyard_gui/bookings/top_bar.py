@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QCoreApplication, QSize, Signal
-from PySide6.QtGui import QAction
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, QSize, QTimer, Signal
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
-from torchyard_core.booking.model import Booking
+from torchyard_core.booking.model import Booking, Slot
 from torchyard_gui.bookings.calendar.lanes import gpu_models
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bookings.menu_actions import BookingActions
@@ -19,19 +19,29 @@ from torchyard_gui.widgets.buttons import action_button, push_button, tool_butto
 from torchyard_gui.widgets.layouts import clear_menu, hbox
 
 translate = QCoreApplication.translate
+TITLE, TITLE_SHORT = 172, 128
+"""The least width of the title, in pixels."""
+SPACING = 8
+FILTER, FILTER_SHORT = 18, 7
+"""The most letters of the chosen filter."""
+SHORT_BELOW = 1130
+"""The least width of the bar in its long form without the search field."""
 
 
 class TopBar(QFrame):
     """Bar above the calendar. Emits `filter_changed` with the new filter."""
 
     filter_changed = Signal(object)
+    changed_form = Signal()
+    """The bar has changed to or from its short form."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__(parent)
         self.setProperty("bar", True)
         self.filter = Filter()
         self.title = ElidedLabel(role="title")
-        self.title.setMinimumWidth(172)
+        self.is_short = False
+        """Whether the bar has its short form."""
         self.views = Segmented(
             [
                 ("day", self.tr("Day")),
@@ -53,30 +63,73 @@ class TopBar(QFrame):
         self.filter_button.setMenu(self.filter_menu)
         self.filter_menu.triggered.connect(self._chosen)
         self.more = _more(acts)
+        self.title.setMinimumWidth(TITLE)
         self.find_button = _button(acts.find, "search", "text")
+        self._find_text = self.find_button.text()
+        self.find_button.setAccessibleName(self._find_text)
+        self._narrow = False
+        self._filter_text = ""
+        self._free_texts = "", ""
+        """The free GPUs as a sentence and in short."""
         self.book_button = _button(acts.book, "plus", "on_accent")
         self.book_button.setProperty("primary", True)
         left = (self.title, 3), self._steps(acts), self.views, self.filter_button, (self.search_field, 1), self.free
         right = (None, 1), self.find_button, self.book_button, self.more
-        hbox(*left, *right, parent=self, margins=(16, 0, 12, 0), spacing=8)
+        hbox(*left, *right, parent=self, margins=(16, 0, 12, 0), spacing=SPACING)
         self.search_field.textChanged.connect(self._search)
+        self.search_field.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.FocusOut and watched is self.search_field:
+            QTimer.singleShot(0, self, lambda: self.set_narrow(self._narrow))
+        return False
 
     def set_narrow(self, narrow: bool) -> None:
-        """Hides the search field in a narrow window unless the field is in use."""
-        self.search_field.setVisible(not narrow or bool(self.search_field.text()) or self.search_field.hasFocus())
+        """In a narrow window the search field is visible only while in use."""
+        self._narrow = narrow
+        searches = bool(self.search_field.text()) or self.search_field.hasFocus()
+        self.search_field.setVisible(not narrow or searches)
+        for widget in (self.filter_button, self.free):
+            widget.setVisible(not (self.is_short and searches))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Changes to the short form where the long one has no room: short texts, *Find a slot* as an icon, and the
+        search field in place of filter and free GPUs."""
+        super().resizeEvent(event)
+        is_short = event.size().width() < SHORT_BELOW
+        if is_short != self.is_short:
+            self.is_short = is_short
+            self.title.setMinimumWidth(TITLE_SHORT if is_short else TITLE)
+            self.find_button.setText("" if is_short else self._find_text)
+            self.free.setText(self._free_texts[is_short])
+            self._show_filter()
+            layout = self.layout()
+            if layout is not None:
+                layout.setSpacing(SPACING - 2 if is_short else SPACING)
+            self.set_narrow(self._narrow)
+            self.changed_form.emit()
 
     def open_search(self) -> None:
         self.search_field.show()
         self.search_field.setFocus()
+        self.set_narrow(self._narrow)
 
-    def show_free(self, free: int, all_: int, *, is_known: bool) -> None:
-        """Shows a text such as `Free now: 4 of 24 GPUs`, with a question mark while the calendar is unreachable."""
-        if not all_:
-            self.free.setText("")
-            return
-        text = self.tr("Free now: {free} of {all} GPUs").format(free=free if is_known else "?", all=all_)
-        self.free.setText(text)
-        self.free.setToolTip(self.tr("Neither booked nor in use. GPUs without a booking may be used at any time."))
+    def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
+        """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable.
+
+        `unknown`: the GPUs whose use is unknown; the free ones among them count as free.
+        """
+        shown = {"free": free if is_known else "?", "all": all_}
+        self._free_texts = (
+            self.tr("Free now: {free} of {all} GPUs").format(**shown) if all_ else "",
+            self.tr("{free} of {all} free").format(**shown) if all_ else "",
+        )
+        self.free.setText(self._free_texts[self.is_short])
+        tip = self.tr("Neither booked nor in use.")
+        if hosts := sorted({slot.host for slot in unknown}):
+            names = ", ".join(hosts[:5]) + (" …" if len(hosts) > 5 else "")
+            tip += "\n" + self.tr("Not connected, so that use is unknown: {hosts}").format(hosts=names)
+        self.free.setToolTip(tip)
 
     def offer(self, seen: CalendarState) -> None:
         """Fills the menu of the filter."""
@@ -118,9 +171,15 @@ class TopBar(QFrame):
     def _take(self, chosen: Filter) -> None:
         self.filter = chosen
         names = [*sorted(chosen.hosts), *sorted(chosen.models), *sorted(chosen.persons)]
-        text = self.tr("All") if not names else names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"
-        self.filter_button.setText(text if len(text) <= 18 else f"{text[:17]}…")
+        self._filter_text = "" if not names else names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"
+        self._show_filter()
         self.filter_changed.emit(chosen)
+
+    def _show_filter(self) -> None:
+        text = self._filter_text or ("" if self.is_short else self.tr("All"))
+        most = FILTER_SHORT if self.is_short else FILTER
+        self.filter_button.setText(text if len(text) <= most else f"{text[: most - 1]}…")
+        self.filter_button.setAccessibleName(self.tr("Filter: {what}").format(what=self._filter_text or self.tr("All")))
 
     def _steps(self, acts: BookingActions) -> QHBoxLayout:
         row = hbox(spacing=2)
@@ -137,7 +196,9 @@ class TopBar(QFrame):
 
 
 def _more(acts: BookingActions) -> QToolButton:
-    button = tool_button("more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules"), by_tab=True)
+    button = tool_button(
+        "more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules, team calendar"), by_tab=True
+    )
     button.setAccessibleName(translate("TopBar", "More"))
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)
@@ -147,7 +208,7 @@ def _more(acts: BookingActions) -> QToolButton:
     menu.addSeparator()
     menu.addActions([acts.export, acts.import_])
     menu.addSeparator()
-    menu.addActions([acts.rules, acts.fold])
+    menu.addActions([acts.rules, acts.team, acts.fold])
     button.setMenu(menu)
     return button
 

@@ -7,7 +7,7 @@ thread unless stated otherwise.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,7 @@ from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.booking.waitlist import Waiting
 from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.gpu_occupancy import gpus_in_use
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import Job, Jobs
@@ -40,7 +41,7 @@ RETRY_MS = 4000
 UNWATCHED_MS = 60_000
 """Interval of reloads for reminders while no calendar is visible; changes are not pushed then."""
 IN_USE_FOR = timedelta(minutes=3)
-"""A record of use that ended no longer ago counts as current."""
+"""A record of use that ended no longer ago counts as current on hosts without telemetry."""
 SETTLE_EVERY = timedelta(minutes=1)
 """Interval at which idle bookings are released and the waitlist is served."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
@@ -73,6 +74,14 @@ class CalendarState:
 
 
 @dataclass(frozen=True)
+class UseNow:
+    """The current use of one GPU: its users, "" if unknown, and since when it is known to be in use."""
+
+    users: str
+    since: datetime
+
+
+@dataclass(frozen=True)
 class _Loaded:
     """Result of one reload. `settled` contains the arguments of the signal `settled`, or None."""
 
@@ -93,6 +102,8 @@ class BookingsModel(QObject):
     """`seen` was replaced."""
     settled = Signal(int, int)
     """Numbers of bookings released as idle, and made from the waitlist, by this desktop."""
+    use_changed = Signal()
+    """`in_use` or `unwatched_slots` changed."""
 
     def __init__(
         self,
@@ -104,6 +115,7 @@ class BookingsModel(QObject):
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ):
         super().__init__(parent)
+        self.home = home
         self.fleet = fleet
         self.jobs = Jobs(self)
         self.seen = CalendarState(zone=local_zone())
@@ -128,6 +140,12 @@ class BookingsModel(QObject):
         self._all_anew = True
         """Whether the next reload reads records of use again."""
         self._settled_at: datetime | None = None
+        self._use: dict[str, UseNow] = {}
+        """By slot: use according to telemetry."""
+        self._recent: tuple[Sequence[Use], list[Use]] = (), []
+        """Records of use, and those of them that may be current."""
+        self._watched: frozenset[str] = frozenset()
+        """IDs of the GPUs of hosts with telemetry."""
         self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
         self._soon.timeout.connect(self._reload)
         self._uses_due = QTimer(self, singleShot=True, interval=USES_EVERY_MS)
@@ -138,21 +156,62 @@ class BookingsModel(QObject):
         self._unwatched.timeout.connect(self.reload)
         fleet.host_changed.connect(self._fleet_changed)
         fleet.hosts_changed.connect(self._fleet_changed)
+        for signal in (fleet.use_changed, fleet.host_changed, fleet.hosts_changed):
+            signal.connect(self._take_use)
 
     @property
     def now(self) -> datetime:
         return self.clock().replace(microsecond=0)
 
     @property
-    def in_use(self) -> frozenset[str]:
-        """IDs of the slots in use now, by telemetry and by the agents' records."""
+    def in_use(self) -> Mapping[str, UseNow]:
+        """The slots in use now.
+
+        Telemetry decides, which is at most `SAMPLE_VALID_S` old. The agents' records in the calendar count only for
+        hosts without telemetry, such as those of a team that this desktop has no login for.
+        """
         now = self.now
-        found = {use.gpu for use in self.seen.uses if use.start <= now <= use.end + IN_USE_FOR}
+        if self._recent[0] is not self.seen.uses:
+            self._recent = self.seen.uses, [use for use in self.seen.uses if now <= use.end + IN_USE_FOR]
+        recorded = {
+            use.gpu: UseNow(use.person, use.start)
+            for use in self._recent[1]
+            if use.start <= now <= use.end + IN_USE_FOR and use.gpu not in self._watched
+        }
+        return {**recorded, **self._use}
+
+    @property
+    def unbooked_use(self) -> Mapping[str, UseNow]:
+        """The slots in use now without a booking."""
+        now = self.now
+        booked = {gpu for one in self.seen.bookings if one.is_running(now) for gpu in one.gpus}
+        return {gpu: use for gpu, use in self.in_use.items() if gpu not in booked}
+
+    @property
+    def unwatched_slots(self) -> tuple[Slot, ...]:
+        """The GPUs whose use is unknown, because their hosts send no telemetry and no record is recent."""
+        in_use = self.in_use
+        return tuple(
+            slot
+            for slot in self.seen.slots
+            if not slot.is_cpu and slot.id not in self._watched and slot.id not in in_use
+        )
+
+    def _take_use(self, name: str = "") -> None:
+        """Takes the use of GPUs from the hosts' samples."""
+        now = self.now
+        use: dict[str, UseNow] = {}
+        watched: frozenset[str] = frozenset()
         for status in self.fleet.hosts:
-            if status.sample is not None:
-                by_index = {gpu.index: gpu.uuid for gpu in status.facts.gpus}
-                found |= {by_index[gpu.index] for gpu in status.gpus if gpu.users and gpu.index in by_index}
-        return frozenset(found)
+            if status.sample is None:
+                continue
+            watched |= {str(gpu["uuid"]) for gpu in status.sample["gpus"]}
+            for gpu, users in gpus_in_use(status.sample).items():
+                before = self._use.get(gpu)
+                use[gpu] = UseNow(users, before.since if before is not None else now)
+        if (use, watched) != (self._use, self._watched):
+            self._use, self._watched = use, watched
+            self.use_changed.emit()
 
     def booking(self, booking_id: str) -> Booking | None:
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
@@ -249,7 +308,7 @@ class BookingsModel(QObject):
         view = calendar.view(time.start, time.end)
         if not view.is_live:
             return _Loaded(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
-        self._watch_once(store)
+        self._watch_once(calendar, store)
         uses = store.uses(time.start, time.end) if anew else known or ()
         seen = CalendarState(
             bookings=view.bookings,
@@ -275,8 +334,10 @@ class BookingsModel(QObject):
                 self._calendar, self._zone = self._open()
             return self._calendar
 
-    def _watch_once(self, store: BookingStore) -> None:
+    def _watch_once(self, calendar: Calendar, store: BookingStore) -> None:
         with self._lock:
+            if calendar is not self._calendar:
+                return  # another calendar was opened meanwhile
             store.keep_connection(bool(self._watched_by))
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
@@ -349,6 +410,20 @@ class BookingsModel(QObject):
 
         return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
 
+    def reopen(self) -> None:
+        """Opens the calendar of the settings anew, after these have changed."""
+        with self._lock:
+            watch, calendar = self._watch, self._calendar
+            self._watch = self._calendar = None
+        in_background(lambda: _close(watch, calendar))
+        if self._loading is not None:
+            self._loading.cancel()
+        self.seen = CalendarState(zone=self.seen.zone)
+        self._remembered, self._uses, self._settled_at, self._copied = (), None, None, False
+        self.has_loaded = False
+        self.changed.emit()
+        self.reload()
+
     def store(self) -> BookingStore:
         """Returns the store. Call it on a thread. Raises StoreUnavailable if the database is unreachable."""
         return self._calendar_now().store()
@@ -363,13 +438,15 @@ class BookingsModel(QObject):
             watch, calendar = self._watch, self._calendar
             self._watch = None
 
-        def let_go() -> None:
-            if watch is not None:
-                watch.close()
-            if calendar is not None:
-                calendar.close()
+        in_background(lambda: _close(watch, calendar))
 
-        in_background(let_go)
+
+def _close(watch: Watch | None, calendar: Calendar | None) -> None:
+    """Closes a calendar; runs on a thread."""
+    if watch is not None:
+        watch.close()
+    if calendar is not None:
+        calendar.close()
 
 
 def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:

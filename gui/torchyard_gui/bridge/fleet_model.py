@@ -5,7 +5,9 @@ Only the property `fleet` may be used on any thread; everything else must be cal
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +18,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import HostCheck, check_host, failed_check
 from torchyard_core.fleet.host_facts_cache import Facts, forget_facts, load_facts, planner_hosts
@@ -81,6 +84,11 @@ class FleetModel(QObject):
         self._closed = False
         self._clock = QTimer(self, interval=SAMPLE_EVERY_MS)
         self._clock.timeout.connect(self._tick)
+        self._sampled_at: dict[str, float] = {}
+        """When each host was sampled last, by the monotonic clock."""
+        self._expiry = QTimer(self, singleShot=True, interval=int(SAMPLE_VALID_S * 1000))
+        """Ends the validity of the last samples once no page has watched for as long."""
+        self._expiry.timeout.connect(self._drop_old_samples)
         self._watchers: set[str] = set()
         self._looked_at = ""
         self._planned = HostAvailability(self, home.history)
@@ -187,6 +195,7 @@ class FleetModel(QObject):
         Only while any caller watches are hosts asked for the users of GPUs, and are the files checked for changes.
         """
         if on and not self._closed:
+            self._expiry.stop()
             self._watchers.add(by)
             self._clock.start()
             self._tick()
@@ -194,6 +203,8 @@ class FleetModel(QObject):
         self._watchers.discard(by)
         if not self._watchers:
             self._clock.stop()
+            if not self._closed:
+                self._expiry.start()
 
     def show_acts_of(self, name: str) -> None:
         """Sets the host whose details are shown, or "" for none, and loads the latest audit records of that host."""
@@ -203,6 +214,7 @@ class FleetModel(QObject):
     def close(self) -> None:
         """Closes links and jobs without waiting for them."""
         self._clock.stop()
+        self._expiry.stop()
         self._planned.stop()
         self._closed = True
         self.questions.close()
@@ -313,8 +325,17 @@ class FleetModel(QObject):
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)
 
+    def _drop_old_samples(self) -> None:
+        """Makes the use of GPUs unknown where the last sample is too old to tell."""
+        oldest = time.monotonic() - SAMPLE_VALID_S
+        for name, status in tuple(self._statuses.items()):
+            if status.sample is not None and self._sampled_at.get(name, math.inf) <= oldest:
+                self._statuses[name] = replace(status, sample=None)
+                self.use_changed.emit(name)
+
     def _tick(self) -> None:
         self.refresh()
+        self._drop_old_samples()
         if self._fleet is None:
             return
         for name in tuple(self._statuses):
@@ -331,6 +352,7 @@ class FleetModel(QObject):
         before = self._statuses.get(name)
         if before is None:
             return
+        self._sampled_at[name] = time.monotonic()
         after = self._statuses[name] = before.sampled(sample, now())
         if after.state != before.state:
             self.host_changed.emit(name)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError
-from torchyard_core.fleet.gpu_occupancy import replicas_without_gpu, users_of
+from torchyard_core.fleet.gpu_occupancy import is_in_use, replicas_without_gpu, users_of
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
 from torchyard_core.fleet.host_facts_cache import Facts
@@ -129,7 +129,7 @@ class HostStatus:
 
     @property
     def gpus_in_use(self) -> int | None:
-        return None if self.sample is None else sum(bool(gpu.users) for gpu in self.gpus)
+        return None if self.sample is None else sum(map(is_in_use, self.sample["gpus"]))
 
     def checked(self, check: HostCheck, now: datetime, remark: str = "") -> HostStatus:
         """Returns the status after a check at the time `now`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QBrush, QFontMetrics, QPainter
+from PySide6.QtGui import QBrush, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from torchyard_core import formatting
@@ -263,7 +263,11 @@ def _paint(painter: QPainter, cell: QRectF, gpu: GpuNow) -> None:
     elif gpu.users is None:
         painter.setBrush(QBrush(look.color("unknown", 0.35), Qt.BrushStyle.BDiagPattern))
         painter.drawRoundedRect(cell, 3, 3)
-    elif gpu.utilisation or gpu.users:
+    elif not (gpu.utilisation or gpu.users):
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(QPen(look.color("line", 0.8 if look.is_dark else 0.5), 1))
+        painter.drawRoundedRect(cell.adjusted(0.5, 0.5, -0.5, -0.5), 3, 3)
+    else:
         painter.setClipRect(
             cell.adjusted(0, cell.height() - max(2.0, cell.height() * (gpu.utilisation or 0) / 100), 0, 0)
         )

@@ -40,6 +40,7 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     steps.ListBookings: ("Show the bookings", "See the Bookings page."),
     steps.ShowRules: ("Show the rules", "See the rules on the Bookings page."),
     steps.JoinWaitlist: ("Show the waitlist", "Join the waitlist on the Bookings page."),
+    steps.SetUpTeam: ("Team calendar …", "An admin uses “Team calendar …” on the Bookings page for this."),
 }
 """By step: the button that does it (none if empty), and the sentence where no button can be."""
 

@@ -52,6 +52,7 @@ class StepActions:
             steps.ListBookings: lambda step: self._bookings,
             steps.ShowRules: lambda step: self._bookings.dialogs.rules(),
             steps.JoinWaitlist: lambda step: self._bookings.show_waitlist(),
+            steps.SetUpTeam: lambda step: self._bookings.dialogs.team_calendar(),
         }
 
     def take(self, step: steps.NextStep) -> None:

@@ -17,6 +17,8 @@ from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.fleet.host_check import READY, HostCheck
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.home import Home
 from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.page import BookingsPage
@@ -116,6 +118,30 @@ class Desk:
         """Returns live bookings by title."""
         found = self.store.bookings(self.now - timedelta(days=9), self.now + timedelta(days=60))
         return {one.title: one for one in found if one.is_live}
+
+    def observe(self, host: str, users: dict[int, str]) -> None:
+        """Makes a host of the fleet report the users of its GPUs, by index, as its telemetry does."""
+        if self.fleet.status(host) is None:
+            self.fleet.add(Host(name=host))
+            self.fleet._statuses[host] = self.fleet._statuses[host].checked(HostCheck(host, READY), datetime.now(UTC))
+        gpus = [
+            {
+                "index": slot.index,
+                "uuid": slot.id,
+                "name": slot.model,
+                "memory_mb": slot.memory_mb,
+                "memory_used_mb": 900.0,
+                "utilisation": 0.0,
+                "problem": None,
+                "processes": [{"pid": 7, "user": users[slot.index], "program": "python", "replica": None}]
+                if slot.index in users
+                else [],
+            }
+            for slot in self.slots
+            if slot.host == host
+        ]
+        self.fleet._sampled(host, {"gpus": gpus, "replicas": {}})
+        self.fleet._sampled_at[host] = float("inf")  # valid however slow the test is
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=30_000)

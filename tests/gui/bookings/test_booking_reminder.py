@@ -76,9 +76,9 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     desk.model.reload()
     desk.wait_until(lambda: reminded.text)
     assert reminded.text == (
-        "Your booking “digits” of gpu-a:0-1 ends at 09:12, in 12 min. No booking follows: the run goes on."
+        "Your booking “digits” of gpu-a:0-1 ends at 09:12, in 12 min. No booking follows, so the run continues."
     )
-    assert reminded.buttons() == ["Extend by 1 h", "Show it"]
+    assert reminded.buttons() == ["Extend by 1 h", "Show booking"]
 
     # The text is updated as time passes; buttons and focus stay.
     extend = reminded.bar.buttons[0]
@@ -132,6 +132,6 @@ def test_if_a_booking_follows_at_once_its_owner_is_named_and_no_more_time_is_off
     desk.model.reload()
     desk.wait_until(lambda: reminded.text)
     assert reminded.text.endswith(
-        "lee has it next, from 09:12. A run that is still active then is asked to save, and is stopped."
+        "The next booking is lee's, from 09:12. A run that is still active then saves and is stopped."
     )
-    assert reminded.buttons() == ["Show it"]
+    assert reminded.buttons() == ["Show booking"]

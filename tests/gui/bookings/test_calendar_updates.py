@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PySide6.QtCore import QPoint
 from pytestqt.qtbot import QtBot
 
 from tests.gui.bookings.conftest import ZONE, Desk
@@ -16,6 +17,7 @@ from torchyard_core.booking.model import Draft, Use
 from torchyard_core.booking.store import BookingStore
 from torchyard_core.booking.store.engine import transaction
 from torchyard_core.booking.sync.local_copy import LocalCopy
+from torchyard_gui.bookings.calendar.background_painting import unbooked_boxes
 
 DAY = timedelta(days=1)
 
@@ -57,6 +59,24 @@ def counted(qtbot: QtBot, tmp_path: Path) -> Iterator[Counted]:
     desk = Counted(qtbot, tmp_path)
     yield desk
     desk.close()
+
+
+def test_use_without_a_booking_is_marked_at_once_and_names_its_user(desk: Desk) -> None:
+    desk.book("a1", 0, 4, "booked")
+    desk.open()
+    desk.wait_until(lambda: desk.shown("booked"))
+    surface = desk.page.surface
+    desk.observe("gpu-a", {0: "kim", 1: "kim"})
+    assert set(surface.picture.used_now) == {"GPU-a0"}, "the other one is booked"
+    (box,) = unbooked_boxes(surface.picture, surface.axis, "GPU-a0")
+    assert box.width() >= 12
+    assert abs(box.right() - surface.axis.x_of(desk.now.timestamp())) < 2
+    over = desk.place("a0", 0) - QPoint(4, 0)
+    assert surface.tooltip_at(over) == "gpu-a:0 is in use without a booking: kim, since 09:00 or earlier"
+    assert surface.tooltip_at(desk.place("a0", 2)) == ""
+    desk.observe("gpu-a", {1: "kim"})
+    assert not surface.picture.used_now
+    assert unbooked_boxes(surface.picture, surface.axis, "GPU-a0") == []
 
 
 def test_changes_by_others_are_read_and_neither_the_other_bookings_nor_the_records_of_use(counted: Counted) -> None:

@@ -60,11 +60,12 @@ def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
     find.count.setValue(5)
     find.search()
     desk.wait_until(lambda: "o host has 5 GPUs of that kind" in find.summary.text())
-    assert not find.wait.isVisible()  # Waiting would be useless, so the button is hidden.
+    assert not find.wait.isEnabled()  # waiting would be useless
     find.count.setValue(4)
     find.search()
     desk.wait_until(lambda: len(find.cards) == 5)
-    assert find.wait.isVisible()
+    assert not find.wait.isEnabled(), "there is nothing to wait for"
+    assert find.wait.toolTip() == "These GPUs are free now: book them."
 
 
 def test_who_waits_is_listed_in_order_gets_what_is_freed_and_can_leave(desk: Desk) -> None:
@@ -88,6 +89,85 @@ def test_who_waits_is_listed_in_order_gets_what_is_freed_and_can_leave(desk: Des
     desk.now += timedelta(minutes=2)
     desk.model.reload()
     desk.wait_until(lambda: "waits" in desk.live())
+
+
+def test_a_waiting_request_is_booked_only_before_the_first_free_slot(desk: Desk) -> None:
+    blocking = desk.book("a0 a1 a2 a3 b0 b1 b2 b3", 0, 24, "all of it")
+    desk.open()
+    desk.wait_until(lambda: desk.shown("all of it"))
+    desk.page.acts.find.trigger()
+    find = desk.page.finder
+    find.count.setValue(4)
+    find.length.setText("6h")
+    find.search()
+    desk.wait_until(lambda: len(find.cards) == 5)
+    assert "earlier than Tomorrow 09:00 – 15:00" in find.wait.toolTip()
+    QTest.mouseClick(find.wait, Qt.MouseButton.LeftButton)
+    desk.wait_until(lambda: desk.model.seen.waiting)
+    desk.store.serve_waiting()
+    assert set(desk.live()) == {"all of it"}, "the free slot of tomorrow is not booked"
+    desk.store.release(blocking.id)
+    desk.store.serve_waiting()
+    assert desk.live()["Reserved"].start == desk.now
+
+
+def test_a_click_or_an_arrow_selects_a_slot_in_list_and_calendar_and_only_the_button_books(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.find.trigger()
+    find, surface = desk.page.finder, desk.page.surface
+    find.count.setValue(4)
+    find.search()
+    desk.wait_until(lambda: len(find.cards) == 5)
+
+    def selected() -> list[int]:
+        assert surface.chosen_fit == find.chosen
+        return [card.number for card in find.cards if card.property("selected")]
+
+    assert selected() == [0]
+    QTest.mouseClick(find.cards[2], Qt.MouseButton.LeftButton)
+    assert selected() == [2]
+    assert find.book.text() == "Book slot 3"
+    QTest.keyClick(find.cards[2], Key.Key_Down)
+    assert selected() == [3]
+    assert find.cards[3].hasFocus()
+    QTest.mouseDClick(find.cards[4], Qt.MouseButton.LeftButton)
+    assert selected() == [4]
+    fit = surface.fits[0]
+    hours = desk.hours(fit.start) + 0.5
+    QTest.mouseClick(
+        surface.viewport(), Qt.MouseButton.LeftButton, pos=desk.place(fit.gpus[0].removeprefix("GPU-"), hours)
+    )
+    assert selected() == [0]
+    desk.page.surface.setFocus()
+    desk.key(Key.Key_Down)
+    assert selected() == [1]
+    assert not desk.live(), "nothing was booked by selecting"
+    wanted = surface.fits[1]
+    QTest.mouseClick(find.book, Qt.MouseButton.LeftButton)
+    desk.wait_until(lambda: "Reserved" in desk.live())
+    assert (desk.live()["Reserved"].gpus, desk.live()["Reserved"].start) == (wanted.gpus, wanted.start)
+
+
+def test_find_a_slot_offers_no_gpu_in_use_and_says_which(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.find.trigger()
+    find = desk.page.finder
+    find.count.setValue(4)
+    find.search()
+    desk.wait_until(lambda: len(find.cards) == 5 and find.cards[0].fit.start == desk.now)
+    desk.observe("gpu-a", {0: "kim"})
+    desk.observe("gpu-b", {1: "lee"})
+    assert desk.page.bar.free.text() == "Free now: 6 of 8 GPUs"
+    desk.wait_until(lambda: find.cards and find.cards[0].fit.start > desk.now)
+    assert find.cards[0].accessibleName().startswith("1: Today 17:00 – 21:00")
+    desk.wait_until(lambda: "without a booking, offered from 17:00: gpu-a:0, gpu-b:1." in find.summary.text())
+    assert not find.wait.isEnabled(), "no booking is in the way"
+    find.count.setValue(3)
+    find.search()
+    desk.wait_until(lambda: find.cards and find.cards[0].fit.start == desk.now)
+    assert "GPU-a0" not in find.cards[0].fit.gpus
+    desk.observe("gpu-a", {})
+    desk.wait_until(lambda: desk.page.bar.free.text() == "Free now: 7 of 8 GPUs")
 
 
 def test_the_dialog_repeats_books_the_free_ones_and_lists_the_clashes(desk: Desk) -> None:

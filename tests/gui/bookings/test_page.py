@@ -56,6 +56,76 @@ def test_day_week_month_and_the_days_before_and_after(desk: Desk) -> None:
     assert page.bar.title.text() == "Thursday 9 January 2031"
 
 
+def test_switching_views_stays_at_the_chosen_day_and_the_agenda_lists_what_follows(desk: Desk) -> None:
+    desk.book("a0", 24 * 9, 2, "next week")
+    desk.open()
+    page = desk.page
+    for there, back in ((page.acts.earlier, page.acts.later), (page.acts.later, page.acts.earlier)):
+        page.acts.month.trigger()
+        there.trigger()
+        back.trigger()
+        page.acts.day.trigger()
+        assert page.bar.title.text() == "Wednesday 8 January 2031"
+    page.acts.later.trigger()
+    for action in (page.acts.week, page.acts.month, page.acts.day):
+        action.trigger()
+    assert page.bar.title.text() == "Thursday 9 January 2031"
+    page.acts.agenda.trigger()
+    assert page.bar.title.text() == "9 Jan – 5 Feb 2031"
+    desk.wait_until(lambda: page.agenda.rows_.rowCount() == 1)
+    assert page.agenda.rows_.index(0, 1).data() == "next week"
+
+
+def test_esc_closes_the_drawer_and_another_click_opens_it_again(desk: Desk) -> None:
+    desk.book("a0", 1, 5, "mine")
+    desk.open()
+    desk.wait_until(lambda: desk.shown("mine"))
+    page = desk.page
+    for _ in range(2):
+        QTest.mouseClick(page.surface.viewport(), LEFT, pos=desk.place("a0", 3))
+        assert page.details.isVisible()
+        desk.key(Key.Key_Escape)
+        assert not page.details.isVisible()
+    page.acts.find.trigger()
+    page.surface.setFocus()
+    desk.key(Key.Key_Escape)
+    assert not page.finder.isVisible()
+    page.acts.agenda.trigger()
+    page.acts.waitlist.trigger()
+    page.agenda.setFocus()
+    QTest.keyClick(page.agenda, Key.Key_Escape)
+    assert not page.waitlist.isVisible()
+
+
+def test_the_agenda_opens_details_only_for_a_row_that_the_user_chooses(desk: Desk) -> None:
+    desk.book("a0", 1, 5, "mine")
+    desk.book("a1", 1, 5, "other")
+    desk.open()
+    page = desk.page
+    page.acts.agenda.trigger()
+    desk.wait_until(lambda: page.agenda.rows_.rowCount() == 2 and page.agenda.hasFocus())
+    page.refresh()
+    assert page.drawers.current is None
+    QTest.keyClick(page.agenda, Key.Key_Down)
+    assert page.details.isVisible()
+    QTest.keyClick(page.agenda, Key.Key_Escape)
+    page.refresh()
+    assert page.drawers.current is None
+
+
+def test_an_undone_booking_leaves_no_trace_in_the_calendar(desk: Desk) -> None:
+    desk.open()
+    desk.store.release(desk.book("a0", 0, 5, "undone").id)
+    kept = desk.book("a1", 0, 5, "kept")
+    desk.wait_until(lambda: desk.shown("kept"))
+    assert not desk.shown("undone")
+    desk.now += timedelta(minutes=5)
+    desk.store.release(kept.id)
+    desk.model.reload()
+    desk.wait_until(lambda: any(not block.booking.is_live for block in desk.page.surface.picture.blocks))
+    assert desk.shown("kept"), "its five minutes are part of the past"
+
+
 def test_a_click_on_a_host_folds_it_and_counts_its_bookings(desk: Desk) -> None:
     desk.book("a0 a1 a2", 1, 5, "mine")
     desk.open()
@@ -111,7 +181,7 @@ def test_what_agents_saw_idle_is_told_and_freed_by_the_first_desktop(desk: Desk)
     desk.wait_until(lambda: not desk.store.booking(gone.id).is_live)
     desk.wait_until(lambda: desk.page.surface.picture.notes)
     assert desk.page.surface.picture.notes == {warned.id: "idle 21 min, frees 09:09"}
-    assert desk.page.notice.text == "1 booking was idle and is free now."
+    assert desk.page.notice.text == "1 idle booking was released."
 
 
 def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_booked_and_it_recovers(
@@ -127,11 +197,11 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.model.reload()
     desk.wait_until(lambda: not desk.model.seen.is_live)
     assert desk.shown("mine")
-    assert "This is of 09:00, 40 min ago" in desk.page.notice.text
+    assert "Shown as of 09:00, 40 min ago" in desk.page.notice.text
     assert desk.page.bar.free.text() == "Free now: ? of 8 GPUs"
     assert not desk.page.acts.book.isEnabled()
     desk.drag(desk.place("b0", 4), desk.place("b1", 9), drop=False)
-    assert "away" in desk.page.surface.tip.text()
+    assert "unreachable" in desk.page.surface.tip.text()
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False

@@ -61,7 +61,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     desk.open()
     desk.wait_until(lambda: desk.shown("theirs"))
     page = desk.page
-    assert page.legend.place.text() == "PostgreSQL · in step"
+    assert page.legend.place.text() == "PostgreSQL · up to date"
     assert not page.legend.share.isVisible()
 
     desk.drag(desk.place("b0", 2), desk.place("b1", 5))
@@ -136,10 +136,10 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
         desk.model.reload()
         desk.wait_until(lambda: not desk.model.seen.is_live)
         assert desk.shown("mine")
-        assert "This is of 09:00, 40 min ago" in page.notice.text
+        assert "Shown as of 09:00, 40 min ago" in page.notice.text
         assert not page.acts.book.isEnabled()
         desk.drag(desk.place("b0", 4), desk.place("b1", 9), drop=False)
-        assert "away" in page.surface.tip.text()
+        assert "unreachable" in page.surface.tip.text()
         desk.key(Key.Key_Escape)
         QTest.mouseRelease(page.surface.viewport(), LEFT, pos=QPoint(1, 1))
     finally:

@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from tests.core.examples import topology
 from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
 from torchyard_core.fleet.host_check import READY, HostCheck
 from torchyard_core.home import Home
 from torchyard_core.launch.rank_assignment import plan
@@ -85,6 +86,36 @@ def test_a_host_that_falls_silent_makes_it_unknown_again(model: FleetModel, qtbo
     with qtbot.waitSignal(model.facts_changed):
         model._silent("gpu-a", TorchyardError("it is gone.", code="lost"), datetime.now(UTC))
     assert not facts(model).use_known
+
+
+def test_a_sample_older_than_five_seconds_says_nothing(model: FleetModel, qtbot: QtBot) -> None:
+    model._sampled("gpu-a", sample("kim", ""))
+    model._tick()
+    assert facts(model).use_known
+    model._sampled_at["gpu-a"] -= SAMPLE_VALID_S
+    with qtbot.waitSignal(model.facts_changed):
+        model._tick()
+    assert not facts(model).use_known
+
+
+def test_the_last_samples_expire_while_no_page_watches(model: FleetModel, qtbot: QtBot) -> None:
+    model._expiry.setInterval(10)
+    model.watch(True, "bookings")
+    model._sampled("gpu-a", sample("kim", ""))
+    model._sampled_at["gpu-a"] -= SAMPLE_VALID_S
+    with qtbot.waitSignal(model.use_changed):
+        model.watch(False, "bookings")
+    assert not facts(model).use_known
+
+
+def test_a_display_server_alone_does_not_use_a_gpu(model: FleetModel) -> None:
+    shown = sample("root", "kim")
+    shown["gpus"][0]["processes"][0]["draws_screen"] = True
+    model._sampled("gpu-a", shown)
+    status = model.status("gpu-a")
+    assert status is not None
+    assert status.gpus_in_use == 1
+    assert facts(model).busy_gpus == {"GPU-1"}
 
 
 def test_the_last_watcher_ends_the_watch(model: FleetModel) -> None:

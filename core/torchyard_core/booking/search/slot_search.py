@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Slot
+from torchyard_core.booking.model import USUAL_LENGTH, Slot
 
 HORIZON = timedelta(days=90)
 """Range of a search if the wish has no latest end."""
@@ -54,6 +54,12 @@ class Fit:
     start: datetime
     end: datetime
     host: str = ""
+
+
+def used_until(now: datetime) -> datetime:
+    """Until when a GPU that is in use now without a booking counts as taken: a usual run, to the next full quarter."""
+    end = now.replace(second=0, microsecond=0) + USUAL_LENGTH
+    return end + timedelta(minutes=-end.minute % 15)
 
 
 def find_slots(

@@ -3,7 +3,8 @@
 from torchyard_core.booking.store.booking_store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import ImportVerdict, SeriesBooked, SkippedOccurrence
-from torchyard_core.booking.store.team_setup import Member, TeamSetup, setup_team
+from torchyard_core.booking.store.engine import keep_password, parsed
+from torchyard_core.booking.store.team_setup import Member, ServerFound, TeamSetup, find_server, setup_team
 from torchyard_core.booking.store.transfer import transfer_all
 
 __all__ = [
@@ -11,10 +12,14 @@ __all__ = [
     "ImportVerdict",
     "Member",
     "SeriesBooked",
+    "ServerFound",
     "SkippedOccurrence",
     "TeamSetup",
     "Watch",
+    "find_server",
+    "keep_password",
     "open_store",
+    "parsed",
     "setup_team",
     "transfer_all",
 ]

@@ -89,7 +89,9 @@ class BookingStore:
             keep_connection(self.session.engine, keeps)
 
 
-def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False) -> BookingStore:
+def open_store(
+    url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False, password: str = ""
+) -> BookingStore:
     """Opens a store. Creates a private file that does not exist.
 
     Args:
@@ -97,12 +99,13 @@ def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: 
         person: The user of a private file. In a team's database the role is the user.
         clock: The clock of a private file.
         own_time: Whether `clock` is used with a team's database, too.
+        password: The password of the role; by default libpq's means and the keyring are used.
 
     Raises:
         BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied: The database cannot be used.
     """
     address = parsed(url)
-    engine = make_engine(address)
+    engine = make_engine(address, password)
     try:
         if address.get_backend_name() == "sqlite":
             _prepare_file(engine)

@@ -79,11 +79,15 @@ KEEPALIVE_SETTINGS = {
 calendar's lock is held."""
 
 
-def make_engine(url: URL) -> Engine:
+def make_engine(url: URL, password: str = "") -> Engine:
     """Creates an engine without connecting. Raises BadUrl if the driver is not installed.
 
     All threads share one connection to PostgreSQL, since a server has few connections and each desktop of the team
     needs one.
+
+    Args:
+        url: The URL of the database.
+        password: The password of the role; by default libpq's means and the keyring are used.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)
@@ -101,7 +105,7 @@ def make_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, args: Any, settings: dict[str, Any]) -> Any:
-        return connect_with_password(url, args, settings)
+        return connect_with_password(url, args, settings | ({"password": password} if password else {}))
 
     return engine
 
@@ -299,6 +303,30 @@ def upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", "torchyard_core.booking.store:migrations")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def keep_password(url: URL, password: str) -> None:
+    """Keeps the password of a role in the keyring, or removes it if empty. Raises TorchyardError without a keyring."""
+    import keyring
+    from keyring.errors import KeyringError, PasswordDeleteError
+
+    try:
+        if password:
+            keyring.set_password(_KEYRING_SERVICE, _keyring_entry(url), password)
+        else:
+            keyring.delete_password(_KEYRING_SERVICE, _keyring_entry(url))
+    except PasswordDeleteError:
+        return  # there was none
+    except KeyringError:
+        if not password:
+            return
+        line = f"{url.host or 'localhost'}:{url.port or 5432}:{url.database}:{url.username}:PASSWORD"
+        raise TorchyardError(
+            "this computer has no keyring that could keep the password",
+            code="no_keyring",
+            hint=f"Add the line `{line}` to ~/.pgpass, allow only yourself to read that file (chmod 600), and join "
+            "without a password here.",
+        ) from None
 
 
 def keyring_name(url: URL) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -23,7 +23,7 @@ from torchyard_core.booking.rules.length_limits import check_length
 from torchyard_core.booking.rules.quota import gpu_hours
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.infeasibility import why_never
-from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with
+from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with, used_until
 from torchyard_core.booking.store.change_feed import changed_since, position
 from torchyard_core.booking.store.gap_queries import busy_intervals
 from torchyard_core.booking.store.session import StoreSession
@@ -209,7 +209,7 @@ class BookingQueries:
             busy[gpu].append(Interval(starts, ends))
         return dict(busy)
 
-    def find(self, wish: Wish, limit: int = 5, zone: str = "") -> tuple[Fit, ...]:
+    def find(self, wish: Wish, limit: int = 5, zone: str = "", in_use: Collection[str] = ()) -> tuple[Fit, ...]:
         """Returns the first free places for the wish that the rules allow the user to book.
 
         The result is empty if bookings prevent any place.
@@ -218,13 +218,14 @@ class BookingQueries:
             wish: The requirements.
             limit: The maximum number of places.
             zone: The zone of times in a refusal; by default the rules' zone.
+            in_use: The GPUs in use now without a booking. They count as taken for the time of a usual run.
 
         Raises:
             Refused: The wish can never be fulfilled.
         """
         with self._session.transaction() as connection:
             self.check_length(connection, wish)
-            if not (fits := self.find_in(connection, wish, limit, self._session.person, zone)):
+            if not (fits := self.find_in(connection, wish, limit, self._session.person, zone, in_use=in_use)):
                 self.check_feasible(connection, wish, zone)
             return fits
 
@@ -240,15 +241,24 @@ class BookingQueries:
             raise refused
 
     def find_in(
-        self, connection: Connection, wish: Wish, limit: int, person: str, zone: str, except_booking: str | None = None
+        self,
+        connection: Connection,
+        wish: Wish,
+        limit: int,
+        person: str,
+        zone: str,
+        except_booking: str | None = None,
+        in_use: Collection[str] = (),
     ) -> tuple[Fit, ...]:
         rules = self.load_rules(connection)
         allowance = self._allowance(connection, wish, person, rules, zone, except_booking)
         wish = within_rules(wish, rules, allowance.now)
         slots = [slot for slot in self.load_slots(connection) if wish.takes(slot)]
+        used = Interval(allowance.now, used_until(allowance.now))
 
         def busy_in(since: datetime, until: datetime) -> Busy:
-            busy = busy_intervals(connection, [slot.id for slot in slots], since, until, wish.length)
+            booked = busy_intervals(connection, [slot.id for slot in slots], since, until, wish.length)
+            busy = {**booked, **{gpu: [*booked.get(gpu, ()), used] for gpu in in_use}}
             return taken_or_closed(busy, slots, Interval(since, until), rules, person)
 
         return find_with(wish, slots, busy_in, limit, closed_starts(wish, slots, rules, person, allowance))

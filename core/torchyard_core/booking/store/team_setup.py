@@ -58,13 +58,44 @@ class TeamSetup:
         return tuple(lines)
 
 
-def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> TeamSetup:
+@dataclass(frozen=True)
+class ServerFound:
+    """The answer of a database to the role that is to create the calendar in it."""
+
+    place: str
+    has_calendar: bool
+
+
+def find_server(url: str, password: str = "") -> ServerFound:
+    """Whether a role can create a calendar in a database, and whether there is one; changes nothing.
+
+    Raises BadUrl, StoreUnavailable, and PermissionDenied for a role that may not create roles.
+    """
+    address = parsed(url)
+    engine = make_engine(address, password)
+    rights = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"
+    try:
+        with transaction(engine) as connection:
+            may_create = connection.execute(text(rights)).scalar()
+            version = has_calendar(connection)
+    finally:
+        engine.dispose()
+    if not may_create:
+        raise PermissionDenied(
+            f"the role `{address.username}` may not create roles in {place_of(address)}",
+            hint="Use a role that may, such as postgres, or ask the administrator of the server.",
+        )
+    return ServerFound(place_of(address), version is not None)
+
+
+def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = (), *, password: str = "") -> TeamSetup:
     """Creates or completes the team's calendar in one transaction.
 
     Args:
         url: The URL of the database, with a role that may create roles and schemas.
         members: The names of members to add.
         admins: The names of admins to add.
+        password: The password of that role; by default libpq's means and the keyring are used.
 
     Raises:
         BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew: The database cannot be used.
@@ -82,7 +113,7 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> 
         if name == address.username:
             message = f"`{name}` sets up the database and owns its tables, and owners stand above its policies"
             raise Refused(message, code="bad_name", hint="Give that person another role for booking.")
-    engine = make_engine(address)
+    engine = make_engine(address, password)
     try:
         with transaction(engine, writes=True) as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})

@@ -130,10 +130,9 @@ def set_up(
 
     Example: torchyard bookings setup-team postgresql+psycopg://postgres@db/gpus --admin ada --member kim --member lee
     """
-    from torchyard_core.booking.store import setup_team
+    from torchyard_core.app.team_calendar import TeamCalendar
 
-    command_context(context)
-    made = setup_team(url, member or [], admin or [])
+    made = TeamCalendar(command_context(context).home).create(url, "", admin or [], member or [])
     if as_json:
         members = [
             {
@@ -152,6 +151,52 @@ def set_up(
         say(line)
     if not made.members:
         remark("It has no members yet: add --admin and --member.")
+
+
+def join(
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="postgresql+psycopg://ROLE@HOST/DB, or HOST/DB.", show_default=False)
+    ],
+    role: Annotated[str, typer.Option(help="Your role in the database; by default that of URL.")] = "",
+    ask_password: Annotated[
+        bool, typer.Option("--password", help="Ask for the password, and keep it in the keyring.")
+    ] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy the bookings of the current calendar (admins).")] = False,
+    as_json: Json = False,
+) -> None:
+    """Join the team's calendar: test it, and write `bookings_url` into settings.yaml.
+
+    Example: torchyard bookings join db.example.org/gpus --role kim --password
+    """
+    from torchyard_core.app.team_calendar import TeamCalendar, team_url
+
+    chosen = command_context(context)
+    address = team_url(url, role)
+    password = typer.prompt("Password", hide_input=True, err=True) if ask_password else ""
+    joined = TeamCalendar(chosen.home).join(address, password, copy=copy)
+    found = joined.calendar
+    if as_json:
+        print_json({**found.__dict__, "copied": joined.copied})
+        return
+    say(f"You use {found.place} now, as {found.person}{' (admin)' if found.is_admin else ''}.")
+    if copy:
+        say(f"{joined.copied} {'booking was' if joined.copied == 1 else 'bookings were'} copied into it.")
+
+
+def leave(context: typer.Context, as_json: Json = False) -> None:
+    """Leave the team's calendar, and use the private one on this computer again. The team's stays as it is.
+
+    Example: torchyard bookings leave
+    """
+    from torchyard_core.app.team_calendar import TeamCalendar
+
+    chosen = command_context(context)
+    TeamCalendar(chosen.home).leave()
+    if as_json:
+        print_json({"place": str(chosen.home.bookings_file)})
+    else:
+        say("You use the private calendar on this computer now.")
 
 
 def move_to(
@@ -200,4 +245,6 @@ def add_to(app: typer.Typer) -> None:
     app.command("rules")(rules)
     app.command("logins")(logins)
     app.command("setup-team")(set_up)
+    app.command("join")(join)
+    app.command("leave")(leave)
     app.command("move-to")(move_to)

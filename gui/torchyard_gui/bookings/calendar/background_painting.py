@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPen
 
+from torchyard_core.booking.intervals import Interval, merge
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.theme import theme
 
+WIDTH_NOW = 12.0
+"""The least width of the mark of a GPU in use now, so that it is seen at once."""
+REPORTED_WITHIN = timedelta(minutes=15)
 LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
@@ -33,7 +39,7 @@ def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF
         if row.kind == "host":
             painter.fillRect(QRectF(clip.left(), row.top, clip.width(), row.height), look.color("s0"))
         faint = row.is_lane and row is not picture.lanes.rows[-1]
-        painter.setPen(QPen(look.color("hair", 0.55)) if faint else look.pen("hair"))
+        painter.setPen(QPen(look.color("hair", 0.9 if look.is_dark else 0.55)) if faint else look.pen("hair"))
         painter.drawLine(QPointF(clip.left(), row.bottom - 0.5), QPointF(clip.right(), row.bottom - 0.5))
     painter.setPen(look.pen("hair"))
     for number in range(1, len(axis.days)):
@@ -64,22 +70,41 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
                 painter.drawText(QRectF(x + 6, row.top, right - x - 8, row.height), LEFT, text)
 
 
+def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
+    """Returns the boxes of a GPU's use without a booking: as recorded, and up to now if it is in use at present."""
+    row = picture.lanes.lane_of.get(gpu)
+    if row is None:
+        return []
+    times = list(picture.usage.unbooked.get(gpu, ()))
+    use = picture.used_now.get(gpu)
+    if use is not None and picture.now is not None:
+        # A record that ended shortly before belongs to the same use: the agents report every few minutes.
+        begin = min((time.start for time in times if time.end >= use.since - REPORTED_WITHIN), default=use.since)
+        begin = min(begin, use.since, picture.now - timedelta(seconds=1))
+        times = merge([*times, Interval(begin, picture.now)])
+    since, until = axis.starts[0], axis.days[-1].end
+    boxes = []
+    for interval in times:
+        start, end = interval.start.timestamp(), interval.end.timestamp()
+        if end <= since or start >= until:
+            continue
+        is_now = use is not None and interval.end == picture.now
+        right = axis.x_of(end)
+        width = max(right - axis.x_of(start) - 1, WIDTH_NOW if is_now else 4.0)
+        left = max(right - width, 0.0) if is_now else axis.x_of(start)
+        boxes.append(QRectF(left + 0.5, row.top + 3.5, width, row.height - 7))
+    return boxes
+
+
 def paint_unbooked(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
     """Paints dashed amber boxes at times when GPUs are used without a booking."""
     pen = QPen(theme().color("wait"), 1)
     pen.setDashPattern([3, 2])
     painter.setBrush(Qt.BrushStyle.NoBrush)
-    since, until = axis.starts[0], axis.days[-1].end
-    for gpu, times in picture.usage.unbooked.items():
-        row = picture.lanes.lane_of.get(gpu)
-        if row is None or row.bottom <= clip.top() or row.top >= clip.bottom():
-            continue
-        for interval in times:
-            start, end = interval.start.timestamp(), interval.end.timestamp()
-            if end <= since or start >= until:
+    for gpu in picture.usage.unbooked.keys() | picture.used_now.keys():
+        for box in unbooked_boxes(picture, axis, gpu):
+            if box.bottom() <= clip.top() or box.top() >= clip.bottom():
                 continue
-            x = axis.x_of(start)
-            box = QRectF(x + 0.5, row.top + 3.5, max(axis.x_of(end) - x - 1, 4.0), row.height - 7)
             painter.setPen(pen)
             painter.drawRoundedRect(box, 2, 2)
             painter.fillRect(QRectF(box.left(), box.bottom() - 1, box.width(), 2), theme().color("edge_used"))

@@ -15,6 +15,7 @@ from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use
 from torchyard_gui.bookings.calendar.lanes import Lanes, Row
 
 HUES = 5
+LEAST_HELD = timedelta(minutes=1)
 SHORTEST_SHOWN = timedelta(minutes=5)
 """Shorter idle times, or uses without a booking, are noise of starting and stopping and are not shown."""
 
@@ -33,8 +34,8 @@ class Block:
 
 
 def is_shown(booking: Booking) -> bool:
-    """Returns whether a booking is shown. Bookings that were cancelled before they began are hidden."""
-    return booking.state is not State.CANCELLED and booking.until > booking.start
+    """Whether a booking is shown: all but those let go before they began or right after, such as by undo."""
+    return booking.is_live or (booking.state is not State.CANCELLED and booking.duration >= LEAST_HELD)
 
 
 def blocks_of(booking: Booking, lanes: Lanes) -> list[Block]:

@@ -24,6 +24,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QToolTip, QWidget
 
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.slot_search import Fit
+from torchyard_gui.bookings.calendar.background_painting import unbooked_boxes
 from torchyard_gui.bookings.calendar.blocks import Block
 from torchyard_gui.bookings.calendar.calendar_geometry import CalendarGeometry
 from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter, SnapshotCache
@@ -34,8 +35,14 @@ from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyboardEdit
 from torchyard_gui.bookings.calendar.keyboard_input import KeyboardInput
 from torchyard_gui.bookings.calendar.mouse_input import MouseInput, is_left
 from torchyard_gui.bookings.calendar.overlays import Overlay, fit_overlays, paint_cursor, paint_overlays
-from torchyard_gui.bookings.calendar.time_axis import Span
-from torchyard_gui.bookings.calendar.tooltips import DragTooltip, booking_tooltip, cursor_description, times_tooltip
+from torchyard_gui.bookings.calendar.time_axis import Span, drag_step
+from torchyard_gui.bookings.calendar.tooltips import (
+    DragTooltip,
+    booking_tooltip,
+    cursor_description,
+    times_tooltip,
+    use_tooltip,
+)
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
@@ -59,8 +66,10 @@ class CalendarView(CalendarGeometry):
     fold_wanted = Signal(str)
     step_wanted = Signal(int)
     """1 for the next days, -1 for the previous ones."""
+    fit_pressed = Signal(int)
+    """The number, from 0, of a fit that was selected by a click or an arrow."""
     fit_wanted = Signal(int)
-    """The number, from 0, of a fit that was clicked or confirmed with Enter."""
+    """The number of a fit to book."""
     context_requested = Signal(QPoint)
 
     def __init__(self, parent: QWidget | None = None):
@@ -71,6 +80,7 @@ class CalendarView(CalendarGeometry):
         self.fits: tuple[Fit, ...] = ()
         self.chosen_fit = 0
         self._selected = ""
+        self._is_fine = False
         self._ghost: Overlay | None = None
         self._mouse = MouseInput(self)
         self.still = SnapshotCache(self.viewport(), self._paint_still)
@@ -205,14 +215,28 @@ class CalendarView(CalendarGeometry):
                 at += QPoint(int(self.axis.x_of(edit.start)), boxes[0][1] - self.verticalScrollBar().value())
             edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
+    def drag_step(self) -> float:
+        """Returns the grid of drags in seconds; Alt makes it fine."""
+        return drag_step(self.span, is_fine=self._is_fine)
+
+    def snapped(self, second: float) -> float:
+        """Returns the nearest time on the grid of drags."""
+        return self.axis.snapped(second, self.drag_step())
+
+    def _take_modifiers(self, event: QMouseEvent) -> None:
+        self._is_fine = bool(event.modifiers() & Qt.KeyboardModifier.AltModifier)
+
     def mousePressEvent(self, event: QMouseEvent) -> None:
+        self._take_modifiers(event)
         if is_left(event.button()):
             self._mouse.press(event.position().toPoint())
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        self._take_modifiers(event)
         self._mouse.move(event.position().toPoint())
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        self._take_modifiers(event)
         if is_left(event.button()):
             self._mouse.release(event.position().toPoint())
 
@@ -309,9 +333,23 @@ class CalendarView(CalendarGeometry):
         if position.y() < M.days_header:
             return self.tr("Times are of {zone}").format(zone=self.axis.zone)
         block = self.block_at(position)
-        if block is None or self.gesture is not None:
+        if self.gesture is not None:
             return ""
+        if block is None:
+            return self._use_tooltip(position)
         return self.booking_tooltip(block.booking)
+
+    def _use_tooltip(self, position: QPoint) -> str:
+        """Returns who uses a GPU without a booking, over its lane's heading or mark."""
+        row = self.row_at(position)
+        use = self.picture.used_now.get(row.slots[0].id) if row is not None and row.is_lane else None
+        if row is None or use is None:
+            return ""
+        at = self.in_lanes(position)
+        boxes = unbooked_boxes(self.picture, self.axis, row.slots[0].id)
+        if position.x() >= M.lane_header and not any(box.adjusted(-3, -3, 3, 3).contains(at) for box in boxes):
+            return ""
+        return use_tooltip(row.slots[0], use, self.picture, self.axis.zone)
 
     def booking_tooltip(self, booking: Booking) -> str:
         """Returns the details of a booking, with the time zone."""

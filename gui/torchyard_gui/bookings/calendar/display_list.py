@@ -15,7 +15,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageBuilder, blocks_of, steps, strip_of
 from torchyard_gui.bookings.calendar.lanes import LANE, Lanes, lanes_of, short_model
 from torchyard_gui.bookings.filters import Filter
-from torchyard_gui.bridge.bookings_model import CalendarState
+from torchyard_gui.bridge.bookings_model import CalendarState, UseNow
 
 Strip = tuple[tuple[float, float, float], ...]
 
@@ -42,6 +42,8 @@ class DisplayList:
     person: str = ""
     zone: str = "UTC"
     now: datetime | None = None
+    used_now: Mapping[str, UseNow] = field(default_factory=dict)
+    """By slot: use without a booking at this moment."""
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
     """The blocks on each lane by start, by the lane's top."""
 
@@ -84,12 +86,14 @@ class DisplayListBuilder:
         chosen: Filter,
         states: Mapping[str, str],
         cores: Mapping[str, int],
+        used_now: Mapping[str, UseNow] | None = None,
     ) -> DisplayList:
         """Returns the display list for the current calendar.
 
         Args:
             states: State of each host of the fleet.
             cores: Number of CPU cores of each host of the fleet.
+            used_now: Slots that are in use without a booking at this moment.
         """
         slots = chosen.slots(seen.slots)
         same = self._of_lanes == (slots, folded)
@@ -122,6 +126,7 @@ class DisplayListBuilder:
             person=seen.person,
             zone=seen.zone,
             now=now,
+            used_now=used_now or {},
             by_lane=dict(self._by_lane),
         )
 
@@ -203,6 +208,8 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
         return None
     hosts = {row.host for row in after.lanes.rows if before.folded.get(row.host) != after.folded.get(row.host)}
     rows = [(row.top, row.bottom) for row in after.lanes.rows if row.host in hosts and row.kind == "folded"]
+    used = {gpu for gpu, _ in before.used_now.items() ^ after.used_now.items()}
+    rows += [(row.top, row.bottom) for gpu in used if (row := after.lanes.lane_of.get(gpu)) is not None]
     return rows + [(block.top, block.bottom) for block in changed]
 
 

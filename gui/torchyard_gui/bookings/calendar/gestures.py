@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication
 
 from torchyard_core.booking.model import Booking
 from torchyard_gui.bookings.calendar.calendar_target import GestureTarget
-from torchyard_gui.bookings.calendar.time_axis import STEP_S, snapped
+from torchyard_gui.bookings.calendar.time_axis import STEP_S
 from torchyard_gui.widgets.gesture import Gesture
 
 Change = Callable[[Booking, tuple[str, ...], float, float], None]
@@ -69,7 +69,10 @@ class MoveBooking(_Edit):
     def move(self, position: QPoint) -> None:
         if not self._has_started(position):
             return
-        shift = snapped(self._start + self._target.second_at(position) - self._grip) - self._start
+        begin = self._start + self._target.second_at(position) - self._grip
+        # A drag to another lane alone keeps the time, whatever the grid.
+        far = abs(begin - self._start) >= self._target.drag_step() / 2
+        shift = self._target.snapped(begin) - self._start if far else 0.0
         held = self._shifted(self._number(position) - self._lane), self._start + shift, self._end + shift
         if held != self._held:
             self._held = held
@@ -116,7 +119,7 @@ class ResizeBooking(_Edit):
     def move(self, position: QPoint) -> None:
         if not self._has_started(position):
             return
-        edge, gpus = snapped(self._target.second_at(position)), self.booking.gpus
+        edge, gpus = self._target.snapped(self._target.second_at(position)), self.booking.gpus
         if self._at_start:
             held = gpus, min(edge, self._end - STEP_S), self._end
         else:
@@ -149,11 +152,11 @@ class DrawBooking(_Drag):
         lane = self._target.lane_at(position) or self._anchor
         top, bottom = sorted((self._anchor.top, lane.top))
         gpus = tuple(row.slots[0].id for row in self._target.lane_rows() if top <= row.top <= bottom)
-        first, last = sorted((snapped(self._begin), snapped(self._target.second_at(position))))
-        held = gpus, first, max(last, first + STEP_S)
+        edges = self._target.snapped(self._begin), self._target.snapped(self._target.second_at(position))
+        first, last = sorted(edges)
+        held = gpus, first, max(last, first + self._target.drag_step())
         if held != self._held:
-            # The refusal is computed once per lane and quarter of an hour, because computing it for every pixel is too
-            # slow.
+            # The refusal is computed once per step and lane, not once per pixel.
             self._held = held
             self._reason = self._target.show_preview(*held, None, position)
 

@@ -65,7 +65,7 @@ def _hours(painter: QPainter, picture: DisplayList, axis: Axis) -> None:
         return
     text = labels.clock(now, axis.zone)
     width = painter.fontMetrics().horizontalAdvance(text) + 14
-    pill = QRectF(min(max(now_x - width / 2, 0), axis.width - width), 25, width, 17)
+    pill = QRectF(round(min(max(now_x - width / 2, 0), axis.width - width)), 25, width, 17)
     _pill(painter, pill, "text")
     painter.setPen(look.pen("s2"))
     painter.drawText(pill, Align.AlignCenter, text)

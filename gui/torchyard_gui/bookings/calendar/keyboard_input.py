@@ -20,8 +20,9 @@ _LATER = (Key.Key_BracketRight, Key.Key_BraceRight)
 class KeyboardInput:
     """Translates keys into actions of the calendar.
 
-    Arrow keys move by a lane or a quarter of an hour (with Ctrl: by an hour), Shift extends the marked area, and Enter
-    books or opens. `[` moves the start earlier and `]` the end later; with Shift, both move in the opposite direction.
+    Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens. While fits are
+    shown, arrows select one and Enter books it. `[` moves the start earlier and `]` the end later; with Shift, both
+    move in the opposite direction.
     """
 
     def __init__(self, target: CalendarTarget):
@@ -40,7 +41,9 @@ class KeyboardInput:
             return True
         if not self._target.picture.lanes.lanes:
             return False
-        if key in ARROWS:
+        if key in ARROWS and self._target.fits and self._target.cursor_ is None:
+            self._choose_fit(sum(ARROWS[key]))
+        elif key in ARROWS:
             self._arrow(*ARROWS[key], shift, control)
         elif key in _EARLIER or key in _LATER:
             self._edge(key in _LATER, inwards=shift)
@@ -49,6 +52,12 @@ class KeyboardInput:
         else:
             return False
         return True
+
+    def _choose_fit(self, by: int) -> None:
+        """Selects the next or the previous fit."""
+        target = self._target
+        number = min(max(target.chosen_fit + (1 if by > 0 else -1), 0), len(target.fits) - 1)
+        target.fit_pressed.emit(number)
 
     def _arrow(self, lanes: int, steps: int, shift: bool, control: bool) -> None:
         target = self._target

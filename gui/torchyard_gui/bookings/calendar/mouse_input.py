@@ -1,4 +1,4 @@
-"""Mouse input of the calendar: a press starts a gesture, folds a host, selects, or books a proposed booking."""
+"""Mouse input of the calendar: a press begins a gesture, folds a host, or selects a booking or a fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torchyard_gui.bookings.calendar.calendar_target import CalendarTarget
 from torchyard_gui.bookings.calendar.gestures import DrawBooking, MoveBooking, ResizeBooking
 from torchyard_gui.bookings.calendar.hit_testing import edges_at, fit_at, shape_at
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
-from torchyard_gui.bookings.calendar.time_axis import snapped
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 
@@ -56,7 +55,7 @@ class MouseInput:
         fit = fit_at(target.fits, target.picture, target.axis, target.in_lanes(position))
         if fit is not None:
             self._selects = None
-            target.fit_wanted.emit(fit)
+            target.fit_pressed.emit(fit)
             return
         self.pressed = target.block_at(position)
         if self.pressed is not None:
@@ -118,7 +117,8 @@ class MouseInput:
         row = target.lane_at(position)
         if row is not None:
             lane = target.picture.lanes.lanes.index(row)
-            start = snapped(target.second_at(position) - HOUR / 8)
+            step = target.drag_step()
+            start = target.snapped(target.second_at(position) - step / 2)  # the cell under the pointer
             target.set_cursor(Cursor(lane, lane, start, start + HOUR))
 
     def _hover(self, position: QPoint) -> None:

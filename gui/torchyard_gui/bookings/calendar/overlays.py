@@ -65,10 +65,11 @@ def paint_overlays(painter: QPainter, ghosts: Iterable[Overlay], axis: Axis) -> 
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     for ghost in ghosts:
         token = "fail" if ghost.reason else "accent"
-        pen = QPen(look.color(token), 1.5)
-        pen.setDashPattern([3, 2])
+        pen = QPen(look.color(token), 2 if ghost.is_chosen else 1.5)
+        if not ghost.is_chosen:
+            pen.setDashPattern([3, 2])
         painter.setPen(pen)
-        painter.setBrush(look.color(token, 0.20 if ghost.is_chosen or not ghost.number else 0.12))
+        painter.setBrush(look.color(token, 0.28 if ghost.is_chosen else 0.12 if ghost.number else 0.20))
         for top, bottom, start, end in _in_sight(ghost.boxes, axis):
             x = axis.x_of(start)
             box = QRectF(x + 1, top + 1.5, max(axis.x_of(end) - x - 2, 3), bottom - top - 3)
@@ -76,7 +77,7 @@ def paint_overlays(painter: QPainter, ghosts: Iterable[Overlay], axis: Axis) -> 
             painter.drawRoundedRect(box, M.block_radius, M.block_radius)
             if ghost.number:
                 _number(painter, box.center(), ghost.number, min(18.0, box.width(), box.height()))
-                painter.setBrush(look.color(token, 0.20 if ghost.is_chosen else 0.12))
+                painter.setBrush(look.color(token, 0.28 if ghost.is_chosen else 0.12))
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
 

@@ -15,7 +15,10 @@ from typing import Literal
 
 from torchyard_core.booking.time_parser import to_utc, zone_of
 
-Span = Literal["day", "week", "month"]
+Span = Literal["day", "week", "month", "agenda"]
+DAYS_BEFORE = 2
+"""Days of a week before the chosen one, which is thus in the first third: most bookings of interest lie ahead."""
+AGENDA_DAYS = 28
 STEP_S = 15 * 60
 """Grid of drawing, moving and resizing."""
 
@@ -69,6 +72,11 @@ class Axis:
         share = min(max(x / self.column - number, 0.0), 1.0)
         return day.start + share * (day.end - day.start)
 
+    def snapped(self, second: float, step: float) -> float:
+        """Returns the nearest multiple of a step, counted from the start of the local day."""
+        day = self.days[max(0, bisect_right(self.starts, second) - 1)]
+        return min(day.start + snapped(second - day.start, step), day.end)
+
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Returns the positions and two-digit labels of the hours."""
         every = _tick_hours(self.column)
@@ -90,24 +98,25 @@ def _tick_hours(column: float) -> int:
 
 
 def days_of(span: Span, around: date) -> tuple[date, ...]:
-    """Returns the shown days: the given day, its week from Monday, or its month."""
+    """Returns the shown days: the day itself, seven days around it, its month, or four weeks from it on."""
     if span == "day":
         return (around,)
     if span == "week":
-        monday = around - timedelta(days=around.weekday())
-        return tuple(monday + timedelta(days=number) for number in range(7))
+        return tuple(around + timedelta(days=number - DAYS_BEFORE) for number in range(7))
+    if span == "agenda":
+        return tuple(around + timedelta(days=number) for number in range(AGENDA_DAYS))
     count = calendar.monthrange(around.year, around.month)[1]
     return tuple(around.replace(day=number + 1) for number in range(count))
 
 
 def stepped(span: Span, around: date, by: int) -> date:
-    """Returns a date in the next (`by` is 1) or previous (-1) day, week or month."""
-    if span == "day":
-        return around + timedelta(days=by)
-    if span == "week":
-        return around + timedelta(days=7 * by)
+    """Returns the same day in the next (1) or previous (-1) span; a shorter month has it as its last day."""
+    days = {"day": 1, "week": 7, "agenda": AGENDA_DAYS}
+    if span in days:
+        return around + timedelta(days=days[span] * by)
     months = around.year * 12 + around.month - 1 + by
-    return date(months // 12, months % 12 + 1, 1)
+    year, month = months // 12, months % 12 + 1
+    return date(year, month, min(around.day, calendar.monthrange(year, month)[1]))
 
 
 def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
@@ -119,11 +128,15 @@ def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
     return Axis(days, zone, max(width, float(len(days))), tuple(starts))
 
 
-def snapped(second: float, step: float = STEP_S) -> float:
-    """Returns the nearest quarter of an hour.
+def drag_step(span: Span, *, is_fine: bool = False) -> float:
+    """Returns the grid of a drag in seconds: what a hand can hit. `is_fine`: quarters of an hour."""
+    if is_fine or span == "day":
+        return STEP_S
+    return 3600 if span == "week" else 6 * 3600
 
-    The result is valid in every zone, because zones differ by whole quarters.
-    """
+
+def snapped(second: float, step: float = STEP_S) -> float:
+    """Returns the nearest multiple of a step. Zones differ by whole quarters, so quarters hold in each of them."""
     return round(second / step) * step
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QLabel, QWidget
 
-from torchyard_core.booking.model import Booking
+from torchyard_core.booking.model import Booking, Slot
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import Block
 from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.time_axis import utc
+from torchyard_gui.bridge.bookings_model import UseNow
 from torchyard_gui.widgets.text_labels import set_ink
 
 
@@ -28,6 +29,16 @@ def booking_tooltip(booking: Booking, picture: DisplayList, zone: str) -> str:
         booking.purpose,
     ]
     return "\n".join(filter(None, lines))
+
+
+def use_tooltip(slot: Slot, use: UseNow, picture: DisplayList, zone: str) -> str:
+    """Returns who uses a GPU without a booking, such as `gpu-a:0 is in use without a booking: kim, since 09:12`."""
+    since = labels.clock(use.since, zone)
+    if use.users:
+        text = labels.translate("Bookings", "{gpu} is in use without a booking: {users}, since {time} or earlier")
+    else:
+        text = labels.translate("Bookings", "{gpu} is in use without a booking since {time} or earlier")
+    return text.format(gpu=slot.name, users=use.users, time=since)
 
 
 def times_tooltip(gpus: Sequence[str], start: float, end: float, picture: DisplayList, zone: str) -> str:

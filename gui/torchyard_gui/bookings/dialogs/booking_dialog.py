@@ -74,10 +74,10 @@ class BookingDialog(QDialog):
         ):
             self.repeat.addItem(text, rule)
         self.repeat.setEditable(True)
-        self.repeat.setToolTip(self.tr("Choose one, or write a rule: FREQ=WEEKLY;INTERVAL=2 (RFC 5545)"))
+        self.repeat.setToolTip(self.tr("Choose one, or enter a rule: FREQ=WEEKLY;INTERVAL=2 (RFC 5545)"))
         self.times = QLineEdit("10")
-        self.times.setToolTip(self.tr("How many times, or until which day: 10, 2026-12-31"))
-        self.free_ones = QCheckBox(self.tr("Book the free ones, list the clashes"))
+        self.times.setToolTip(self.tr("Number of times, or the last day: 10, 2026-12-31"))
+        self.free_ones = QCheckBox(self.tr("Book the free times, list the conflicts"))
         self.applies = QComboBox()
         for text, which in (
             (self.tr("this booking"), ""),
@@ -85,7 +85,7 @@ class BookingDialog(QDialog):
             (self.tr("all that have not begun"), EVERYTHING),
         ):
             self.applies.addItem(text, which)
-        self.stop = QCheckBox(self.tr("Stop its run at the end, even if no booking follows"))
+        self.stop = QCheckBox(self.tr("Always stop the run when the booking ends"))
         self.stop.setChecked(draft.stop_at_end)
         self.rows = {
             "title": FormRow(self.tr("Title"), self.title),

@@ -16,11 +16,7 @@ from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.paste_parser import read_draft
 from torchyard_gui.bridge.bookings_model import BookingsModel
-from torchyard_gui.widgets import label
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
-
-SETUP = "torchyard bookings setup-team postgresql+psycopg://ADMIN@HOST/DATABASE --admin NAME --member NAME"
-MOVE = "torchyard bookings move-to postgresql+psycopg://NAME@HOST/DATABASE"
 
 
 class DialogController(QObject):
@@ -116,25 +112,18 @@ class DialogController(QObject):
 
         self._open(RulesDialog(self.model, self._page))
 
-    def explain_sharing(self) -> None:
-        dialog = ConfirmationDialog(
-            self.tr("Share the calendar with the team"),
-            self.tr(
-                "This calendar is a file on this computer, which only you see. A team keeps its calendar in a "
-                "PostgreSQL database. An admin of an empty one runs the first command; it prints the line that each "
-                "member puts into settings.yaml. The second takes along what is booked here."
-            ),
-            self.tr("Copy the first command"),
-            self.tr("Close"),
-            self._page,
-            is_grave=False,
-        )
-        for text in (SETUP, MOVE):
-            line = label(text, role="small", ink="2", wrap=True)
-            line.setTextInteractionFlags(line.textInteractionFlags().TextSelectableByMouse)
-            dialog.rows.addWidget(line)
-        dialog.accepted.connect(lambda: QGuiApplication.clipboard().setText(SETUP))
+    def team_calendar(self) -> None:
+        """Opens the dialog to join, create or leave the team's calendar."""
+        from torchyard_gui.bookings.dialogs.team_calendar_dialog import TeamCalendarDialog
+
+        dialog = TeamCalendarDialog(self.model, self._page)
+        dialog.changed.connect(self._calendar_changed)
         self._open(dialog)
+
+    def _calendar_changed(self, text: str) -> None:
+        self.commands.forget()
+        self.model.reopen()
+        self.succeeded.emit(text)
 
     def close(self) -> None:
         if self.current is not None:

@@ -88,11 +88,11 @@ class ImportDialog(QDialog):
         self.previewed: tuple[ImportVerdict, ...] = ()
         self.setWindowTitle(self.tr("Import {name}").format(name=path.name))
         self.resize(720, 440)
-        self.gpus = QLineEdit(placeholderText=self.tr("for events that name none: gpu-b:0"))
+        self.gpus = QLineEdit(placeholderText=self.tr("for events without GPUs: gpu-b:0"))
         self.row = FormRow(self.tr("GPUs"), self.gpus)
         self.gpus.editingFinished.connect(self.preview)
         self.table = QTableWidget(0, 4)
-        self.table.setAccessibleName(self.tr("What would become of each event"))
+        self.table.setAccessibleName(self.tr("Preview of the events"))
         self.table.setHorizontalHeaderLabels([self.tr("Title"), self.tr("When"), self.tr("GPUs"), self.tr("Becomes")])
         self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -158,7 +158,7 @@ class ImportDialog(QDialog):
         seen, now = self.model.seen, self.model.now
         texts = {
             "new": self.tr("a new booking"),
-            "there": self.tr("there already"),
+            "there": self.tr("already booked"),
             "clash": self.tr("not booked"),
             "refused": self.tr("not booked"),
         }
@@ -182,7 +182,7 @@ class ImportDialog(QDialog):
         new = sum(one.verdict == "new" for one in self.previewed)
         self.ok.setEnabled(bool(new))
         self.ok.setText(self.tr("Import {count}").format(count=new) if new else self.tr("Import"))
-        lines = [] if self.previewed else [self.tr("The file has no event from now on.")]
+        lines = [] if self.previewed else [self.tr("The file has no future events.")]
         lines += remarks[:6]
         if len(remarks) > 6:
             lines.append(self.tr("and {count} more").format(count=len(remarks) - 6))

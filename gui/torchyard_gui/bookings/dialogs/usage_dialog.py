@@ -70,7 +70,7 @@ class UsageDialog(QDialog):
         since = until - timedelta(days=int(self.days.value))
         by = cast("By", self.by.value)
         zone = self.model.seen.zone
-        self.summary.setText(self.tr("Adding up …"))
+        self.summary.setText(self.tr("Loading …"))
         self.model.ask(lambda store: store.usage(since, until, by, zone), self._show, self._failed, self)
 
     def save_csv(self, path: Path | None = None) -> None:

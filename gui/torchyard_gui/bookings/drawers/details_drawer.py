@@ -74,7 +74,9 @@ class DetailsDrawer(Drawer):
         self.note.setVisible(bool(note))
         run = labels.translate("Bookings", "Run {run}").format(run=run_id) if run_id else ""
         if booking.stop_at_end:
-            run = " · ".join(filter(None, [run, labels.translate("Bookings", "its run stops at the end")]))
+            run = " · ".join(
+                filter(None, [run, labels.translate("Bookings", "the run is stopped when the booking ends")])
+            )
         self.run.setText(run)
         self.run.setVisible(bool(run))
         self.show_run.setVisible(bool(run_id))

@@ -31,7 +31,7 @@ class Drawer(QFrame):
         contents = QWidget()
         self.body = vbox(parent=contents, margins=(14, 4, 14, 14), spacing=8)
         head = hbox((self.title, 1), self.cross, margins=(14, 10, 8, 4))
-        vbox(head, (scroll_area(contents), 1), parent=self, margins=FLUSH, spacing=0)
+        self.column = vbox(head, (scroll_area(contents), 1), parent=self, margins=FLUSH, spacing=0)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.booking.change_history import Change, headline, lines
 from torchyard_core.booking.model import Booking
-from torchyard_core.booking.search.slot_search import Fit, Wish
+from torchyard_core.booking.search.slot_search import Fit, Wish, used_until
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.calendar_view import CalendarView
@@ -21,6 +23,9 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.bridge.jobs import Job
 
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
+
 
 class DrawerController(QObject):
     """Opens and fills the drawers. While the drawer to find a slot is open, the calendar shows the found slots."""
@@ -29,8 +34,8 @@ class DrawerController(QObject):
     """Another drawer is open, or none: the page must lay them out again."""
     left = Signal()
     """The calendar should get the keyboard focus."""
-    fit_pointed = Signal(object, int)
-    """A Fit to scroll to, and its number."""
+    fit_chosen = Signal(object, int)
+    """The Fit that was selected, and its number."""
 
     def __init__(self, model: BookingsModel, surface: CalendarView, acts: BookingActions, parent: QObject):
         super().__init__(parent)
@@ -45,7 +50,7 @@ class DrawerController(QObject):
         self._history_of: Booking | None = None
         """The booking whose history was loaded last."""
         self.finder.wished.connect(self._search)
-        self.finder.pointed.connect(lambda number: self.fit_pointed.emit(self.fits[number], number))
+        self.finder.chosen_changed.connect(self.choose_fit)
         for drawer in self.all():
             drawer.closed.connect(self.close)
 
@@ -84,13 +89,21 @@ class DrawerController(QObject):
         self.changed.emit()
 
     def close(self, *, focus: bool = True) -> None:
-        if self.current is not None:
-            self.current.hide()
-        self.current = None
+        was, self.current = self.current, None
+        if was is not None:
+            was.hide()
+        if was is self.details:
+            self.surface.select_quietly("")  # so that another click opens the details again
         self._forget_fits()
         self.changed.emit()
         if focus:
             self.left.emit()
+
+    def choose_fit(self, number: int) -> None:
+        """Selects a found slot, in the list and in the calendar; nothing is booked."""
+        if 0 <= number < len(self.fits):
+            self.finder.choose(number)
+            self.fit_chosen.emit(self.fits[number], number)
 
     def close_details(self) -> None:
         if self.current is self.details:
@@ -127,11 +140,17 @@ class DrawerController(QObject):
         self.surface.set_fits(())
 
     def _search(self, wish: Wish) -> None:
-        def found(fits: tuple[Fit, ...]) -> None:
+        in_use = self.model.unbooked_use
+
+        def look(store: BookingStore) -> tuple[tuple[Fit, ...], tuple[Fit, ...]]:
+            fits = store.find(wish, 5, zone, in_use)
+            return fits, store.find(wish, 1, zone) if in_use else fits[:1]
+
+        def found(answer: tuple[tuple[Fit, ...], tuple[Fit, ...]]) -> None:
             if self.finds:
-                self.fits = fits
-                self.surface.set_fits(fits)
-                self.finder.show_fits(fits, self.model.seen.slots, self.model.now, self._at_most())
+                self.fits, unbooked = answer
+                self.finder.show_fits(self.fits, unbooked, self.model.seen.slots, self.model.now, self._at_most())
+                self.surface.set_fits(self.fits, self.finder.chosen)
 
         def failed(error: TorchyardError) -> None:
             self._forget_fits()
@@ -140,18 +159,26 @@ class DrawerController(QObject):
         if self._searching is not None:
             self._searching.cancel()  # Results may arrive in any order; only the result of the latest request is shown.
         zone = self.model.seen.zone
-        self._searching = self.model.ask(lambda store: store.find(wish, 5, zone), found, failed, self)
+        self._searching = self.model.ask(look, found, failed, self)
 
     def _at_most(self) -> str:
-        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`"""
+        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`, and the GPUs that are not offered yet."""
         seen, now = self.model.seen, self.model.now
         booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}
-        taken = booked | self.model.in_use
+        used = self.model.unbooked_use
+        taken = booked | used.keys()
         free: dict[str, int] = {}
         for slot in seen.slots:
             if not slot.is_cpu and slot.id not in taken:
                 free[slot.host] = free.get(slot.host, 0) + 1
-        if not free:
-            return self.tr("Now: no GPU is free.")
-        host = max(free, key=lambda name: free[name])
-        return self.tr("Now: at most {count} free on one host ({host}).").format(count=free[host], host=host)
+        if free:
+            host = max(free, key=lambda name: free[name])
+            text = self.tr("Now: at most {count} free on one host ({host}).").format(count=free[host], host=host)
+        else:
+            text = self.tr("Now: no GPU is free.")
+        offered_later = sorted(slot.id for slot in seen.slots if slot.id in used)
+        if not offered_later:
+            return text
+        when = labels.clock(used_until(now), seen.zone)
+        unbooked = self.tr("In use without a booking, offered from {time}: {gpus}.")
+        return f"{text} {unbooked.format(time=when, gpus=format_slots(offered_later, seen.slots))}"

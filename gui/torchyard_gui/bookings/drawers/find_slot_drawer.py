@@ -1,13 +1,17 @@
-"""Drawer to find a slot: a form, and the first five matches."""
+"""The drawer to find a slot: a form, and the first five matches, one of them selected.
+
+A click or an arrow key selects; only the button and Enter book.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QComboBox, QLineEdit, QWidget
+from PySide6.QtWidgets import QComboBox, QFrame, QLineEdit, QWidget
 
 from torchyard_core.booking import time_parser
 from torchyard_core.booking.errors import Refused
@@ -21,11 +25,14 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, Divider, FormRow, label, remove_widgets
 from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.input_fields import NumberField
-from torchyard_gui.widgets.layouts import fill, hbox
+from torchyard_gui.widgets.layouts import fill, hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 
 SOON_MS = 250
 NAMES = 112
+EARLIER = timedelta(minutes=1)
+"""A slot is earlier than another by at least this."""
+SAME_WITHIN = timedelta(minutes=15)
 
 
 class FindSlotDrawer(Drawer):
@@ -37,9 +44,10 @@ class FindSlotDrawer(Drawer):
 
     wished = Signal(object)
     book_wanted = Signal(int)
-    pointed = Signal(int)
-    """The number of a fit to show in the calendar."""
+    chosen_changed = Signal(int)
+    """The number of the match that the user selected."""
     wait_wanted = Signal(object)
+    """The Wish to wait for."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Find a slot"), parent)
@@ -72,11 +80,22 @@ class FindSlotDrawer(Drawer):
             Divider(),
         )
         self.cards: list[FitCard] = []
+        self.chosen = 0
+        """The number of the selected match."""
         self.summary = label(role="small", ink="2", wrap=True)
-        tip = self.tr("Join the waitlist: freed GPUs are booked for you, in order")
-        self.wait = push_button(self.tr("Tell me if one frees earlier"), self._wait, "quiet", tip)
         self._cards_at = self.body.count()
-        fill(self.body, self.summary, self.wait, None)
+        fill(self.body, self.summary, None)
+        self.book = push_button(self.tr("Book"), lambda: self._book(), "primary", self.tr("Book the slot (Enter)"))
+        self.wait = push_button(self.tr("Join the waitlist"), self._wait)
+        self.begins = label(role="small", ink="2", wrap=True)
+        self._wait_until: datetime | None = None
+        """The latest end of a waiting request: what is freed later is no gain over the first match."""
+        buttons = hbox((self.book, 1), (self.wait, 1), spacing=8)
+        self.footer = QFrame()
+        self.footer.setProperty("panel", "bottom")
+        vbox(self.begins, buttons, parent=self.footer, margins=(14, 8, 14, 10), spacing=6)
+        fill(self.column, self.footer)
+        self._show_chosen()
         self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
         self._soon.timeout.connect(self.search)
         self._is_stale = True
@@ -137,47 +156,119 @@ class FindSlotDrawer(Drawer):
             self.summary.setText(self.tr("Searching …"))
             self.wished.emit(wish)
 
-    def show_fits(self, fits: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str) -> None:
-        """Shows the matches, and the largest number of GPUs that are free now on one host."""
+    def show_fits(
+        self, fits: Sequence[Fit], unbooked: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str
+    ) -> None:
+        """Shows the matches, and how many GPUs are free now at most; the first match is selected.
+
+        Args:
+            unbooked: The first match if GPUs in use without a booking are included, as the waitlist does.
+        """
+        chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0
         self._drop_cards()
         for number, fit in enumerate(fits):
             card = FitCard(number, fit, slots, self.zone, now)
-            card.book_wanted.connect(self.book_wanted)
-            card.pointed.connect(self.pointed)
+            card.pressed.connect(self.chosen_changed)
+            card.installEventFilter(self)
             self.body.insertWidget(self._cards_at + number, card)
             self.cards.append(card)
         self.summary.setText(
             at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most)
         )
-        self.wait.setVisible(True)
+        self._offer_waitlist(fits, unbooked, now)
+        self.choose(chosen)
         self._announce()
+
+    def choose(self, number: int) -> None:
+        """Selects a match; books nothing."""
+        self.chosen = number
+        self._show_chosen()
 
     def show_problem_text(self, text: str) -> None:
         self._drop_cards()
         self.summary.setText(text)
-        self.wait.setVisible(False)  # No calendar can ever satisfy this request.
+        self.wait.setEnabled(False)
+        self.wait.setToolTip(self.tr("This request can never be met."))
+        self._show_chosen()
         self._announce()
+
+    def _offer_waitlist(self, fits: Sequence[Fit], unbooked: Sequence[Fit], now: datetime) -> None:
+        """Offers to wait for what is freed before the first match; at once there is nothing to wait for."""
+        first = unbooked[0] if unbooked else None
+        self._wait_until = first.end - EARLIER if first is not None else None
+        wish = self.wish()
+        can_wait = wish is not None and (first is None or first.start >= wish.earliest + EARLIER)
+        self.wait.setEnabled(can_wait)
+        if not can_wait and fits and first is not None and fits[0].start > first.start:
+            tip = self.tr("The GPUs are not booked, only in use. The waitlist waits for bookings that are released.")
+        elif not can_wait:
+            tip = self.tr("These GPUs are free now: book them.")
+        elif first is None:
+            tip = self.tr("GPUs that are freed are booked for you, in the order of the waitlist.")
+        else:
+            when = labels.time_span(first.start, first.end, self.zone, now)
+            tip = self.tr("GPUs that are freed earlier than {when} are booked for you, in the order of the waitlist.")
+            tip = tip.format(when=when)
+        self.wait.setToolTip(tip)
+
+    def _show_chosen(self) -> None:
+        for card in self.cards:
+            card.set_selected(card.number == self.chosen)
+        self.book.setEnabled(bool(self.cards))
+        if not self.cards:
+            self.book.setText(self.tr("Book"))
+            self.begins.hide()
+            return
+        fit = self.cards[self.chosen].fit
+        self.book.setText(self.tr("Book slot {number}").format(number=self.chosen + 1))
+        wait = (fit.start - self.now()).total_seconds()
+        if wait >= 60:
+            begins = self.tr("Slot {number} begins in {time}.").format(
+                number=self.chosen + 1, time=labels.duration_text(wait)
+            )
+        else:
+            begins = self.tr("Slot {number} begins now.").format(number=self.chosen + 1)
+        self.begins.setText(begins)
+        self.begins.show()
 
     def _announce(self) -> None:
         """Announces the result to screen readers if the result has changed."""
         text = self.summary.text()
         if self.cards:
-            text = self.tr("{count} found. The first: {fit}. Enter books it.").format(
-                count=len(self.cards), fit=self.cards[0].accessibleName()
+            one, many = self.tr("1 slot found"), self.tr("{count} slots found").format(count=len(self.cards))
+            text = self.tr("{found}. Selected: {slot}. Enter books it, arrows select another.").format(
+                found=one if len(self.cards) == 1 else many, slot=self.cards[self.chosen].accessibleName()
             )
         if text != self._announced:
             self._announced = text
             announce(self, text)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        enter = (Qt.Key.Key_Return, Qt.Key.Key_Enter)
-        if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent) or event.key() not in enter:
+        if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent):
             return False
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self._book()
+            return True
+        by = (event.key() == Qt.Key.Key_Down) - (event.key() == Qt.Key.Key_Up)
+        # Number fields and lists use the arrows themselves.
+        if by and isinstance(watched, QLineEdit | FitCard) and self.cards:
+            self._step(by, focus=isinstance(watched, FitCard))
+            return True
+        return False
+
+    def _step(self, by: int, *, focus: bool) -> None:
+        number = min(max(self.chosen + by, 0), len(self.cards) - 1)
+        self.chosen_changed.emit(number)
+        if focus:
+            self.cards[number].setFocus(Qt.FocusReason.TabFocusReason)
+        announce(self, self.cards[number].accessibleName())
+
+    def _book(self) -> None:
+        """Books the selected match; after a change of the form, which has no matches yet, searches instead."""
         if self._is_stale or not self.cards:
             self.search()
         else:
-            self.book_wanted.emit(0)
-        return True
+            self.book_wanted.emit(self.chosen)
 
     def _changed(self) -> None:
         self._is_stale = True
@@ -185,23 +276,33 @@ class FindSlotDrawer(Drawer):
 
     def _wait(self) -> None:
         if (wish := self.wish()) is not None:
-            self.wait_wanted.emit(wish)
+            self.wait_wanted.emit(replace(wish, latest=self._wait_until))
 
     def _drop_cards(self) -> None:
         remove_widgets(self.body, self.cards)
-        self.cards = []
+        self.cards, self.chosen = [], 0
+
+
+def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
+    """Returns the number of the fit that was selected before a repeated search, or 0. "Now" moves with the clock."""
+    same = (
+        number
+        for number, fit in enumerate(fits)
+        if fit.gpus == before.gpus and abs(fit.start - before.start) < SAME_WITHIN
+    )
+    return next(same, 0)
 
 
 class FitCard(Card):
-    """One match with its number in the calendar. Only the first match has a button; Enter books the focused match."""
+    """One match, numbered as in the calendar. A click or Space selects it."""
 
-    book_wanted = Signal(int)
-    pointed = Signal(int)
+    pressed = Signal(int)
 
     def __init__(self, number: int, fit: Fit, slots: Sequence[Slot], zone: str, now: datetime):
         super().__init__()
         self.number = number
-        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.fit = fit
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         when = labels.time_span(fit.start, fit.end, zone, now)
         models = sorted({short_model(slot) for slot in slots if slot.id in fit.gpus})
@@ -211,31 +312,14 @@ class FitCard(Card):
         self.body.setSpacing(3)
         self.body.addLayout(hbox(_Number(number + 1), (label(when, role="strong", wrap=True), 1), spacing=8))
         self.body.addWidget(label(where, role="small", ink="2", wrap=True))
-        if number == 0:
-            self.set_selected(True)
-            book = labels.translate("Bookings", "Book")
-            self.button = push_button(book, lambda: self.book_wanted.emit(self.number), "primary")
-            self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-            wait = (fit.start - now).total_seconds()
-            begins = (
-                labels.translate("Bookings", "in {time}").format(time=labels.duration_text(wait))
-                if wait >= 60
-                else labels.translate("Bookings", "now")
-            )
-            key = label(labels.translate("Bookings", "Enter"), role="small", ink="3")
-            self.body.addLayout(hbox(self.button, key, None, label(begins, role="small", ink="3")))
 
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        self.pointed.emit(self.number)
-
-    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        self.book_wanted.emit(self.number)
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton:
+            self.pressed.emit(self.number)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-            self.book_wanted.emit(self.number)
-        elif event.key() == Qt.Key.Key_Space:
-            self.pointed.emit(self.number)
+        if event.key() == Qt.Key.Key_Space:
+            self.pressed.emit(self.number)
         else:
             super().keyPressEvent(event)
 

@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QPushButton, QWidget
 
 from torchyard_core.booking.waitlist import Waiting
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.time_axis import local_day
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.widgets import Card, label, remove_widgets
 from torchyard_gui.widgets.buttons import push_button
@@ -29,8 +28,8 @@ class WaitlistDrawer(Drawer):
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Waitlist"), parent)
         self.summary = label(ink="2", wrap=True)
-        tip = self.tr("Say what you need: where nothing fits soon enough, you can wait for it")
-        self.join = push_button(self.tr("Wait for GPUs …"), self.join_wanted, tip=tip)
+        tip = self.tr("Say what you need. If no slot begins soon enough, join the waitlist")
+        self.join = push_button(self.tr("Join the waitlist …"), self.join_wanted, tip=tip)
         self.cards: list[Card] = []
         self.leave_buttons: list[QPushButton] = []
         fill(self.body, self.summary, self.join, None)
@@ -43,9 +42,9 @@ class WaitlistDrawer(Drawer):
         remove_widgets(self.body, self.cards)
         self.cards, self.leave_buttons = [], []
         self.summary.setText(
-            self.tr("Freed GPUs are booked for waiting requests, first come, first served.")
+            self.tr("GPUs that are freed are booked for the first waiting request that they fit.")
             if waiting
-            else self.tr("The waitlist is empty. Freed GPUs go to the first who books them.")
+            else self.tr("The waitlist is empty. GPUs that are freed can be booked by everyone.")
         )
         for number, one in enumerate(waiting):
             card = self._card(number, one, me, is_admin, zone, now or one.created)
@@ -63,9 +62,11 @@ class WaitlistDrawer(Drawer):
             what.append(wish.model)
         what.append(labels.duration_text(wish.length.total_seconds()))
         what.append(self.tr("one host") if wish.one_host else self.tr("any hosts"))
+        if wish.latest is not None:
+            what.append(self.tr("until {when}").format(when=labels.moment_text(wish.latest, zone, now)))
         card.body.addWidget(label(f"{number + 1}. {one.title}", role="strong", wrap=True))
         card.body.addWidget(label(" · ".join(what), role="small", ink="2", wrap=True))
-        since = f"{labels.day_word(local_day(one.created, zone), zone, now)} {labels.clock(one.created, zone)}"
+        since = labels.moment_text(one.created, zone, now)
         who = self.tr("{person}, since {when}").format(person=labels.owner_name(one.owner, me), when=since)
         card.body.addWidget(label(who, role="small", ink="3", wrap=True))
         if one.owner == me or is_admin:

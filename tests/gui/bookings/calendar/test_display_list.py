@@ -14,7 +14,7 @@ from torchyard_gui.bookings.calendar.blocks import UsageBuilder, blocks_of, free
 from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of, short_model
-from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, snapped, stepped, zone_mark
+from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, drag_step, snapped, stepped, zone_mark
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import CalendarState
 
@@ -76,10 +76,14 @@ def test_hours_are_named_where_the_clock_shows_them_on_a_night_that_skips_one() 
     assert ticks["06"] == pytest.approx(5 / 23 * 1150)
 
 
-def test_weeks_begin_on_monday_and_months_have_all_their_days() -> None:
-    assert days_of("week", date(2026, 11, 25))[0] == date(2026, 11, 23)
+def test_a_week_has_its_day_in_the_first_third_and_a_month_all_its_days() -> None:
+    sunday = date(2026, 11, 22)
+    assert days_of("week", sunday)[0] == date(2026, 11, 20)
+    assert len(days_of("week", sunday)) == 7
+    assert days_of("agenda", sunday)[0] == sunday
     assert len(days_of("month", date(2028, 2, 10))) == 29
-    assert stepped("month", date(2026, 12, 31), 1) == date(2027, 1, 1)
+    assert stepped("month", date(2026, 12, 31), 1) == date(2027, 1, 31)
+    assert stepped("month", date(2027, 1, 31), 1) == date(2027, 2, 28)
     assert stepped("week", date(2026, 11, 25), -1) == date(2026, 11, 18)
 
 
@@ -87,6 +91,9 @@ def test_what_is_drawn_goes_by_quarters_of_an_hour() -> None:
     base = MONDAY.timestamp()
     assert snapped(base + 7 * 60) == base
     assert snapped(base + 8 * 60) == base + 900
+    india = axis_of("week", MONDAY.date(), "Asia/Kolkata", 700)
+    assert india.snapped(base + 10 * 60, 3600) == base + 1800, "05:40 in India is nearest to 06:00"
+    assert (drag_step("day"), drag_step("week"), drag_step("week", is_fine=True)) == (900, 3600, 900)
     assert zone_mark(MONDAY, "Asia/Seoul") == "KST (UTC+9)"
     assert zone_mark(MONDAY, "UTC") == "UTC"
     assert zone_mark(MONDAY, "Asia/Kolkata") == "IST (UTC+5:30)"

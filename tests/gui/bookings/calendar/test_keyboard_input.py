@@ -163,7 +163,7 @@ def test_screen_readers_get_the_bookings_as_a_table_and_every_field_has_a_name(d
     desk.page.acts.agenda.trigger()
     assert desk.page.agenda.currentIndex().row() == 0, "what is selected in the calendar is selected here"
     desk.page.go(4)
-    assert desk.page.agenda.nothing.text() == "Nothing is booked in these days."
+    assert desk.page.agenda.nothing.text() == "No bookings on these days."
     assert desk.page.agenda.nothing.isVisible()
     desk.page.go_today()
     assert not desk.page.agenda.nothing.isVisible()

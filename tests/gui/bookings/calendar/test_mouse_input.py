@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QMouseEvent
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
 
 from tests.gui.bookings.conftest import LEFT, Desk
 from torchyard_core.booking.rules.team_rules import Rules
@@ -18,10 +20,38 @@ def test_a_drag_over_lanes_and_hours_books_them_after_enter(desk: Desk) -> None:
     desk.accept("by hand")
     booked = desk.live()["by hand"]
     assert booked.gpus == ("GPU-a1", "GPU-a2", "GPU-a3")
-    assert abs(desk.hours(booked.start) - 2) <= 0.25
-    assert abs(desk.hours(booked.end) - 8) <= 0.25
-    assert booked.start.minute % 15 == 0
+    assert (desk.hours(booked.start), desk.hours(booked.end)) == (2, 8)
     desk.wait_until(lambda: desk.shown("by hand"))
+
+
+def test_a_drag_goes_by_hours_in_the_week_and_by_quarters_with_alt_and_in_the_day(desk: Desk) -> None:
+    desk.open()
+    surface = desk.page.surface
+
+    def drawn(modifiers: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> tuple[float, float]:
+        begin, end = QPointF(desk.place("a1", 2.3)), QPointF(desk.place("a1", 6.3))
+        buttons = Qt.MouseButton.LeftButton, Qt.MouseButton.LeftButton
+        for kind, at in ((QEvent.Type.MouseButtonPress, begin), (QEvent.Type.MouseMove, end)):
+            event = QMouseEvent(kind, at, surface.viewport().mapToGlobal(at), *buttons, modifiers)
+            QApplication.sendEvent(surface.viewport(), event)
+        assert surface.ghost is not None
+        ((_, _, start, until),) = surface.ghost.boxes
+        surface.cancel()
+        return (start - desk.now.timestamp()) / 3600, (until - desk.now.timestamp()) / 3600
+
+    assert drawn() == (2, 6)
+    assert drawn(Qt.KeyboardModifier.AltModifier) == (2.25, 6.25)
+    desk.page.acts.day.trigger()
+    assert drawn() == (2.25, 6.25)
+
+
+def test_a_drag_to_another_lane_keeps_a_time_that_is_off_the_grid(desk: Desk) -> None:
+    booking = desk.book("a0", 4.4, 6, "mine")
+    desk.open()
+    desk.wait_until(lambda: desk.shown("mine"))
+    desk.drag(desk.place("a0", 7), desk.place("a2", 7) + QPoint(1, 0))
+    desk.wait_until(lambda: desk.store.booking(booking.id).gpus == ("GPU-a2",))
+    assert desk.store.booking(booking.id).interval == booking.interval
 
 
 def test_a_drag_over_another_users_booking_shows_the_reason_at_the_cursor_and_books_nothing(desk: Desk) -> None:
