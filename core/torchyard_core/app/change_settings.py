@@ -106,26 +106,38 @@ class ChangeSettings:
     def change(self, key: str, value: str) -> str:
         """Writes the value of a key; an empty value removes the key, so that the default applies.
 
-        Returns the previous value, or "" if the file did not contain the key. Raises as `read` and `check`, and
-        UsageError if the layout of the file does not support the change.
+        Returns the previous value, or "" if the file did not contain the key. Raises as `read` and `edited`.
+        """
+        _, before = self.read()
+        self.write(self.edited(key, value))
+        return before.get(key, "")
+
+    def edited(self, key: str, value: str) -> str:
+        """Returns the text of the file with another value of a key.
+
+        Raises as `read` and `check`, and UsageError if the layout of the file does not support the change.
         """
         self.check(key, value)
         settings, before = self.read()
-        if value != before.get(key, ""):
-            text = self._text()
-            old = _data(text)
-            new = {**old, key: value} if value else {one: other for one, other in old.items() if one != key}
-            edited = _with_edit(text, old, new)
-            default = UserSettings.model_fields[key].default
-            wanted = settings.model_copy(update={key: value or default})
-            if edited is None or self._parsed(edited) != wanted:
-                raise UsageError(
-                    f"`{key}` cannot be changed in place: the layout of {self.path} is unusual.",
-                    code="settings_problems",
-                    hint=f"Write `{key}: {dump_flow(value)}` into it." if value else f"Remove `{key}` from it.",
-                )
-            write_atomically(self.path, edited, PRIVATE_MODE)
-        return before.get(key, "")
+        text = self._text()
+        if value == before.get(key, ""):
+            return text
+        old = _data(text)
+        new = {**old, key: value} if value else {one: other for one, other in old.items() if one != key}
+        edited = _with_edit(text, old, new)
+        wanted = settings.model_copy(update={key: value or UserSettings.model_fields[key].default})
+        if edited is None or self._parsed(edited) != wanted:
+            raise UsageError(
+                f"`{key}` cannot be changed in place: the layout of {self.path} is unusual.",
+                code="settings_problems",
+                hint=f"Write `{key}: {dump_flow(value)}` into it." if value else f"Remove `{key}` from it.",
+            )
+        return edited
+
+    def write(self, text: str) -> None:
+        """Writes the text of the file, if it differs. Raises FileProblem."""
+        if text != self._text():
+            write_atomically(self.path, text, PRIVATE_MODE)
 
     def _text(self) -> str:
         return read_text(self.path) if path_exists(self.path) else ""
@@ -179,4 +191,3 @@ def _without_last_key(document: Document) -> str | None:
     lines = document.text.splitlines(keepends=True)
     left = "".join([*lines[: number - 1], *lines[number:]])
     return left if lines[number - 1].startswith(f"{place[0]}:") and not _has_content(left) else None
-

@@ -90,7 +90,11 @@ class WindowConnections(QObject):
         dialog = SettingsDialog(self.settings, self.window)
         dialog.mode_wanted.connect(self.window.actions_.choose_mode)
         dialog.hosts_wanted.connect(lambda: self.window.show_page("fleet"))
+        dialog.calendar_wanted.connect(self._show_team_calendar)
         dialog.open()
+
+    def _show_team_calendar(self) -> None:
+        cast("BookingsPage", self.window.show_page("bookings")).dialogs.team_calendar()
 
     def _settings_changed(self) -> None:
         """Applies settings to an open calendar."""

@@ -110,7 +110,7 @@ class SettingsDialog(QDialog):
     mode_wanted = Signal(str)
     """The theme: system, light or dark."""
 
-    def __init__(self, model: SettingsModel, parent: QWidget | None = None, *, has_calendar_dialog: bool = False):
+    def __init__(self, model: SettingsModel, parent: QWidget | None = None):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle(self.tr("Settings"))
@@ -123,7 +123,10 @@ class SettingsDialog(QDialog):
         self.mode.set_value(theme().mode)
         self.mode.changed.connect(self.mode_wanted)
         appearance = FormRow(
-            self.tr("Appearance"), self.mode, self.tr("The colours of the window. Default: as the system."), name_width=NAMES
+            self.tr("Appearance"),
+            self.mode,
+            self.tr("The colours of the window. Default: as the system."),
+            name_width=NAMES,
         )
         self.rows = {
             one.key: _SettingRow(one, lambda value, key=one.key: self._problem_text(key, value))  # type: ignore[misc]
@@ -133,19 +136,32 @@ class SettingsDialog(QDialog):
             row.changed.connect(lambda value, key=key: self._change(key, value))
         self._complete_zones()
         self.calendar = push_button(self.tr("Join or leave a team's calendar …"), self._go_to_calendar)
-        self.calendar.setVisible(has_calendar_dialog)
         ssh = label(
-            self.tr("Logins use your ~/.ssh/config. Settings of single hosts are on the Fleet page."), ink="2", wrap=True
+            self.tr("Logins use your ~/.ssh/config. Settings of single hosts are on the Fleet page."),
+            ink="2",
+            wrap=True,
         )
         self.hosts = push_button(self.tr("Show the Fleet page"), self._go_to_hosts)
         inside = QWidget()
         vbox(
-            SectionLabel(self.tr("Window")), appearance, self.rows["notifications"], 6,
-            SectionLabel(self.tr("Bookings")), self.rows["zone"], self.rows["bookings_url"], hbox(NAMES, self.calendar, None, spacing=0),
-            self.rows["person"], self.rows["keep_after_failure"], 6,
-            SectionLabel(self.tr("SSH")), hbox((ssh, 1), self.hosts),
-            None, parent=inside, margins=(0, 0, 10, 0), spacing=10,
-        )  # fmt: skip
+            SectionLabel(self.tr("Window")),
+            appearance,
+            self.rows["notifications"],
+            6,
+            SectionLabel(self.tr("Bookings")),
+            self.rows["zone"],
+            self.rows["bookings_url"],
+            hbox(NAMES, self.calendar, None, spacing=0),
+            self.rows["person"],
+            self.rows["keep_after_failure"],
+            6,
+            SectionLabel(self.tr("SSH")),
+            hbox((ssh, 1), self.hosts),
+            None,
+            parent=inside,
+            margins=(0, 0, 10, 0),
+            spacing=10,
+        )
         self.undo = push_button(self.tr("Undo"), self._undo, tip=self.tr("Undo the last change (Ctrl+Z)"))
         self.undo.setAutoDefault(False)
         path = ElidedLabel(str(model.path), role="small", ink="3", in_middle=True)

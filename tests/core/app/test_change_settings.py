@@ -52,7 +52,10 @@ def test_an_edit_keeps_every_other_character(
 
 def test_an_edit_and_its_reset_restore_the_file(tmp_path: Path) -> None:
     text = "# mine\nperson: kim  # me\n\n# end\n"
-    assert changed(tmp_path, text, ("zone", "UTC"), ("keep_after_failure", "2h"), ("keep_after_failure", ""), ("zone", "")) == text
+    assert (
+        changed(tmp_path, text, ("zone", "UTC"), ("keep_after_failure", "2h"), ("keep_after_failure", ""), ("zone", ""))
+        == text
+    )
 
 
 @pytest.mark.parametrize(
