@@ -43,10 +43,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("journey")
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--part", default="journey", help="function of the journey's module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     arguments = [one for one in options.arguments if one != "--"]
-    perform = importlib.import_module(f"tests.window.journeys.{options.journey}").journey
+    perform = getattr(importlib.import_module(f"tests.window.journeys.{options.journey}"), options.part)
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
     qInstallMessageHandler(complaints.take_qt)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -35,19 +36,41 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
     [
         ("1440x900", "menus"),
         ("1440x900", "booking_drags"),
-        ("1024x768", "bookings_by_hand"),
+        ("1440x900", "settings_by_hand"),
+        ("1440x900", "presets"),
+        ("1440x900", "two_windows"),
+        pytest.param("1440x900", "first_start", marks=pytest.mark.train),
         ("1024x768", "small_screen"),
+        ("1024x768", "bookings_by_hand"),
     ],
     indirect=["display"],
 )
-def test_journey(journey: str, display: str, tmp_path: Path) -> None:
+def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Performs a journey.
+
+    Its module has a function `journey(user)`, and optionally `prepare(home)`, which writes files and returns arguments
+    of the window, a context `prepared(home)` around the journey, PARTS (functions that are performed in a new window
+    each; all but the last leave the window as if it was killed), and `clean(home)`.
+    """
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
-    prepare = getattr(importlib.import_module(f"tests.window.journeys.{journey}"), "prepare", None)
-    if prepare is not None:
-        prepare(home)
+    module = importlib.import_module(f"tests.window.journeys.{journey}")
+    if request.node.get_closest_marker("lab"):
+        request.getfixturevalue("needs_lab")
+    arguments = getattr(module, "prepare", lambda home: None)(home) or []
+    try:
+        with getattr(module, "prepared", nullcontext)(home):
+            for part in getattr(module, "PARTS", ("journey",)):
+                perform(display, home, pictures, journey, part, arguments)
+                arguments = []
+    finally:
+        getattr(module, "clean", lambda home: None)(home)
+
+
+def perform(display: str, home: Path, pictures: Path, journey: str, part: str, arguments: list[str]) -> None:
+    program = [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), "--part", part]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.window.run", "--pictures", str(pictures), journey, "--home", str(home)],
+        [*program, journey, "--home", str(home), *arguments],
         cwd=ROOT,
         env={**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"},
         capture_output=True,

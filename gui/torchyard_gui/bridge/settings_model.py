@@ -88,13 +88,24 @@ class SettingsModel(QObject):
         self.reload()
         return edit.key
 
+    @property
+    def watched(self) -> list[str]:
+        """The paths of the watched file and folders."""
+        return [*self._watcher.files(), *self._watcher.directories()]
+
     def close(self) -> None:
         """Ends the watch."""
         self._soon.stop()
         self._watcher.blockSignals(True)
 
     def _watch(self) -> None:
-        """Watches the file and its folder. A replaced file must be watched again."""
-        for path in (self.path.parent, self.path):
-            if path.exists() and str(path) not in (*self._watcher.files(), *self._watcher.directories()):
+        """Watches the file and its folder, or the nearest folder above that exists.
+
+        A replaced file must be watched again.
+        """
+        folder = next((one for one in self.path.absolute().parents if one.is_dir()), None)
+        for path in (folder, self.path):
+            if path is None or not path.exists():
+                continue
+            if str(path) not in self.watched:
                 self._watcher.addPath(str(path))

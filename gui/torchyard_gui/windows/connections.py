@@ -87,6 +87,7 @@ class WindowConnections(QObject):
         """Opens the settings."""
         from torchyard_gui.windows.settings_dialog import SettingsDialog
 
+        self.settings.reload()
         dialog = SettingsDialog(self.settings, self.window)
         dialog.mode_wanted.connect(self.window.actions_.choose_mode)
         dialog.hosts_wanted.connect(lambda: self.window.show_page("fleet"))

@@ -25,7 +25,7 @@ class NavigationRail(QFrame):
         self._group = QButtonGroup(self)
         self._group.idClicked.connect(self.chosen)
         self._layout = vbox(None, parent=self, margins=(5, 8, 6, 8), spacing=6)
-        self.settings_button = self._button(self.tr("Settings"), "gear", 44)
+        self.settings_button = self._button(self.tr("Settings"), "gear", 50)
         self.settings_button.setToolTip(self.tr("Settings (Ctrl+,)"))
         self.settings_button.clicked.connect(self.settings_wanted)
         self._layout.addWidget(self.settings_button)

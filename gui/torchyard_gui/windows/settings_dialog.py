@@ -7,7 +7,7 @@ from zoneinfo import available_timezones
 
 from PySide6.QtCore import Qt, QUrl, Signal
 from PySide6.QtGui import QCloseEvent, QDesktopServices, QKeySequence, QShortcut
-from PySide6.QtWidgets import QCompleter, QDialog, QLineEdit, QWidget
+from PySide6.QtWidgets import QCompleter, QDialog, QLineEdit, QSizePolicy, QWidget
 
 from torchyard_core.app.change_settings import SETTINGS, Setting
 from torchyard_core.errors import TorchyardError
@@ -40,6 +40,7 @@ class _SettingRow(QWidget):
         if setting.choices:
             self.choice = Segmented([(one, self.tr(one.capitalize())) for one in setting.choices])
             self.choice.changed.connect(self.changed)
+            self.choice.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
             field: QWidget = self.choice
         else:
             self.text = QLineEdit()
@@ -120,6 +121,7 @@ class SettingsDialog(QDialog):
         self.mode = Segmented(
             [("system", self.tr("As the system")), ("light", self.tr("Light")), ("dark", self.tr("Dark"))]
         )
+        self.mode.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.mode.set_value(theme().mode)
         self.mode.changed.connect(self.mode_wanted)
         appearance = FormRow(
@@ -172,7 +174,7 @@ class SettingsDialog(QDialog):
         area = scroll_area(inside)
         dialog_layout(self, self.notice, (area, 1), hbox((path, 1), self.undo, self.done_))
         self.setMinimumWidth(WIDTH)
-        wanted = inside.sizeHint().height() + 150
+        wanted = inside.sizeHint().height() + 120
         room = parent.window().height() - 60 if parent is not None else wanted
         self.resize(WIDTH, min(wanted, room))
         model.changed.connect(self._show)

@@ -11,6 +11,8 @@ from PySide6.QtWidgets import QApplication, QLineEdit
 from pytestqt.qtbot import QtBot
 
 from tests.gui.windows.conftest import wiring_of
+from torchyard_core.home import Home
+from torchyard_gui.bridge.settings_model import SettingsModel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.settings_dialog import SettingsDialog
@@ -126,3 +128,13 @@ def test_a_change_of_the_zone_reaches_the_open_calendar(window: MainWindow, qtbo
 def test_the_rail_opens_the_dialog(window: MainWindow, qtbot: QtBot) -> None:
     QTest.mouseClick(window.rail.settings_button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: isinstance(QApplication.activeWindow(), SettingsDialog))
+
+
+def test_a_file_in_a_folder_that_did_not_exist_is_noticed(qtbot: QtBot, tmp_path: Path) -> None:
+    home = Home(tmp_path / "none" / "yet")
+    model = SettingsModel(home)
+    home.path.mkdir(parents=True)
+    qtbot.waitUntil(lambda: str(home.path) in model.watched)
+    home.settings_file.write_text("zone: UTC\n")
+    qtbot.waitUntil(lambda: model.settings.zone == "UTC")
+    model.close()
