@@ -51,7 +51,7 @@ class User:
         self.window = window
         self.arguments = arguments
         self._gui = GuiThread()
-        self._pictures = pictures
+        self.pictures = pictures
         self._clicked_at = 0.0
 
     # The screen
@@ -71,8 +71,8 @@ class User:
 
     def picture(self, name: str) -> None:
         """Saves a screenshot of the whole display, if pictures are wanted."""
-        if self._pictures is not None:
-            path = str(self._pictures / f"{name}.png")
+        if self.pictures is not None:
+            path = str(self.pictures / f"{name}.png")
             self.gui(lambda: self.window.screen().grabWindow(0).save(path))
 
     def button(self, text: str, around: QWidget | None = None) -> QAbstractButton:

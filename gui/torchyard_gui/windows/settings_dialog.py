@@ -7,7 +7,7 @@ from zoneinfo import available_timezones
 
 from PySide6.QtCore import Qt, QUrl, Signal
 from PySide6.QtGui import QCloseEvent, QDesktopServices, QKeySequence, QShortcut
-from PySide6.QtWidgets import QCompleter, QDialog, QLineEdit, QSizePolicy, QWidget
+from PySide6.QtWidgets import QCompleter, QDialog, QLineEdit, QWidget
 
 from torchyard_core.app.change_settings import SETTINGS, Setting
 from torchyard_core.errors import TorchyardError
@@ -22,6 +22,13 @@ from torchyard_gui.widgets.next_steps import error_text
 NAMES = 124
 WIDTH = 620
 """Of the dialog, in pixels."""
+
+
+def _at_left(choice: Segmented) -> QWidget:
+    """Returns a widget with a choice in its own width at the left."""
+    made = QWidget()
+    hbox(choice, None, parent=made, margins=FLUSH)
+    return made
 
 
 class _SettingRow(QWidget):
@@ -40,8 +47,8 @@ class _SettingRow(QWidget):
         if setting.choices:
             self.choice = Segmented([(one, self.tr(one.capitalize())) for one in setting.choices])
             self.choice.changed.connect(self.changed)
-            self.choice.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-            field: QWidget = self.choice
+            self.choice.setAccessibleName(self.tr(setting.title))
+            field = _at_left(self.choice)
         else:
             self.text = QLineEdit()
             self.text.setPlaceholderText(self.tr("Default: {value}").format(value=setting.default))
@@ -121,7 +128,7 @@ class SettingsDialog(QDialog):
         self.mode = Segmented(
             [("system", self.tr("As the system")), ("light", self.tr("Light")), ("dark", self.tr("Dark"))]
         )
-        self.mode.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
+        self.mode.setAccessibleName(self.tr("Appearance"))
         self.mode.set_value(theme().mode)
         self.mode.changed.connect(self.mode_wanted)
         appearance = FormRow(
