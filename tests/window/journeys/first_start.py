@@ -39,6 +39,7 @@ def journey(user: User) -> None:
     user.picture("first-start")
     user.click(user.button("Open the example", page.view))
     user.expect(lambda: page.document.path is not None and page.scene.names, "the example is drawn")
+    assert user.gui(page.view.hasFocus), "the canvas has the focus"
     user.picture("example")
     user.click(page.bar.launch)
     user.expect(lambda: window.current == "runs" and state(window) != "", "the run is shown", within_s=TRAINED_WITHIN_S)
