@@ -38,6 +38,7 @@ from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 
 if TYPE_CHECKING:
+    from torchyard_gui.bookings.dialogs.team_calendar_dialog import TeamCalendarDialog
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.runs.page import RunsPage
     from torchyard_gui.topology.page import TopologyPage
@@ -154,6 +155,12 @@ def _bookings(camera: Camera, state: str) -> None:
             page.bar.views.set_value(view)
             _settle()
             camera.take(window, f"bookings-{view}")
+        page.bar.views.set_value("week")
+        page.dialogs.team_calendar()
+        dialog = cast("TeamCalendarDialog", page.dialog)
+        dialog.what.set_value("create")
+        camera.take(window, "bookings-team", dialog)
+        dialog.reject()
         _when(window, camera)
 
 

@@ -80,7 +80,7 @@ class BookingsPage(QWidget):
         self._wanted = ""
         """The ID of a booking to show as soon as it is loaded."""
         self._clock = QTimer(self, interval=TICK_MS)
-        self._clock.timeout.connect(self.refresh)
+        self._clock.timeout.connect(self._tick)
         self.body = DrawerLayout()
         self.body.hold((self.surface, self.agenda, self.empty), self.drawers.all())
         vbox(self.notice, (self.body, 1), self.legend, parent=self, margins=FLUSH, spacing=0)
@@ -255,6 +255,10 @@ class BookingsPage(QWidget):
             self._reveal(wanted)
         self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
+
+    def _tick(self) -> None:
+        self.refresh()
+        self.drawers.renew_results()
 
     def use_changed(self) -> None:
         """Shows the current use of GPUs, and repeats an open search, which offers no GPU in use."""

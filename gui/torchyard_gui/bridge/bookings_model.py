@@ -158,6 +158,7 @@ class BookingsModel(QObject):
         fleet.hosts_changed.connect(self._fleet_changed)
         for signal in (fleet.use_changed, fleet.host_changed, fleet.hosts_changed):
             signal.connect(self._take_use)
+        self._take_use()
 
     @property
     def now(self) -> datetime:

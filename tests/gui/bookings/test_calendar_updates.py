@@ -18,6 +18,7 @@ from torchyard_core.booking.store import BookingStore
 from torchyard_core.booking.store.engine import transaction
 from torchyard_core.booking.sync.local_copy import LocalCopy
 from torchyard_gui.bookings.calendar.background_painting import unbooked_boxes
+from torchyard_gui.bridge.bookings_model import BookingsModel
 
 DAY = timedelta(days=1)
 
@@ -59,6 +60,14 @@ def counted(qtbot: QtBot, tmp_path: Path) -> Iterator[Counted]:
     desk = Counted(qtbot, tmp_path)
     yield desk
     desk.close()
+
+
+def test_use_that_was_seen_before_the_calendar_was_opened_counts(desk: Desk) -> None:
+    desk.open()
+    desk.observe("gpu-a", {0: "kim"})
+    later = BookingsModel(desk.model.home, desk.fleet, opener=desk._opener, clock=desk.clock)
+    assert set(later.in_use) == {"GPU-a0"}
+    later.close()
 
 
 def test_use_without_a_booking_is_marked_at_once_and_names_its_user(desk: Desk) -> None:

@@ -129,6 +129,10 @@ def test_a_click_or_an_arrow_selects_a_slot_in_list_and_calendar_and_only_the_bu
     assert find.book.text() == "Book slot 3"
     QTest.keyClick(find.cards[2], Key.Key_Down)
     assert selected() == [3]
+    before = find.cards[3]
+    find.search()
+    desk.wait_until(lambda: len(find.cards) == 5 and find.cards[3] is not before)
+    assert selected() == [3], "a repeated search keeps the selection and the focus"
     assert find.cards[3].hasFocus()
     QTest.mouseDClick(find.cards[4], Qt.MouseButton.LeftButton)
     assert selected() == [4]
@@ -146,6 +150,22 @@ def test_a_click_or_an_arrow_selects_a_slot_in_list_and_calendar_and_only_the_bu
     QTest.mouseClick(find.book, Qt.MouseButton.LeftButton)
     desk.wait_until(lambda: "Reserved" in desk.live())
     assert (desk.live()["Reserved"].gpus, desk.live()["Reserved"].start) == (wanted.gpus, wanted.start)
+
+
+def test_a_slot_that_begins_now_can_be_booked_however_long_the_drawer_is_open(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.find.trigger()
+    find = desk.page.finder
+    desk.wait_until(lambda: len(find.cards) == 5)
+    QTest.mouseClick(find.cards[1], Qt.MouseButton.LeftButton)
+    desk.now += timedelta(minutes=10)
+    desk.page._tick()
+    desk.wait_until(lambda: find.cards and find.cards[0].fit.start == desk.now)
+    assert find.chosen == 1, "the selection stays"
+    QTest.mouseClick(find.cards[0], Qt.MouseButton.LeftButton)
+    QTest.mouseClick(find.book, Qt.MouseButton.LeftButton)
+    desk.wait_until(lambda: desk.live())
+    assert desk.live()["Reserved"].start == desk.now
 
 
 def test_find_a_slot_offers_no_gpu_in_use_and_says_which(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
@@ -25,6 +26,9 @@ from torchyard_gui.bridge.jobs import Job
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
+
+PASSED_FOR = timedelta(minutes=1)
+"""How long ago the start of a found slot may be."""
 
 
 class DrawerController(QObject):
@@ -121,6 +125,11 @@ class DrawerController(QObject):
                 lambda _: None,
                 owner=self,
             )
+
+    def renew_results(self) -> None:
+        """Repeats the search if the start of a found slot has passed, so that the slot can still be booked."""
+        if self.finds and any(fit.start < self.model.now - PASSED_FOR for fit in self.fits):
+            self.finder.search()
 
     def update_results(self, *, searching: bool) -> None:
         """Updates the drawers after a change of the calendar. If `searching`, the search for slots is repeated."""

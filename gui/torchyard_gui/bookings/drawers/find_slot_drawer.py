@@ -165,6 +165,7 @@ class FindSlotDrawer(Drawer):
             unbooked: The first match if GPUs in use without a booking are included, as the waitlist does.
         """
         chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0
+        has_focus = any(card.hasFocus() for card in self.cards)
         self._drop_cards()
         for number, fit in enumerate(fits):
             card = FitCard(number, fit, slots, self.zone, now)
@@ -177,6 +178,8 @@ class FindSlotDrawer(Drawer):
         )
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
+        if has_focus:  # also after a search that the calendar's change repeated
+            (self.cards[chosen] if self.cards else self.count).setFocus()
         self._announce()
 
     def choose(self, number: int) -> None:
