@@ -7,6 +7,7 @@ only when a report is due.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from torchyard_roles.errors import UsageProblem
 
 INTERVAL_S = 0.2
 """Shortest time between two reports."""
+
+THROUGHPUT_S = 10.0
+"""Throughput is the mean of this time, or of the time since the first step if that is shorter."""
 
 QUIET_S = 1.0
 """Shortest time between two automatic reports at a step, if the script calls report(). The script's own report follows
@@ -31,7 +35,7 @@ class Progress:
         self._samples_stepped = 0
         self._stepped_at: float | None = None
         self._step_s: float | None = None
-        self._window: tuple[float, int] | None = None  # The start of the throughput window, as (time, samples).
+        self._marks: deque[tuple[float, int]] = deque()  # (time, samples) of finished steps of the last THROUGHPUT_S
         self._throughput: float | None = None
         self._noted: dict[str, Any] = {}
         self._names_sent: frozenset[str] = frozenset()
@@ -58,9 +62,9 @@ class Progress:
         self._samples = 0
         before, self._stepped_at = self._stepped_at, self._clock()
         self._step_s = self._stepped_at - before if before is not None else None
-        if self._window is None:
-            # The window starts after the first step, which is a warm-up.
-            self._window = (self._stepped_at, self._samples_stepped)
+        # The first step is a warm-up and not measured. Marks need not be denser than reports.
+        if not self._marks or self._stepped_at - self._marks[-1][0] >= INTERVAL_S:
+            self._marks.append((self._stepped_at, self._samples_stepped))
         self._fresh = True
 
     def note(self, metrics: dict[str, Any]) -> None:
@@ -119,16 +123,17 @@ class Progress:
         return report
 
     def _measure(self) -> None:
-        """Update the throughput, unless the window is too short for a useful value."""
-        if self._window is None or self._stepped_at is None:
+        """Update the throughput, unless the time since the first step is too short for a useful figure."""
+        if not self._marks or self._stepped_at is None:
             return
-        began, samples = self._window
+        while len(self._marks) > 1 and self._marks[1][0] <= self._stepped_at - THROUGHPUT_S:
+            self._marks.popleft()
+        began, samples = self._marks[0]
         elapsed = self._stepped_at - began
         if samples == self._samples_stepped or elapsed <= 0:
             return
         if elapsed >= INTERVAL_S / 2 or self._throughput is None:
             self._throughput = (self._samples_stepped - samples) / elapsed
-            self._window = (self._stepped_at, self._samples_stepped)
 
 
 def _checked(name: str) -> str:

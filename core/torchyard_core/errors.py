@@ -107,10 +107,11 @@ class KeyChanged(HostError):
 
     state = "key changed"
 
-    def __init__(self, host: str, message: str, *, fingerprint: str, hint: Advice = ""):
+    def __init__(self, host: str, message: str, *, fingerprint: str, on_record: str = "", hint: Advice = ""):
         warning = "The host was reinstalled, or the connection is intercepted: trust the key if its owner confirms it."
         super().__init__(host, message, hint=hint or (warning, TrustKey(host)))
         self.fingerprint = fingerprint
+        self.on_record = on_record
 
 
 class LoginRefused(HostError):
@@ -143,6 +144,10 @@ class AgentRefused(TorchyardError):
         self.host = host
 
 
+PYTHON_PROBLEMS = ("python_missing", "python_too_old", "python_broken", "no_torch")
+"""Codes of an agent's problems with the interpreter for programs."""
+
+
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
     """Returns the advice for an error of an agent: its text, and the next steps for its code."""
     elsewhere = SetHostField(host, "agent_dir")
@@ -151,6 +156,7 @@ def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
         "no_run": (ListRuns(),),
         "disk_nearly_full": (ListRuns(), elsewhere),
         "disk_full": (elsewhere,),
+        **dict.fromkeys(PYTHON_PROBLEMS, (SetHostField(host, "python"),)),
     }
     return (hint, *steps.get(code, ()))
 

@@ -58,6 +58,16 @@ def memory(mebibytes: float) -> str:
     return f"{value:.0f} GB" if value >= 10 else f"{value:.1f} GB"
 
 
+def temperature(celsius: float) -> str:
+    """`66 °C`."""
+    return f"{celsius:.0f} °C"
+
+
+def power(watts: float) -> str:
+    """`310 W`, `2.4 kW`."""
+    return f"{watts:.0f} W" if watts < 1000 else f"{watts / 1000:.1f} kW"
+
+
 def format_byte_rate(value: float) -> str:
     """Formats bytes per second: `640 B/s`, `12.3 MB/s`, `118 MB/s`."""
     for unit in ("B/s", "kB/s", "MB/s"):

@@ -65,6 +65,11 @@ class Home:
         return self.path / "history"
 
     @property
+    def run_notes(self) -> Path:
+        """Notes and tags of runs."""
+        return self.path / "run-notes.json"
+
+    @property
     def caches(self) -> Path:
         """The folder of values that can be computed again: hashes of uploaded files, measured bandwidths."""
         return self.path / "caches"

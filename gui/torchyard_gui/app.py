@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
-    """Creates the window with its models, without showing it. Without a file, it has an untitled topology."""
+    """Creates the window with its models, hidden. Without a file, what the last window showed is open."""
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.theme.theme import theme
@@ -74,7 +74,7 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
     if file is not None:
         wiring.open_file(file)
     else:
-        window.show_page("topology")
+        wiring.restore_session()
     theme().install(application)
     return window
 

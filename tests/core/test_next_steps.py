@@ -76,6 +76,9 @@ def test_an_agents_error_gets_its_step_by_its_code() -> None:
     assert full.next == (steps.ListRuns(), steps.SetHostField("gpu-a", "agent_dir"))
     assert full.hint.startswith("Delete old runs. `torchyard runs list` shows all runs. Set `agent_dir` of gpu-a in")
     assert agent_problem("gpu-a", {"message": "full"}).next == ()
+    torch = agent_problem("gpu-a", {"message": "torch is missing", "code": "no_torch", "hint": "Install it."})
+    assert torch.next == (steps.SetHostField("gpu-a", "python"),)
+    assert torch.hint.startswith("Install it. Set `python` of gpu-a in the fleet file, then run `torchyard hosts")
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

@@ -106,7 +106,15 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     assert log_of(desktop, again.run_id, "chief-0") == "begins at 3\n"
     shown = json.loads(desktop.torchyard("runs", "show", again.run_id, "--json").stdout)
     assert shown["restarted_from"] == run_id
-    assert f"goes on from {run_id}" in desktop.torchyard("runs", "show", again.run_id).stdout
+    assert f"restart of {run_id}" in desktop.torchyard("runs", "show", again.run_id).stdout
+
+    # From the beginning, without any of these checkpoints; the next restart has its own to resume.
+    afresh = restarted(desktop, run_id, "--from-beginning")
+    assert afresh.ended["state"] == "succeeded"
+    (line,) = [check for check in afresh.of("check") if check["name"] == "resume"]
+    assert line["message"] == f"begins at the first step, without the checkpoints of {run_id}"
+    assert log_of(desktop, afresh.run_id, "chief-0") == "begins at 0\n"
+    assert json.loads(desktop.torchyard("runs", "show", afresh.run_id, "--json").stdout)["restarted_from"] == run_id
 
     # The chief's host has lost its copies and the code: both are copied from the others before the run starts.
     shutil.rmtree(folder_on(chief, again.run_id) / "outputs" / "checkpoints")

@@ -102,10 +102,28 @@ def test_throughput_counts_the_samples_of_finished_steps_and_not_the_warm_up() -
     assert progress.take()["throughput"] == pytest.approx(640)
 
 
-def test_a_window_of_a_moment_keeps_the_old_throughput() -> None:
+def test_throughput_is_the_mean_of_the_last_ten_seconds() -> None:
     clock = Clock()
     progress = Progress(clock)
-    for _ in range(11):
+
+    def train(steps: int, step_s: float) -> float:
+        for _ in range(steps):
+            progress.batch(10)
+            clock.now += step_s
+            progress.step()
+        return progress.take()["throughput"]
+
+    assert train(51, 0.1) == pytest.approx(100)  # of the 5 s since the first step
+    assert train(50, 0.1) == pytest.approx(100)
+    assert train(10, 0.5) == pytest.approx((50 * 10 + 10 * 10) / 10, rel=0.05)  # half of the time at 20 a second
+    assert train(10, 0.5) == pytest.approx(20, rel=0.05)  # the fast steps are older
+    assert train(2, 30.0) == pytest.approx(10 / 30)  # steps longer than 10 s: of the last one
+
+
+def test_two_steps_at_once_do_not_multiply_the_throughput() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    for _ in range(101):
         progress.batch(10)
         clock.now += 0.1
         progress.step()
@@ -113,7 +131,7 @@ def test_a_window_of_a_moment_keeps_the_old_throughput() -> None:
     progress.batch(10)
     clock.now += 1e-6
     progress.step()
-    assert progress.take()["throughput"] == pytest.approx(100)
+    assert progress.take()["throughput"] == pytest.approx(100, rel=0.02)
 
 
 def test_nan_is_a_number() -> None:

@@ -42,6 +42,8 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.param("1440x900", "first_start", marks=pytest.mark.train),
         ("1024x768", "small_screen"),
         ("1024x768", "bookings_by_hand"),
+        ("1440x900", "runs_by_hand"),
+        pytest.param("1440x900", "hosts_by_hand", marks=pytest.mark.lab),
     ],
     indirect=["display"],
 )
@@ -49,8 +51,8 @@ def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.Fix
     """Performs a journey.
 
     Its module has a function `journey(user)`, and optionally `prepare(home)`, which writes files and returns arguments
-    of the window, a context `prepared(home)` around the journey, PARTS (functions that are performed in a new window
-    each; all but the last leave the window as if it was killed), and `clean(home)`.
+    of the window, a context `prepared(home)` around the journey, and PARTS: functions that are each performed in a new
+    window; all but the last leave the window as if it was killed.
     """
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
@@ -58,13 +60,11 @@ def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.Fix
     if request.node.get_closest_marker("lab"):
         request.getfixturevalue("needs_lab")
     arguments = getattr(module, "prepare", lambda home: None)(home) or []
-    try:
-        with getattr(module, "prepared", nullcontext)(home):
-            for part in getattr(module, "PARTS", ("journey",)):
-                perform(display, home, pictures, journey, part, arguments)
-                arguments = []
-    finally:
-        getattr(module, "clean", lambda home: None)(home)
+    with getattr(module, "prepared", nullcontext)(home):
+        # A part ends without closing the window, as if it was killed; the next one opens a new window.
+        for part in getattr(module, "PARTS", ("journey",)):
+            perform(display, home, pictures, journey, part, arguments)
+            arguments = []
 
 
 def perform(display: str, home: Path, pictures: Path, journey: str, part: str, arguments: list[str]) -> None:

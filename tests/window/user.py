@@ -47,9 +47,10 @@ class GuiThread(QObject):
 class User:
     """Points, clicks, drags and types. Positions are global, in the pixels of the display."""
 
-    def __init__(self, window: MainWindow, arguments: list[str], pictures: Path | None) -> None:
+    def __init__(self, window: MainWindow, arguments: tuple[Any, ...], pictures: Path | None) -> None:
         self.window = window
         self.arguments = arguments
+        """Those of `app.make_window`: the home, the fleet file, and the file to open."""
         self._gui = GuiThread()
         self.pictures = pictures
         self._clicked_at = 0.0

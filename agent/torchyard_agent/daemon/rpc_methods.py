@@ -17,7 +17,7 @@ from torchyard_agent.daemon.uploads import Uploads
 from torchyard_agent.journal import JournalReader
 from torchyard_agent.network_addresses import address_towards, interface_of
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.telemetry import host_facts
+from torchyard_agent.telemetry import host_facts, training_python
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
 Params = dict[str, Any]
@@ -46,6 +46,7 @@ class Methods:
             "retire": self.retire,
             "undeploy": self.undeploy,
             "host.facts": self.host_facts,
+            "host.pythons": self.host_pythons,
             "host.route": self.host_route,
             "host.preflight": self.host_preflight,
             **self._network_probe.table(),
@@ -101,6 +102,11 @@ class Methods:
         finding = partial(host_facts.host_facts, params.get("python"), self._agent_dir)
         facts = await asyncio.get_running_loop().run_in_executor(None, finding)
         return {**facts, "bookings": self.bookings.summary(), "daemon": self._identity}
+
+    async def host_pythons(self, connection: Connection, params: Params) -> Any:
+        """The interpreters for programs on this host."""
+        searching = partial(training_python.search, params.get("python"))
+        return await asyncio.get_running_loop().run_in_executor(None, searching)
 
     async def host_route(self, connection: Connection, params: Params) -> Any:
         """Returns the address and interface by which this host reaches another."""

@@ -91,7 +91,7 @@ class Primary:
         self._run: state_machine.Run | None = None
         self._early_stops: list[events.StopRequested] = []
         self._replication = self._create_replication()
-        self._assignments = Assignments(start, replicates=self._replication is not None)
+        self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
         self._schedule = Schedule(
             own,
             start["start_at"],
@@ -153,17 +153,17 @@ class Primary:
             self._members.close()
 
     def _create_replication(self) -> CheckpointSender | None:
-        """Returns the sender of checkpoint copies, or None if the hosts need no copies.
-
-        Copies are needed if the run has several hosts that share no folder for checkpoints.
-        """
+        """None if the run's hosts share a folder for checkpoints. A run on one host only has its own journaled."""
         members = self._start["members"]
-        if not self._start["carry"] or len(members) < 2:
+        if not self._start["carry"]:
             return None
         replication = replication_policy.begin([member["host"] for member in members], self._start["replicas"])
         folder = checkpoint_folders.checkpoints_dir(self._ranks.place.folder)
         run_id = self._ranks.place.run_id
-        return CheckpointSender(folder, run_id, replication, self._order, self._status.checkpoint_copied)
+        status = self._status
+        return CheckpointSender(
+            *(folder, run_id, replication, self._order, status.checkpoint_copied), status.checkpoint_saved
+        )
 
     async def _notify_of_end(self) -> None:
         command = self._start["notify"]
@@ -313,6 +313,8 @@ class Primary:
         self._timers.append(self._loop.call_later(instruction.seconds, self._feed, fired))
 
     def finish_run(self, instruction: instructions.FinishRun) -> None:
+        if self._replication is not None:
+            self._replication.scan()
         self._members.send_all(messages.RunEnded(self._status.end(instruction.state, instruction.reason)))
         self._finished.set_result(None)
 

@@ -68,6 +68,11 @@ class RunStatus:
         if self.ended is None:
             self._journal.write("asked", **entry)
 
+    def checkpoint_saved(self, checkpoint: str) -> None:
+        """Journals that the chief has saved a checkpoint."""
+        if self.ended is None:
+            self._journal.write("checkpoint_saved", checkpoint=checkpoint)
+
     def checkpoint_copied(self, host: str, checkpoint: str, problem: str) -> None:
         """Journals that a checkpoint was copied to a host, or the reason why the copy failed."""
         if self.ended is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
 import signal
 import threading
+import time
 from typing import Any, NamedTuple
 
 PROBE_S = 20.0
@@ -15,6 +17,28 @@ PROBE_S = 20.0
 OLDEST = (3, 9)
 """The oldest Python that torch and `torchyard_roles` support."""
 _MARK = "torchyard-probe:"
+SEARCH_S = 40.0
+"""Time for a search, after which no further interpreter is started."""
+MOST_FOUND = 40
+"""The most interpreters of a search."""
+PLACES = (
+    "~/.venv/bin/python",
+    "~/venv/bin/python",
+    "~/*/.venv/bin/python",
+    "~/*/venv/bin/python",
+    "~/*/bin/python",
+    "~/*/envs/*/bin/python",
+    "~/.conda/envs/*/bin/python",
+    "~/.virtualenvs/*/bin/python",
+    "~/.pyenv/versions/*/bin/python",
+    "~/.local/share/uv/python/*/bin/python3",
+    "~/.local/share/mamba/envs/*/bin/python",
+    "/opt/*/bin/python",
+    "/opt/*/envs/*/bin/python",
+    "/opt/*/*/bin/python",
+    "/usr/local/*/bin/python",
+)
+"""Where virtual environments, conda and pyenv keep interpreters."""
 
 # This code runs under any interpreter, Python 2 included. Only metadata of distributions is read; a torch that was
 # built in place has none, so its version is read from its version.py.
@@ -93,6 +117,47 @@ def find(configured: str | None) -> TrainingPython:
         return found
 
 
+def search(named: str | None) -> list[dict[str, Any]]:
+    """The interpreters of this host, those with torch first: [{`path`, `version`, `torch`, `torch_cuda`, `numpy`,
+    `problem` (a sentence; a missing torch is none)}], each null if unknown.
+
+    Runs each, for SEARCH_S in all; may take PROBE_S longer. `named`: the one in the fleet file, which is among them.
+    """
+    deadline = time.monotonic() + SEARCH_S
+    found = []
+    for path in candidates(named):
+        if time.monotonic() > deadline:
+            break
+        found.append(find(path))
+    problems = [_other_problem(python) for python in found]
+    answer = [{**python._asdict(), "problem": problem} for python, problem in zip(found, problems)]
+    answer.sort(key=lambda one: (one["problem"] is not None, one["torch"] is None, one["torch_cuda"] is None))
+    return answer
+
+
+def _other_problem(python: TrainingPython) -> str | None:
+    """Why an interpreter is unusable, apart from a missing torch."""
+    problem = python.problem
+    return None if problem is None or problem["code"] == "no_torch" else problem["message"]
+
+
+def candidates(named: str | None) -> list[str]:
+    """Paths of interpreters on the PATH and in PLACES, the `named` one first. Links in one folder to one file are the
+    same interpreter; a link in another folder may be a virtual environment."""
+    folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(folder)]
+    paths = [named] if named else []
+    paths += [os.path.join(folder, name) for folder in folders for name in ("python3", "python")]
+    paths += [path for folder in folders for path in sorted(glob.glob(os.path.join(glob.escape(folder), "python3.*")))]
+    paths += [path for place in PLACES for path in sorted(glob.glob(os.path.expanduser(place)))]
+    seen: dict[tuple[str, str], str] = {}
+    for path in paths:
+        program = resolve(path)
+        if program is not None and not program.endswith("-config"):
+            folder = os.path.realpath(os.path.dirname(program))
+            seen.setdefault((folder, os.path.realpath(program)), program)
+    return list(seen.values())[:MOST_FOUND]
+
+
 def resolve(configured: str | None) -> str | None:
     """Returns the path of an executable interpreter, or None."""
     if configured:
@@ -100,7 +165,7 @@ def resolve(configured: str | None) -> str | None:
     return shutil.which("python3") or shutil.which("python")
 
 
-_SET_PYTHON = "Set `python` of this host in the fleet file to the interpreter that has torch."
+_SET_PYTHON = "Choose an interpreter that has torch."
 
 
 def _changes(paths: Any) -> dict[str, float]:
@@ -138,7 +203,7 @@ def _problem_of(python: TrainingPython) -> dict[str, str] | None:
         message = f"{python.path} is Python {python.version}, too old for torch and Torchyard, which need {oldest}"
         return _problem("python_too_old", message, _SET_PYTHON)
     if python.torch is None:
-        hint = f"{_SET_PYTHON} Or install it: `{python.path} -m pip install torch`."
+        hint = f"Install it there with `{python.path} -m pip install torch`, or choose an interpreter that has it."
         return _problem("no_torch", f"torch is not installed for {python.path}", hint)
     return None
 

@@ -134,7 +134,9 @@ class Connection:
             tune(sock, DEAD_AFTER_S)
             by = time.monotonic() + authenticated_transport.HANDSHAKE_DEADLINE_S
             connection = cls(sock, authenticate(sock, CallerHandshake(key), by), peer.name, peer.address)
-            sock.settimeout(authenticated_transport.HANDSHAKE_DEADLINE_S)
+            # The answer of a busy process can take longer than a handshake. If this process gave up and called again,
+            # the abandoned session would be reported to the group as the loss of this process.
+            sock.settimeout(max(0.1, deadline - time.monotonic()))
             connection.send(introduction)
             answer = connection.receive()
             sock.settimeout(None)

@@ -1,8 +1,9 @@
-"""The use case "restart a run": launch an ended run again with its recorded code, from its newest checkpoint."""
+"""The use case "restart a run": launch an ended run again with its recorded code, from a checkpoint or the start."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
@@ -24,16 +25,17 @@ class RestartRun(LaunchUseCase):
         *,
         secrets: Sequence[str] | None = None,
         booking: BookingOptions | None = None,
+        from_beginning: bool = False,
     ):
-        """Creates the use case.
-
+        """
         Args:
-            ended: The run to restart.
-            secrets: Names of secrets to send with a run of another desktop; None asks the user.
+            secrets: Names of secrets to send with a run of another desktop; None asks for them.
+            from_beginning: Begin at the first step instead of the newest checkpoint.
         """
         super().__init__(desktop, callbacks, booking)
         self._ended = ended
         self._secrets = secrets
+        self._from_beginning = from_beginning
         self._own_record = desktop.history.load(ended.run_id)
 
     def prepare(self) -> None:
@@ -45,6 +47,7 @@ class RestartRun(LaunchUseCase):
         if not links:
             raise errors[self._ended.primary]
         again = load_ended_run(self._ended, links, self._own_record)
+        again = replace(again, from_beginning=self._from_beginning)
         settle(confirm_foreign_run(again), ask)
         names = self._secrets
         if names is None:

@@ -55,6 +55,14 @@ def forget_facts(path: Path, name: str) -> None:
         write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
 
 
+def rename_facts(path: Path, before: str, after: str) -> None:
+    """Moves the cached facts of a renamed host. Raises FileProblem."""
+    known = load_facts(path)
+    if (facts := known.pop(before, None)) is not None:
+        known[after] = facts
+        write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
+
+
 def planner_hosts(hosts: Sequence[Host], known: Mapping[str, Facts]) -> tuple[HostFacts, ...]:
     """Returns the hosts for the planner from the fleet file and the cached facts. The use of their GPUs is unknown."""
     return tuple(_planner_host(host, known.get(host.name)) for host in hosts)

@@ -1,6 +1,6 @@
 """The fleet file: the hosts and how to connect to them.
 
-Problems have line numbers. `hosts add` and `hosts remove` change only the lines of that host and keep comments.
+Problems carry line numbers. Edits change only the lines of their host and keep comments.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import TorchyardError, UsageError
-from torchyard_core.fleet.inventory_patch import NEW_FILE, with_entry, without_entry
+from torchyard_core.fleet.inventory_patch import NEW_FILE, with_changed_entry, with_entry, without_entry
 from torchyard_core.next_steps import RemoveHost
 from torchyard_core.problems import Problem, did_you_mean, has_errors
 from torchyard_core.topology.host_facts import PortRange
@@ -202,6 +202,41 @@ def remove_host(path: Path, name: str) -> Inventory:
     position = inventory.hosts.index(host)
     left = tuple(other for other in inventory.hosts if other is not host)
     return _write(inventory, without_entry(_text(inventory), position), left)
+
+
+def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
+    """Replaces hosts of the file, as (before, after), in one write.
+
+    Raises UsageError if a host is no longer as before, or if a new name exists, FileProblem or TorchyardError.
+    """
+    inventory = read_fleet(path).usable()
+    hosts = list(inventory.hosts)
+    text = _text(inventory)
+    for before, after in edits:
+        if before not in hosts:
+            message = f"the entry of {before.name} in the fleet file was changed meanwhile."
+            raise UsageError(message, code="host_changed", hint="Open the host again to see what it is now.")
+        position = hosts.index(before)
+        if after.name != before.name and any(other.name == after.name for other in hosts):
+            hint = "Choose another name."
+            raise UsageError(f"the fleet has a host `{after.name}` already.", code="host_exists", hint=hint)
+        text = with_changed_entry(text, position, _changed_entry(text, position, before, after))
+        hosts[position] = after
+    return _write(inventory, text, tuple(hosts))
+
+
+def _changed_entry(text: str, position: int, before: Host, after: Host) -> dict[str, Any]:
+    """The entry of a host with its changed keys. Unchanged ones keep what is written, such as an explicit default."""
+    entry = dict(parse_document(text, "fleet").data["hosts"][position])
+    values = after.model_dump(mode="json", exclude_defaults=True)
+    for key in Host.model_fields:
+        if getattr(before, key) == getattr(after, key):
+            continue
+        if key in values:
+            entry[key] = values[key]
+        else:
+            entry.pop(key, None)
+    return entry
 
 
 def _text(inventory: Inventory) -> str:

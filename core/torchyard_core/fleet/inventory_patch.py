@@ -1,7 +1,7 @@
 """Edits of one entry in the text of the fleet file. All other characters, including comments, are preserved.
 
-PyYAML drops comments, so the text is cut at the positions of the parsed values. If the edited text does not parse to
-the expected data because of an unusual layout, the whole file is rewritten.
+PyYAML drops comments, so the text is cut at the positions of the parsed values. If the result does not parse to the
+expected data, because of an unusual layout, the changed entry is rewritten, and if need be the whole file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 import yaml
 
 from torchyard_core.errors import FileProblem
+from torchyard_core.topology.document.yaml_value_edits import UnsupportedStyle, ValueEdits
 from torchyard_core.yaml_io.parser import ParsedYaml, parse_yaml
 from torchyard_core.yaml_io.writer import dump_yaml
+from torchyard_core.yaml_io.yaml_file import parse_document
 
 NEW_FILE = """\
 # The hosts that Torchyard may use. Every key is described in docs/fleet-file.md.
@@ -41,6 +43,46 @@ def without_entry(text: str, position: int) -> str:
     entries = list(data["hosts"])
     wanted = {**data, "hosts": entries[:position] + entries[position + 1 :]}
     return _checked(_removed(text, document, len(entries), position), wanted)
+
+
+def with_changed_entry(text: str, position: int, entry: Entry) -> str:
+    """The text with another value for the host at that position: each changed key in its place, new keys last."""
+    text = _ended(text)
+    data = dict(parse_yaml(text, "fleet").data)
+    entries = list(data["hosts"])
+    old: Entry = dict(entries[position])
+    edited = old
+    written = text
+    # Key by key, because one edit in place cannot both remove and add keys.
+    for key in [*(key for key in old if key not in entry), *(key for key in entry if entry[key] != old.get(key))]:
+        step = {**edited, key: entry[key]} if key in entry else {k: v for k, v in edited.items() if k != key}
+        changed = _changed_in_place(written, position, edited, step)
+        if changed is None:
+            written = _rewritten(text, position, entry)
+            break
+        written, edited = changed, step
+    return _checked(written, {**data, "hosts": [*entries[:position], entry, *entries[position + 1 :]]})
+
+
+def _changed_in_place(text: str, position: int, old: Entry, new: Entry) -> str | None:
+    edits = ValueEdits(parse_document(text, "fleet"))
+    try:
+        edits.record(("hosts", position), old, new)
+        changed = edits.text_with_edits(0, len(text))
+        return changed if parse_yaml(changed, "fleet").data["hosts"][position] == new else None
+    except (UnsupportedStyle, FileProblem):
+        return None
+
+
+def _rewritten(text: str, position: int, entry: Entry) -> str:
+    """The text with a new entry in place of the old one, without the comments inside that."""
+    document = parse_yaml(text, "fleet")
+    hosts, here = document.spans[("hosts",)], document.spans[("hosts", position)]
+    if hosts.flow:
+        return text[: here.start] + _flow(entry) + text[here.end :]
+    column = _column(text, hosts.start)
+    start = _dash(text, document, position)
+    return text[:start] + _block(text, entry, "", column) + text[_content_end(text, document, position) :]
 
 
 def _checked(text: str, wanted: Any) -> str:
@@ -73,15 +115,20 @@ def _removed(text: str, document: ParsedYaml, count: int, position: int) -> str:
     if hosts.flow:
         start, end = _flow_cut(document, count, position)
         return text[:start] + text[end:]
-    column = _column(text, hosts.start)
-    search_from = _content_end(text, document, position - 1) if position else _line_start(text, hosts.start)
-    dash = re.compile(rf"^ {{{column}}}-(?=\s)", re.MULTILINE).search(text, search_from)
-    if dash is None:
-        return ""
-    left = text[: dash.start()] + text[_content_end(text, document, position) :]
+    start = _dash(text, document, position)
+    left = text[:start] + text[_content_end(text, document, position) :]
     if count == 1:
         left = re.sub(r"^(hosts\s*:)", r"\1 []", left, count=1, flags=re.MULTILINE)
     return left
+
+
+def _dash(text: str, document: ParsedYaml, position: int) -> int:
+    """The position of the line that begins an entry of a block list."""
+    start = document.spans[("hosts",)].start
+    search_from = _content_end(text, document, position - 1) if position else _line_start(text, start)
+    dash = re.compile(rf"^ {{{_column(text, start)}}}-(?=\s)", re.MULTILINE).search(text, search_from)
+    # In an unusual layout, the whole list is cut, so that the file is rewritten.
+    return dash.start() if dash is not None else 0
 
 
 def _flow_cut(document: ParsedYaml, count: int, position: int) -> tuple[int, int]:

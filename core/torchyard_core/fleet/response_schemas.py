@@ -63,6 +63,9 @@ _GPU = {
     "memory_mb": MAYBE_NUMBER,
     "memory_used_mb": MAYBE_NUMBER,
     "utilisation": MAYBE_NUMBER,
+    "power_w?": MAYBE_NUMBER,
+    "temperature_c?": MAYBE_NUMBER,
+    "throttling?": [str],
     "problem": MAYBE_TEXT,
     "processes": [_PROCESS],
 }
@@ -136,6 +139,16 @@ ANSWERS: dict[str, Any] = {
         "bookings?": _BOOKINGS,
         "problems?": [{"code?": str, "message": str, "hint?": str}],
     },
+    "host.pythons": [
+        {
+            "path": str,
+            "version": MAYBE_TEXT,
+            "torch": MAYBE_TEXT,
+            "torch_cuda": MAYBE_TEXT,
+            "numpy": MAYBE_TEXT,
+            "problem": MAYBE_TEXT,
+        }
+    ],
     "telemetry.sample": _SAMPLE,
     "run.list": [{"run_id": str, "name": str, **_RUN, "record": _RECORD}],
     "run.show": {

@@ -98,7 +98,7 @@ class Launch:
     caches: Path | None = None
     """Folder for cached file hashes and bandwidths; None disables caching."""
     again: EndedRun | None = None
-    """The ended run to restart with its own code, from its newest checkpoint."""
+    """The ended run to restart with its own code."""
     reserving: LaunchCalendar | None = None
     """The team's calendar; None ignores bookings."""
     own: Sequence[RunRecord] = ()
@@ -203,15 +203,17 @@ class Launch:
 
     @property
     def _lineage(self) -> str:
-        """The first run in the chain of runs whose checkpoints this run continues."""
-        return self.again.lineage if self.again is not None else self.run_id
+        """The run whose checkpoints this one shares."""
+        return self.run_id if self.again is None or self.again.from_beginning else self.again.lineage
 
     def _resume_from(self) -> str | None:
-        """Returns the run whose checkpoints are copied.
+        """The run to copy checkpoints from.
 
-        Returns None with a shared checkpoint folder, in which the program finds them.
+        None with a shared checkpoint folder, where the program finds them, and for a restart from the first step.
         """
-        return None if self.again is None or self.topology.program.checkpoint_dir else self.again.run_id
+        if self.again is None or self.again.from_beginning or self.topology.program.checkpoint_dir:
+            return None
+        return self.again.run_id
 
     def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
         """Returns the history record of a run.

@@ -1,4 +1,4 @@
-"""Restart of an ended run: the same topology and code, from its newest checkpoint.
+"""Restart of an ended run: the same topology and code, from its newest checkpoint or from the first step.
 
 For a run of this desktop, the history holds the topology's text and the root hash of the code. Records on hosts are
 compared with the history, which takes precedence. The files of the code are in the hosts' content-addressed stores, and
@@ -66,6 +66,8 @@ class EndedRun:
     """The host whose record describes the run; empty if this desktop launched it."""
     early_imports: tuple[str, ...] = ()
     """Modules that its ranks' interpreters could import before the program's code arrived."""
+    from_beginning: bool = False
+    """Whether the new run begins at the first step, with checkpoints of its own, instead of the newest checkpoint."""
 
 
 def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
@@ -308,7 +310,9 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchP
 
 
 def check_resumed(again: EndedRun, planned: Plan, prepared: Mapping[str, Prepared]) -> Check:
-    """Returns the line of the checklist about the checkpoint from which the run resumes."""
+    """The line of the checklist about the checkpoint from which the run resumes."""
+    if again.from_beginning:
+        return Check("resume", "", True, f"begins at the first step, without the checkpoints of {again.run_id}")
     shared = planned.topology.program.checkpoint_dir
     if shared is not None:
         return Check("resume", "", True, f"resumes from the newest checkpoint of {again.run_id} in {shared}")

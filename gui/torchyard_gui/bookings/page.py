@@ -17,7 +17,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.agenda import Agenda
 from torchyard_gui.bookings.calendar.blocks import free_now, is_shown
 from torchyard_gui.bookings.calendar.calendar_view import CalendarView
-from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, mark_of
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.calendar.lanes import initially_folded
 from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
 from torchyard_gui.bookings.commands import HOUR, BookingCommands
@@ -270,7 +270,7 @@ class BookingsPage(QWidget):
         """Redraws the calendar from the last loaded state."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
-        states = {status.name: mark_of(status.state) for status in hosts}
+        states = {status.name: status.condition.mark for status in hosts}
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         used = self.model.unbooked_use
         picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used)

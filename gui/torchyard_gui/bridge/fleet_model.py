@@ -17,13 +17,21 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.background_thread import in_background
-from torchyard_core.errors import TorchyardError
+from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import HostCheck, check_host, failed_check
-from torchyard_core.fleet.host_facts_cache import Facts, forget_facts, load_facts, planner_hosts
+from torchyard_core.fleet.host_facts_cache import Facts, forget_facts, load_facts, planner_hosts, rename_facts
 from torchyard_core.fleet.host_key_trust import ShownKey, record_key, show_key
-from torchyard_core.fleet.inventory import DEFAULT_HOSTS, Host, Inventory, add_host, read_fleet, remove_host
+from torchyard_core.fleet.inventory import (
+    DEFAULT_HOSTS,
+    Host,
+    Inventory,
+    add_host,
+    change_hosts,
+    read_fleet,
+    remove_host,
+)
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_availability import HostAvailability
@@ -37,6 +45,11 @@ if TYPE_CHECKING:
 
 
 SAMPLE_EVERY_MS = 1000
+"""While a page watches the hosts."""
+HEARTBEAT_EVERY_MS = 2500
+"""While none does: an outage and the use of GPUs must be known on every page."""
+SEARCH_TIMEOUT_S = 90.0
+"""Time for the interpreters of a host, which may be on a slow file system."""
 
 Failed = Callable[[TorchyardError], None]
 
@@ -50,6 +63,8 @@ class FleetModel(QObject):
     """A host's state, facts or activity changed."""
     use_changed = Signal(str)
     """A host's users changed; at most once a second while watched."""
+    undeployed = Signal(object)
+    """An agent was removed, or not: its Removed."""
     facts_changed = Signal()
     """`facts()` changed: a host was added or checked, or a GPU's user changed."""
 
@@ -160,6 +175,11 @@ class FleetModel(QObject):
         self.questions.begin()
         self._start(names, "deploying", install=True)
 
+    def undeploy(self, names: Iterable[str]) -> None:
+        """Removes the agent from hosts, with the logs and outputs of past runs. Refused by a host with a live run."""
+        self.questions.begin()
+        self._start(names, "undeploying", install=False)
+
     def cancel(self, names: Iterable[str]) -> None:
         for name in names:
             if job := self._under_way.pop(name, None):
@@ -172,6 +192,28 @@ class FleetModel(QObject):
         """Adds a host to the fleet file. Raises TorchyardError."""
         add_host(self.fleet_file, host)
         self.refresh()
+
+    def change(self, edits: Sequence[tuple[Host, Host]]) -> None:
+        """Replaces hosts of the fleet file, as (before, after). Raises TorchyardError."""
+        change_hosts(self.fleet_file, edits)
+        for before, after in edits:
+            if before.name != after.name:
+                rename_facts(self.facts_file, before.name, after.name)
+        self.refresh()
+
+    def find_interpreters(
+        self, name: str, done: Callable[[list[dict[str, Any]]], None], failed: Failed, owner: QObject | None = None
+    ) -> Job:
+        """Asks the agent of a host for the interpreters there, as of `host.pythons`."""
+        python = self._statuses[name].host.python
+        self.questions.begin()
+
+        def search() -> list[dict[str, Any]]:
+            link = self.fleet.link(name, install=False)
+            found: list[dict[str, Any]] = link.call("host.pythons", {"python": python}, SEARCH_TIMEOUT_S)
+            return found
+
+        return self.jobs.run(search, done, failed, owner=owner)
 
     def remove(self, name: str) -> None:
         """Removes a host from the fleet file; its agent stays installed. Raises TorchyardError."""
@@ -192,19 +234,27 @@ class FleetModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts.
 
-        Only while any caller watches are hosts asked for the users of GPUs, and are the files checked for changes.
+        Watched hosts are asked for the users of GPUs, and files are checked for changes, every second.
         """
         if on and not self._closed:
             self._expiry.stop()
             self._watchers.add(by)
-            self._clock.start()
+            self._set_pace()
             self._tick()
             return
         self._watchers.discard(by)
-        if not self._watchers:
+        self._set_pace()
+
+    def _set_pace(self) -> None:
+        """Asks hosts often while they are watched, else now and then once there are links."""
+        if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
-            if not self._closed:
+            if self._sampled_at and not self._closed:
                 self._expiry.start()
+            return
+        interval = SAMPLE_EVERY_MS if self._watchers else HEARTBEAT_EVERY_MS
+        if not self._clock.isActive() or self._clock.interval() != interval:
+            self._clock.start(interval)
 
     def show_acts_of(self, name: str) -> None:
         """Sets the host whose details are shown, or "" for none, and loads the latest audit records of that host."""
@@ -264,6 +314,8 @@ class FleetModel(QObject):
 
         try:
             doing(HostActivity(kind))
+            if kind == "undeploying" and (failed := self._undeploy(name)) is not None:
+                return failed
             return check_host(
                 self.fleet,
                 name,
@@ -277,6 +329,15 @@ class FleetModel(QObject):
         except Exception as error:  # An error of one host must not discard the results of the other hosts.
             return failed_check(name, UNKNOWN, explain(error))
 
+    def _undeploy(self, name: str) -> HostCheck | None:
+        """Removes the agent; runs on a thread. Returns a check if the host could not be reached."""
+        from torchyard_core.app.undeploy_hosts import undeploy_host
+
+        removed = undeploy_host(self.fleet, name)
+        self.jobs.tell(self.undeployed.emit, removed)
+        error = removed.error
+        return failed_check(name, error.state, error) if removed.failed and isinstance(error, HostError) else None
+
     def _set_activity(self, name: str, job: Job, what: HostActivity) -> None:
         if self._under_way.get(name) is job:
             self._change(name, doing=what)
@@ -285,6 +346,7 @@ class FleetModel(QObject):
         if self._under_way.get(name) is not job or not job.finish():
             return
         del self._under_way[name]
+        self._set_pace()
         if not isinstance(answer, HostCheck):
             self._change(name, doing=None)
             return

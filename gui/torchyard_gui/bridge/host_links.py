@@ -84,5 +84,5 @@ class HostLinks:
     def _lost(self, name: str, link: DaemonClient) -> None:
         if self.holds(name, link):
             del self._links[name]
-            why = TorchyardError(f"the connection to {name} was lost.", code="lost", hint="What runs there goes on.")
+            why = TorchyardError(f"the connection to {name} was lost.", code="lost", hint="Runs there continue.")
             self._silent(name, why, now())

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from torchyard_core.errors import AgentMissing, HostError, TorchyardError
+from torchyard_core.errors import AgentFailed, AgentMissing, HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import is_in_use, replicas_without_gpu, users_of
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
 from torchyard_core.fleet.host_facts_cache import Facts
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.host_states import HostState
 
 UNKNOWN = "unknown"
 """Not asked since the window was opened, or not answering."""
@@ -24,7 +25,7 @@ class HostActivity:
     """The activity in progress on a host, such as a check."""
 
     kind: str
-    """`waiting` (for its turn), `checking`, `looking`, `deploying`."""
+    """`waiting` (for its turn), `checking`, `looking`, `deploying`, `sending`, `undeploying`."""
     done: int = 0
     total: int = 0
     """Bytes, or 0 if unknown."""
@@ -40,6 +41,10 @@ class GpuNow:
     memory_used_mb: float | None = None
     utilisation: float | None = None
     """Percent."""
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttling: tuple[str, ...] = ()
+    """Reasons of slower clocks, as NVML names them."""
     users: tuple[str, ...] | None = None
     problem: str | None = None
 
@@ -81,7 +86,15 @@ class HostStatus:
 
     @property
     def answers(self) -> bool:
+        """Whether its agent answers."""
         return self.state in (READY, DEGRADED)
+
+    @property
+    def condition(self) -> HostState:
+        """The state as it is shown and counted."""
+        if self.state == AgentFailed.state:
+            return HostState.NO_AGENT if self.has_no_agent else HostState.AGENT_FAILED
+        return HostState(self.state)
 
     @property
     def error(self) -> TorchyardError | None:
@@ -115,6 +128,9 @@ class HostStatus:
                     memory_mb=int(gpu["memory_mb"] or 0),
                     memory_used_mb=gpu["memory_used_mb"],
                     utilisation=gpu["utilisation"],
+                    temperature_c=gpu.get("temperature_c"),
+                    power_w=gpu.get("power_w"),
+                    throttling=tuple(gpu.get("throttling", ())),
                     users=tuple(users_of(gpu)),
                     problem=gpu["problem"],
                 )

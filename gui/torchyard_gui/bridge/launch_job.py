@@ -222,17 +222,26 @@ _UNRECORDED = Check("history", "", True, "", warning=True)
 class RestartJob(LaunchJob):
     """One restart of an ended run. It ends with one of the signals `started`, `failed` and `cancelled`."""
 
-    def __init__(self, run: KnownRun, text: str, file: str, fleet_model: FleetModel, parent: QObject | None = None):
-        """Prepares a restart; `start` begins it.
-
+    def __init__(
+        self,
+        run: KnownRun,
+        text: str,
+        file: str,
+        fleet_model: FleetModel,
+        parent: QObject | None = None,
+        *,
+        from_beginning: bool = False,
+    ):
+        """
         Args:
-            text: Topology of the ended run, from the record of that run.
-            file: Path of the topology file, from the same record.
+            text: The topology as it was run, from `file`, as the run's record has them.
+            from_beginning: Begin at the first step instead of the newest checkpoint.
         """
         super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
         self._ended_run = run
+        self._from_beginning = from_beginning
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         from torchyard_core.app.restart_run import RestartRun
 
-        return RestartRun(desktop, self._ended_run, self._callbacks())
+        return RestartRun(desktop, self._ended_run, self._callbacks(), from_beginning=self._from_beginning)

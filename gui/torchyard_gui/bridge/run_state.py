@@ -7,6 +7,7 @@ last answer.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from torchyard_core.replica_metrics import (
     reported_values,
     slow_replicas,
 )
+from torchyard_core.throughput import is_trainer, run_throughput
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.run_state_types import (
     ReplicaStatus,
@@ -183,6 +185,8 @@ class RunState:
             changes.run = True
         elif kind == "asked":
             self._asked(event, at, changes)
+        elif kind in ("checkpoint_saved", "checkpoint_carried"):
+            self._checkpoint(event, at, changes)
         elif kind == "run_ended":
             self._ended(event, at, changes)
 
@@ -399,6 +403,15 @@ class RunState:
         what = "force" if event.get("force") else str(event.get("what", ""))
         self._note(TimelineEvent(at, "asked", what, by=user_of(dict(event))), changes)
 
+    def _checkpoint(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
+        """Handles a checkpoint that was saved, or copied to another host, `step-000000001200` or such with `-final`."""
+        step = re.match(r"step-(\d+)", str(event.get("checkpoint", "")))
+        if step is None:
+            return
+        kind = "checkpoint" if event["event"] == "checkpoint_saved" else "checkpoint_copied"
+        host, problem = str(event.get("host", "")), str(event.get("problem", "") or "")
+        self._note(TimelineEvent(at, kind, host=host, reason=problem, step=int(step[1])), changes)
+
     def _ended(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         self.state, self.reason, self.ended = str(event["state"]), str(event["reason"] or ""), at
         for replica in event.get("replicas", []):
@@ -430,7 +443,7 @@ class RunState:
         ]
         is_whole = is_past or not self._is_partial
         self.totals.append(at, add_up(alive, is_whole=is_whole))
-        trainers = [track for track in alive if track.role in TRAINERS]
+        trainers = [track for track in alive if is_trainer(track.name)]
         self.slow = slow_replicas({track.name: track.ring.last("compute_s") for track in trainers})
 
 
@@ -440,7 +453,6 @@ def _same(one: float | None, other: float) -> bool:
 
 TOTALS = ("throughput", "loss", "gpu", "memory_mb", "gpu_memory_mb", "step")
 SUMS = ("throughput", "memory_mb", "gpu_memory_mb")
-TRAINERS = ("chief", "worker")
 OF_TRAINERS = ("throughput", "loss", "step")
 
 
@@ -458,7 +470,7 @@ def finite_values(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
 def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaStatus]:
     """Returns the replicas that can report a metric."""
     if name in OF_TRAINERS:
-        return [track for track in tracks if track.role in TRAINERS]
+        return [track for track in tracks if is_trainer(track.name)]
     return [track for track in tracks if track.gpus or not name.startswith("gpu")]
 
 
@@ -473,6 +485,8 @@ def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[st
         values = known(asked, name) if name == "loss" else finite_values(asked, name)
         if not values or (name in SUMS and not is_whole):
             found[name] = None
+        elif name == "throughput":
+            found[name] = run_throughput({track.name: track.ring.last(name) for track in asked})
         elif name in SUMS:
             found[name] = sum(values)
         elif name == "step":

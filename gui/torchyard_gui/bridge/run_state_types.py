@@ -62,7 +62,7 @@ class TimelineEvent:
 
     time: float
     kind: str
-    """run, replica, restart, asked, first_step, host_lost, host_back, connection_lost, connection_back."""
+    """run, replica, restart, asked, first_step, host_lost, host_back, checkpoint, checkpoint_copied."""
     state: str = ""
     replica: str = ""
     host: str = ""
@@ -73,11 +73,15 @@ class TimelineEvent:
     """Of a request (`state`: launch, stop or force): its user such as `kim@laptop`, or "" if unknown."""
     waiting: WaitingForHosts | None = None
     """Of a restart: the hosts it waits for."""
+    step: int = 0
+    """Of a checkpoint."""
 
     def repeats(self, before: TimelineEvent) -> bool:
-        """Returns whether the entry repeats the previous one, because the journal reports the end of a run twice."""
-        alike = (self.kind, self.state, self.replica, self.host, self.generation, self.by)
-        if alike != (before.kind, before.state, before.replica, before.host, before.generation, before.by):
+        """Whether it repeats the previous entry: an end is reported as a state, then with details."""
+        alike = (self.kind, self.state, self.replica, self.host, self.generation, self.by, self.step)
+        if alike != (
+            *(before.kind, before.state, before.replica, before.host, before.generation, before.by, before.step),
+        ):
             return False
         return self.kind != "run" or self.state in ENDED or self.reason == before.reason
 

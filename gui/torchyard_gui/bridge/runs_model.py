@@ -14,6 +14,8 @@ from torchyard_core.app.run_links import link_to_primary
 from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.home import Home
 from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.runs.annotations import Annotation, Annotations
+from torchyard_core.launch.runs.checkpoints import SavedStep, newest_checkpoint
 from torchyard_core.launch.runs.download import Files, fetch_files, list_files
 from torchyard_core.launch.runs.history import History
 from torchyard_core.launch.runs.known_runs import KnownRun, free_prepared, list_runs, stop_run
@@ -44,6 +46,15 @@ class RunsModel(QObject):
         self._runs: list[KnownRun] = list_runs({}, self.history)
         self._feeds: dict[str, RunFeed] = {}
         self._refreshing: Job | None = None
+        self._notes = Annotations(home.run_notes)
+        self.annotations = self._notes.load()
+        """Notes and tags by run ID."""
+
+    def annotate(self, run_id: str, annotation: Annotation) -> None:
+        """Writes the note and tags of a run. Raises TorchyardError."""
+        self._notes.set(run_id, annotation)
+        self.annotations = self._notes.load()
+        self.runs_changed.emit()
 
     @property
     def runs(self) -> Sequence[KnownRun]:
@@ -54,7 +65,8 @@ class RunsModel(QObject):
         return next((run for run in self._runs if run.run_id == run_id), None)
 
     def read_history(self) -> None:
-        """Reads the history of this computer, without queries to hosts."""
+        """Reads this computer's history at once, without asking a host."""
+        self.annotations = self._notes.load()
         known = {run.run_id: run for run in self._runs if run.is_fresh}
         noted = list_runs({}, self.history)
         merged = {run.run_id: run for run in noted} | known
@@ -116,6 +128,24 @@ class RunsModel(QObject):
                 free_prepared(run, links)
 
         return model.jobs.run(ask, None, failed, owner=owner)
+
+    def find_checkpoint(
+        self, run: KnownRun, done: Callable[[SavedStep | None], None], failed: Failed, *, owner: QObject | None = None
+    ) -> Job:
+        """Looks for the newest checkpoint in the run's folders on its hosts."""
+        model = self.fleet_model
+
+        def look() -> SavedStep | None:
+            fleet = model.fleet
+            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
+            found = newest_checkpoint(run, links)
+            silent = [link for link in reached.values() if isinstance(link, HostError)]
+            if found is None and silent:
+                raise silent[0]
+            return found
+
+        return model.jobs.run(look, done, failed, owner=owner)
 
     def fetch(
         self,

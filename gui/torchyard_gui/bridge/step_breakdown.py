@@ -52,8 +52,8 @@ def sentence_of(field: str, *, served: bool = False) -> str:
     """Returns the explanation of a metric. With `served`, the explanation is that for servers and reducers."""
     of_server = {
         "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
-        "staleness": translate("Runs", "How many versions behind the newest gradients were"),
-        "skipped": translate("Runs", "Steps that were left out here so far: no gradients were finite"),
+        "staleness": translate("Runs", "Versions by which the newest gradients were behind"),
+        "skipped": translate("Runs", "Steps skipped here so far because no gradients were finite"),
     }
     if served and field in of_server:
         return of_server[field]
@@ -61,7 +61,7 @@ def sentence_of(field: str, *, served: bool = False) -> str:
         "compute_s": translate("Runs", "Time that a step takes to compute"),
         "exchange_s": translate("Runs", "Time that a step takes to send and receive gradients or parameters"),
         "wait_s": translate("Runs", "Time that a step waits for other replicas"),
-        "staleness": translate("Runs", "How many versions behind the servers its parameters are"),
+        "staleness": translate("Runs", "Versions by which its parameters are behind the servers"),
         "dropped": translate("Runs", "Pushes that the servers have dropped so far: too old, or not waited for"),
         "skipped": translate("Runs", "Steps that were skipped so far: gradients were not finite"),
         "version": translate("Runs", "Pushes that a server has accepted so far, of whole worker groups"),

@@ -7,12 +7,12 @@ from PySide6.QtGui import QFontMetrics, QHelpEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from torchyard_gui.bridge.host_status import GpuNow
-from torchyard_gui.fleet.labels import gpu_kind, percent, used_of
+from torchyard_gui.fleet.labels import gpu_kind, heat_text, percent, used_of
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import RIGHT, draw_elided
 
 LINE = 19
-ROW = 3 * LINE + 8
+ROW = 3 * LINE + 18
 METER = 4
 
 
@@ -40,14 +40,20 @@ class GpuTable(QWidget):
         self.update()
 
     def described(self, gpu: GpuNow) -> str:
-        text = self.tr("GPU {index}, {kind}, {percent}, {memory}: {users}")
+        text = self.tr("GPU {index}, {kind}, {percent}, {memory}, {heat}: {users}")
         return text.format(
+            heat=self.heat(gpu) or "?",
             index=gpu.index,
             kind=gpu_kind(gpu),
             percent=percent(gpu.utilisation),
             memory=used_of(gpu.memory_used_mb, gpu.memory_mb),
             users=self.users(gpu),
         )
+
+    def heat(self, gpu: GpuNow) -> str:
+        """Returns temperature, power, and whether the clocks are throttled by heat or power."""
+        slowed = any("thermal" in reason or "brake" in reason for reason in gpu.throttling)
+        return " · ".join(text for text in (heat_text([gpu]), self.tr("throttled") if slowed else "") if text)
 
     def users(self, gpu: GpuNow) -> str:
         """Returns the users of a GPU, or why they are unknown."""
@@ -98,3 +104,4 @@ class GpuTable(QWidget):
         ink = "fail" if gpu.problem else "text2" if gpu.users else "text3"
         draw_elided(painter, second.adjusted(0, 0, -width - 10 if memory else 0, 0), self.users(gpu), "small", ink)
         draw_elided(painter, second, memory, "small", "text3", side=RIGHT)
+        draw_elided(painter, second.translated(0, LINE), self.heat(gpu), "small", "text3")

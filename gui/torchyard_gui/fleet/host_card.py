@@ -8,11 +8,15 @@ from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QS
 
 from torchyard_core import formatting
 from torchyard_gui.bridge.host_status import GpuNow, HostStatus
+from torchyard_gui.fleet.fingerprint import fingerprint_height
 from torchyard_gui.fleet.host_list_model import STATUS, Index
 from torchyard_gui.fleet.labels import (
     doing_word,
+    fingerprints,
     gpu_kinds,
+    heat_text,
     percent,
+    place,
     sentence,
     since,
     state_mark,
@@ -30,10 +34,18 @@ from torchyard_gui.widgets.elided_text import draw_elided
 GAP = 8
 """Distance of cards."""
 PAD = 14
-BODY = 60
+BODY = 79
 LINE = 19
 BUTTON_ROOM = 116
 STRIP_LINES = 3
+METER_TEXT = 104
+"""Width of the text beside a meter, so that meters align."""
+LEAST_METER = 12
+"""A narrower meter is left out."""
+TEXT_LEFT = PAD - 6 + 24
+"""Left of the text in the strip with a problem."""
+KEY_NAME = 72
+"""Width of the names of fingerprints."""
 COLUMNS = (0.25, 0.25, 0.27, 0.23)
 """Shares of the width: name and state, GPUs, load, software."""
 
@@ -64,6 +76,19 @@ class HostCard(QStyledItemDelegate):
         corner = QPoint(card.right() - PAD - size.width() + 4, card.top() + BODY + (height - GAP - size.height()) // 2)
         return QRect(corner, size)
 
+    def fingerprint_rects(self, status: HostStatus, card: QRect) -> list[QRect]:
+        """Returns the rectangles of the fingerprints, below the sentence."""
+        if not _strip_height(status, card.width()):
+            return []
+        width = _text_width(card.width())
+        top = card.top() + BODY - 2 + 6 + LINE * len(_wrapped(sentence(status), width))
+        rects = []
+        for _, key in fingerprints(status):
+            height = _key_height(key, card.width())
+            rects.append(QRect(card.left() + 6 + TEXT_LEFT + KEY_NAME, top, width - KEY_NAME, height - 2))
+            top += height
+        return rects
+
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         status: HostStatus = index.data(STATUS)
         rect: QRect = option.rect.adjusted(0, 0, 0, -GAP)
@@ -76,7 +101,7 @@ class HostCard(QStyledItemDelegate):
         paints = (self._paint_name, self._paint_gpus, self._paint_load, self._paint_software)
         for share, paint in zip(COLUMNS, paints, strict=True):
             width = round(room * share)
-            paint(painter, QRect(x, rect.top() + 11, width - 16, 2 * LINE), status)
+            paint(painter, QRect(x, rect.top() + 11, width - 16, 3 * LINE), status)
             x += width
         self._paint_strip(painter, rect, status)
         if status.doing is not None:
@@ -98,6 +123,7 @@ class HostCard(QStyledItemDelegate):
         paint_state(painter, QRectF(rect.x(), rect.y() + 1.5, 16, 16), state_mark(status))
         text = rect.adjusted(24, 0, 0, 0)
         draw_elided(painter, _line(text, 0), status.name, "strong", "text")
+        draw_elided(painter, _line(text, 2), place(status), "small", "text3")
         ink = tint(status) or ("unknown" if state_mark(status) == "unknown" else "text2")
         words = doing_word(status)
         if words:
@@ -120,6 +146,7 @@ class HostCard(QStyledItemDelegate):
         if used is not None:
             words = self.tr("{used} in use").format(used=used) if used else self.tr("all free")
             draw_elided(painter, _line(rect, 1).adjusted(round(drawn) + 8, 0, 0, 0), words, "small", "text3")
+        draw_elided(painter, _line(rect, 2), heat_text(gpus), "small", "text3")
 
     def _paint_load(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         now = status.sample["host"] if status.sample is not None else None
@@ -129,6 +156,9 @@ class HostCard(QStyledItemDelegate):
             _meter(painter, _line(rect, 0), self.tr("CPU"), None if cpu is None else cpu / 100, cpus)
             part = used / memory if used is not None and memory else None
             _meter(painter, _line(rect, 1), self.tr("Memory"), part, used_of(used, memory))
+            if (free := now.get("disk_free_gb")) is not None:
+                disk = self.tr("{free} of disk free").format(free=formatting.memory(free * 1024))
+                draw_elided(painter, _line(rect, 2), disk, "small", "text3")
             return
         facts = status.facts
         if facts.cpus is not None:
@@ -142,12 +172,13 @@ class HostCard(QStyledItemDelegate):
         torch = status.facts.torch
         first = self.tr("torch {version}").format(version=torch) if torch else self.tr("no torch")
         python = version((status.found.get("python") or {}).get("version"))
-        parts = [self.tr("Python {version}").format(version=python)] if python else []
         if status.check is not None and status.check.agent:
-            parts.append(self.tr("agent {version}").format(version=status.check.agent["version"]))
+            agent = self.tr("agent {version}").format(version=status.check.agent["version"])
+            draw_elided(painter, _line(rect, 2), agent, "small", "text3")
         if status.facts.checked:
             draw_elided(painter, _line(rect, 0), first, "body", "text2" if torch else "text3")
-        draw_elided(painter, _line(rect, 1), " · ".join(parts), "small", "text3")
+        if python:
+            draw_elided(painter, _line(rect, 1), self.tr("Python {version}").format(version=python), "small", "text3")
 
     def _paint_strip(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         height = _strip_height(status, rect.width())
@@ -162,11 +193,14 @@ class HostCard(QStyledItemDelegate):
             painter.drawRoundedRect(QRectF(strip), look.metrics.radius_small, look.metrics.radius_small)
         painter.setPen(look.pen("text"))
         painter.setFont(look.font("small"))
-        text = strip.adjusted(PAD - 6 + 24, 0, -BUTTON_ROOM - 4, 0)
+        text = strip.adjusted(TEXT_LEFT, 0, -BUTTON_ROOM - 4, 0)
         lines = _wrapped(sentence(status), text.width())
-        top = text.y() + (text.height() - LINE * len(lines)) // 2
+        keys = self.fingerprint_rects(status, rect)
+        top = text.y() + (text.height() - LINE * len(lines)) // 2 if not keys else text.y() + 6
         for number, line in enumerate(lines):
             painter.drawText(QRect(text.x(), top + number * LINE, text.width(), LINE), int(_LEFT), line)
+        for (name, _), where in zip(fingerprints(status), keys, strict=True):
+            draw_elided(painter, QRect(text.x(), where.y(), KEY_NAME - 8, LINE), name, "small", "text2")
 
     def _paint_progress(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         """Paints a thin bar at the lower edge of the card, with the progress of the activity or an animation."""
@@ -194,13 +228,17 @@ def _line(rect: QRect, number: int) -> QRect:
 def _meter(painter: QPainter, rect: QRect, name: str, value: float | None, text: str) -> None:
     look = theme()
     draw_elided(painter, rect, name, "small", "text3")
-    bar = QRectF(rect.x() + 54, rect.center().y() - 1, max(24, rect.width() - 54 - 104), 4)
+    taken = QFontMetrics(look.font("small")).horizontalAdvance(text)
+    bar = QRectF(rect.x() + 54, rect.center().y() - 1, rect.width() - 54 - max(METER_TEXT, taken + 8), 4)
+    if bar.width() < LEAST_METER:
+        bar.setWidth(rect.width() - 54 - taken - 8)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(look.brush("track"))
-    painter.drawRoundedRect(bar, 2, 2)
-    if value:
-        painter.setBrush(look.brush("meter"))
-        painter.drawRoundedRect(QRectF(bar.x(), bar.y(), max(4.0, bar.width() * min(1.0, value)), 4), 2, 2)
+    if bar.width() >= LEAST_METER:
+        painter.drawRoundedRect(bar, 2, 2)
+        if value:
+            painter.setBrush(look.brush("meter"))
+            painter.drawRoundedRect(QRectF(bar.x(), bar.y(), max(4.0, bar.width() * min(1.0, value)), 4), 2, 2)
     painter.setFont(look.font("small"))
     painter.setPen(look.pen("text2"))
     painter.drawText(rect, int(_RIGHT), text)
@@ -210,8 +248,17 @@ def _strip_height(status: HostStatus, width: int) -> int:
     text = sentence(status)
     if not text or suggested_action(status) is None:
         return 0
-    lines = _wrapped(text, width - 12 - (PAD - 6 + 24) - BUTTON_ROOM - 4)
-    return max(40, len(lines) * LINE + 12)
+    keys = sum(_key_height(key, width) for _, key in fingerprints(status))
+    return max(40, len(_wrapped(text, _text_width(width))) * LINE + 12 + keys)
+
+
+def _text_width(width: int) -> int:
+    """Width of the text in the strip of a card."""
+    return width - 12 - TEXT_LEFT - BUTTON_ROOM - 4
+
+
+def _key_height(key: str, width: int) -> int:
+    return max(LINE, fingerprint_height(key, _text_width(width) - KEY_NAME)) + 2
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from PySide6.QtCore import QSize
+from PySide6.QtCore import QSize, Signal, SignalInstance
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 
 from torchyard_core.fleet.inventory import Transport
 from torchyard_core.formatting import memory
 from torchyard_core.next_steps import CheckHosts, DeployAgent, TrustKey
+from torchyard_gui.bridge.host_states import count_hosts
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.audit_labels import audit_rows
+from torchyard_gui.fleet.fingerprint import Fingerprint
 from torchyard_gui.fleet.gpu_table import GpuTable
 from torchyard_gui.fleet.labels import (
     doing_word,
     enforcement_lines,
+    fingerprints,
     full_time,
     percent,
     place,
     problem_sentence,
     since,
+    state_count_text,
     state_mark,
     state_word,
-    suggested_action,
     tint,
     used_of,
 )
@@ -38,7 +41,11 @@ Pairs = list[tuple[str, str]]
 
 
 class HostDetails(QFrame):
-    """Shows the details of one host, or the number of selected hosts. The buttons trigger the actions of the page."""
+    """Shows one host, or the number of selected hosts. Its buttons are the actions of the page, by name, and keep their
+    places."""
+
+    focus_lost = Signal()
+    """The button with the focus was disabled."""
 
     def __init__(self, actions: Mapping[str, QAction], parent: QWidget | None = None):
         super().__init__(parent)
@@ -50,14 +57,14 @@ class HostDetails(QFrame):
         self.state = label(role="small", ink="2", wrap=True)
         self.remark = label(role="small", ink="2", wrap=True)
         self.problems = WrappedText()
+        self.keys = [(label(role="small", ink="2"), Fingerprint("")) for _ in range(2)]
         self.steps = StepButtons()
-        self.buttons = {key: ActionButton(action) for key, action in actions.items()}
-        self._shown: list[ActionButton] | None = None
+        self.buttons = {key: ActionButton(action, self.focus_lost) for key, action in actions.items()}
         self.gpus = GpuTable()
         self._gpu_heading = _Heading(self.tr("GPUs"))
-        self._beside_heading = _Heading(self.tr("On its CPUs"))
+        self._beside_heading = _Heading(self.tr("On CPUs"))
         self._beside = label(role="small", ink="2", wrap=True)
-        headings = (self.tr("Host"), self.tr("Software"), self.tr("Fleet file"), self.tr("Lately"))
+        headings = (self.tr("Host"), self.tr("Software"), self.tr("Fleet file"), self.tr("Recent actions"))
         self._tables = [_Table(heading) for heading in headings]
         self._lay_out()
         self.show_hosts([])
@@ -67,33 +74,16 @@ class HostDetails(QFrame):
         one = statuses[0] if len(statuses) == 1 else None
         self._rest.setVisible(one is not None)
         self._mark.setVisible(one is not None)
-        self._show_buttons(statuses)
+        self._button_area.setVisible(bool(statuses))
         if one is None:
             several = self.tr("{count} hosts selected").format(count=len(statuses))
             self.title.setText(several if statuses else self.tr("No host selected"))
-            hint = "" if statuses else self.tr("Select a host to see what it has and who uses it.")
-            self.state.setText(hint)
+            hint = self.tr("Select a host to see its hardware, software and users.")
+            self.state.setText(_states_text(statuses) if statuses else hint)
             self.state.setToolTip("")
             set_ink(self.state, "2")
             return
         self._show(one)
-
-    def _show_buttons(self, statuses: Sequence[HostStatus]) -> None:
-        """Shows the buttons of the actions that apply to the hosts."""
-        wanted = {"check", "deploy", "remove"} if statuses else set()
-        wanted |= {found.action for status in statuses if (found := suggested_action(status)) is not None}
-        shown = [button for key, button in self.buttons.items() if key in wanted]
-        if shown == self._shown:
-            return
-        self._shown = shown
-        for button in self.buttons.values():
-            self._across.removeWidget(button)
-            button.setVisible(button in shown)
-        # The number of columns is chosen so that the last row never has a single button.
-        columns = 2 if len(shown) in (1, 2, 4) else 3
-        self._across.setColumnStretch(2, int(columns == 3))
-        for number, button in enumerate(shown):
-            self._across.addWidget(button, number // columns, number % columns)
 
     def _show(self, status: HostStatus) -> None:
         self._mark.set_state(state_mark(status))
@@ -107,6 +97,15 @@ class HostDetails(QFrame):
         text = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
         self.problems.setText(text)
         self.problems.setVisible(bool(text))
+        shown_keys = fingerprints(status)
+        for number, (name, field) in enumerate(self.keys):
+            is_shown = number < len(shown_keys)
+            name.setVisible(is_shown)
+            field.setVisible(is_shown)
+            if is_shown:
+                name.setText(shown_keys[number][0])
+                field.setText(shown_keys[number][1])
+                field.setAccessibleName(shown_keys[number][0])
         steps = [step for problem in status.problems for step in problem.next]
         # The action buttons above already offer these steps.
         self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
@@ -125,7 +124,7 @@ class HostDetails(QFrame):
     def _host(self, status: HostStatus) -> Pairs:
         found, facts = status.found, status.facts
         now = status.sample["host"] if status.sample is not None else None
-        pairs: Pairs = [(self.tr("Reached as"), place(status))]
+        pairs: Pairs = [(self.tr("Address"), place(status))]
         if now is not None:
             pairs.append((self.tr("CPU"), f"{percent(now['cpu'])} · {self._cpus(now['cpus'])}"))
             pairs.append((self.tr("Memory"), used_of(now["memory_used_mb"], now["memory_mb"])))
@@ -169,7 +168,7 @@ class HostDetails(QFrame):
         """Returns the entries of the fleet file except the address."""
         host = status.host
         wanted = [
-            (self.tr("Key file"), host.identity_file),
+            (self.tr("Private key"), host.identity_file),
             (self.tr("Jump host"), host.proxy_jump),
             (self.tr("Transport"), "openssh" if host.transport is Transport.OPENSSH else None),
             (self.tr("Data address"), host.data_address),
@@ -177,7 +176,7 @@ class HostDetails(QFrame):
             (self.tr("Python"), host.python),
             (self.tr("Agent's Python"), host.agent_python),
             (self.tr("Agent's folder"), host.agent_dir),
-            (self.tr("Ports"), host.ports),
+            (self.tr("Open ports"), host.ports),
             (self.tr("Link"), f"{host.bandwidth_gbps:g} Gbit/s" if host.bandwidth_gbps else None),
             (self.tr("Labels"), ", ".join(f"{key}={value}" for key, value in host.labels.items())),
         ]
@@ -186,17 +185,17 @@ class HostDetails(QFrame):
     def _lay_out(self) -> None:
         body = QWidget()
         heading = hbox(self._mark, (self.title, 1), spacing=8)
-        self._across = QGridLayout()
-        self._across.setSpacing(8)
-        self._across.setColumnStretch(0, 1)
-        self._across.setColumnStretch(1, 1)
-        for button in self.buttons.values():
-            button.setParent(body)
+        self._button_area = QWidget()
+        grid = QGridLayout(self._button_area)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(8)
+        for number, button in enumerate(self.buttons.values()):
+            grid.addWidget(button, number // 2, number % 2)
         self._rest = QWidget()
-        heads = self.remark, self.problems, self.steps
+        heads = self.remark, self.problems, *(part for pair in self.keys for part in pair), self.steps
         parts = self._gpu_heading, self.gpus, self._beside_heading, self._beside
         vbox(*heads, *parts, *self._tables, parent=self._rest, margins=(0, 8, 0, 0), spacing=8)
-        rows = heading, self.state, self._across, self._rest, None
+        rows = heading, self.state, self._button_area, self._rest, None
         vbox(*rows, parent=body, margins=(16, 16, 16, 16), spacing=8)
         vbox(scroll_area(body), parent=self, margins=FLUSH)
 
@@ -205,20 +204,33 @@ class HostDetails(QFrame):
 
 
 class ActionButton(QPushButton):
-    """Button that triggers an action and shows the action's short text."""
+    """A button of an action, with the action's short text. Emits `focus_lost` before Qt would move its focus to the
+    next button, which may be a dangerous one."""
 
-    def __init__(self, action: QAction):
+    def __init__(self, action: QAction, focus_lost: SignalInstance):
         super().__init__(action.iconText())
         self.action = action
+        self._focus_lost = focus_lost
         self.setToolTip(action.toolTip())
         self.setEnabled(action.isEnabled())
         self.setProperty("danger", bool(action.property("danger")))
         self.clicked.connect(action.trigger)
-        action.enabledChanged.connect(self.setEnabled)
+        action.enabledChanged.connect(self._enable)
         action.changed.connect(self._follow)
+
+    def _enable(self, enabled: bool) -> None:
+        if not enabled and self.hasFocus():
+            self._focus_lost.emit()
+        self.setEnabled(enabled)
 
     def _follow(self) -> None:
         self.setText(self.action.iconText())
+
+
+def _states_text(statuses: Sequence[HostStatus]) -> str:
+    """Returns the number of hosts in each state."""
+    by_state = count_hosts(statuses).by_state
+    return ", ".join(state_count_text(state, len(hosts)) for state, hosts in by_state.items())
 
 
 class _Heading(QWidget):

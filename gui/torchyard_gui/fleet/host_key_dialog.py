@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QFontDatabase
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLabel, QProgressBar, QPushButton, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.fleet.fingerprint import Fingerprint
+from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
 from torchyard_gui.widgets.layouts import vbox
 
@@ -33,11 +34,11 @@ class HostKeyDialog(QDialog):
         self.notice = NoticeBar()
         self.progress = QProgressBar()
         self.progress.setRange(0, 0)
-        self.shown = _Fingerprint(self.tr("The host shows"))
-        self.on_record = _Fingerprint(self.tr("On record"))
+        self.shown = _KeyCard(self.tr("Shown by the host"))
+        self.on_record = _KeyCard(self.tr("On record"))
         self.advice = label(wrap=True)
         self.command = _selectable(label())
-        self.command.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+        self.command.setFont(theme().font("mono"))
         self.trust_button = QPushButton(self.tr("Trust this key"), autoDefault=False)
         buttons = QDialogButtonBox()
         buttons.addButton(self.trust_button, QDialogButtonBox.ButtonRole.AcceptRole)
@@ -60,27 +61,27 @@ class HostKeyDialog(QDialog):
     def _show_key(self, key: ShownKey) -> None:
         self._key = key
         self._show_parts(asking=False, key=key)
-        place = {"host": self._name, "place": key.host.place}
+        place = {"host": self._name}
         self.shown.show_key(key.kind, key.fingerprint)
         self.on_record.show_key(key.kind, key.on_record or "")
         self.command.setText(COMPARE.format(kind=key.kind.removeprefix("ssh-").split("-")[0]))
         if key.is_trusted:
-            self.heading.setText(self.tr("The host key of {host} is trusted already").format(**place))
+            self.heading.setText(self.tr("The host key of {host} is already trusted").format(**place))
             self.cancel_button.setText(self.tr("Close"))
             return
-        self.advice.setText(self.tr("Compare the fingerprint with the host's own. There, this prints it:"))
+        self.advice.setText(self.tr("Compare the fingerprint with that of the host. This command prints it there:"))
         if key.has_changed:
             self.heading.setText(self.tr("The host key of {host} has changed").format(**place))
             self.notice.show_notice(
                 "fail",
                 self.tr(
                     "The host was reinstalled, or an attacker intercepts the connection. Trust the new key only if the "
-                    "host's owner confirms it."
+                    "owner of the host confirms it."
                 ),
                 closable=False,
             )
         else:
-            self.heading.setText(self.tr("{host} shows a key that is new to you").format(**place))
+            self.heading.setText(self.tr("The host key of {host} is not known yet").format(**place))
 
     def _trust(self) -> None:
         if self._key is not None:
@@ -111,16 +112,14 @@ class HostKeyDialog(QDialog):
         super().done(result)
 
 
-class _Fingerprint(Card):
-    """Labels with the type and fingerprint of a key, which the user compares."""
+class _KeyCard(Card):
+    """A key type with its fingerprint, for comparison."""
 
     def __init__(self, heading: str):
         super().__init__()
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.kind = label(role="small", ink="3")
-        self.fingerprint = _selectable(label(wrap=True))
-        self.fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
-        self.fingerprint.setAccessibleName(heading)
+        self.fingerprint = Fingerprint(heading)
         for widget in (SectionLabel(heading), self.fingerprint, self.kind):
             self.body.addWidget(widget)
 

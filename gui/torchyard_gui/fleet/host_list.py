@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, QRect, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QAbstractItemView, QListView, QPushButton, QStyle, QWidget
 
 from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.fingerprint import Fingerprint
 from torchyard_gui.fleet.host_card import GAP, HostCard
 from torchyard_gui.fleet.host_list_model import USE, HostListModel
-from torchyard_gui.fleet.labels import suggested_action
+from torchyard_gui.fleet.labels import fingerprints, suggested_action
 from torchyard_gui.theme.theme import theme
 
 MARGIN = 24
@@ -29,6 +32,7 @@ class HostList(QListView):
         self.rows = rows
         self.card = HostCard(self)
         self._buttons: dict[str, QPushButton] = {}
+        self._fingerprints: dict[str, list[Fingerprint]] = {}
         self._kept: list[str] = []
         self._kept_current = ""
         self._frame = 0
@@ -62,6 +66,15 @@ class HostList(QListView):
         if index.isValid():
             self.selectionModel().setCurrentIndex(index, QItemSelectionModel.SelectionFlag.ClearAndSelect)
             self.scrollTo(index)
+
+    def choose_all(self, names: Iterable[str]) -> None:
+        """Selects hosts; the first becomes the current one."""
+        first, *others = names
+        self.choose(first)
+        for name in others:
+            index = self.rows.index_of(name)
+            if index.isValid():
+                self.selectionModel().select(index, QItemSelectionModel.SelectionFlag.Select)
 
     def action_button(self, name: str) -> QPushButton | None:
         """Returns the button on the card of a host, or None if it is not visible."""
@@ -139,16 +152,38 @@ class HostList(QListView):
             button.setProperty("action", found.action)
             button.setGeometry(rect)
             button.show()
+            self._place_fingerprints(name, status, card)
         for name in self._buttons.keys() - wanted:
             button = self._buttons.pop(name)
             if button.hasFocus():
                 self.setFocus()
             button.hide()
             button.deleteLater()
+        for name in self._fingerprints.keys() - wanted:
+            self._drop_fingerprints(name)
+
+    def _place_fingerprints(self, name: str, status: HostStatus, card: QRect) -> None:
+        """Places the fingerprints of a key, as texts that can be selected, on the card of a host."""
+        wanted = fingerprints(status)
+        shown = self._fingerprints.get(name, [])
+        if len(shown) != len(wanted):
+            self._drop_fingerprints(name)
+            shown = [Fingerprint(f"{title}, {name}", self.viewport()) for title, _ in wanted]
+            if shown:
+                self._fingerprints[name] = shown
+        for field, (_, text), rect in zip(shown, wanted, self.card.fingerprint_rects(status, card), strict=True):
+            field.setText(text)
+            field.setGeometry(rect)
+            field.show()
+
+    def _drop_fingerprints(self, name: str) -> None:
+        for field in self._fingerprints.pop(name, []):
+            field.hide()
+            field.deleteLater()
 
     def _make_button(self, name: str) -> QPushButton:
         button = QPushButton(self.viewport())
-        button.setObjectName(f"way-out-{name}")
+        button.setObjectName(f"action-{name}")
         button.clicked.connect(lambda: self._pressed(name))
         self._buttons[name] = button
         return button

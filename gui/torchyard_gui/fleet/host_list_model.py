@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, Qt
 
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.labels import accessible_text, full_time, place, sentence, state_word
 
@@ -21,6 +22,7 @@ class HostListModel(QAbstractListModel):
         super().__init__(parent)
         self._fleet = fleet
         self._words: list[str] = []
+        self._state: HostState | None = None
         self._names: list[str] = []
         self._row_of: dict[str, int] = {}
         self._take(self._matching())
@@ -31,6 +33,11 @@ class HostListModel(QAbstractListModel):
     def search(self, text: str) -> None:
         """Limits the rows to hosts in which every word occurs in the name, address, labels, state or GPUs."""
         self._words = text.casefold().split()
+        self._reset()
+
+    def filter(self, state: HostState | None) -> None:
+        """Shows hosts in a state, or in all."""
+        self._state = state
         self._reset()
 
     @property
@@ -80,6 +87,8 @@ class HostListModel(QAbstractListModel):
         return [status.name for status in self._fleet.hosts if self._matches(status)]
 
     def _matches(self, status: HostStatus) -> bool:
+        if self._state is not None and status.condition is not self._state:
+            return False
         labels = " ".join(f"{key}={value}" for key, value in status.host.labels.items())
         gpus = " ".join(gpu.name for gpu in status.gpus)
         searched = f"{status.name} {place(status)} {labels} {state_word(status)} {gpus}".casefold()
@@ -87,7 +96,10 @@ class HostListModel(QAbstractListModel):
 
     def _changed(self, name: str) -> None:
         index = self.index_of(name)
-        if index.isValid():
+        status = self._fleet.status(name)
+        if status is not None and self._matches(status) != index.isValid():
+            self._reset()
+        elif index.isValid():
             self.dataChanged.emit(index, index)
 
     def _used(self, name: str) -> None:

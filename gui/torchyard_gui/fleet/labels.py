@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication, QDateTime, QLocale
 
 from torchyard_agent.protocol.attribution import clean_name
 from torchyard_core import formatting
+from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import KeyChanged, KeyUnknown, TorchyardError
-from torchyard_core.fleet.host_check import DEGRADED, READY
+from torchyard_core.fleet.host_check import READY
+from torchyard_gui.bridge.host_states import HostState, count_hosts
 from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
 from torchyard_gui.canvas.racks.content import short_model
+from torchyard_gui.theme.marks import trouble_token
 from torchyard_gui.widgets.next_steps import as_sentence
 
 translate = QCoreApplication.translate
-
-_MARKS = {READY: "ok", DEGRADED: "warning", "key unknown": "warning", UNKNOWN: "unknown"}
 
 
 @dataclass(frozen=True)
@@ -31,34 +32,51 @@ class SuggestedAction:
 
 
 def state_word(status: HostStatus) -> str:
-    """Returns the name of the host's state."""
-    missing = translate("Fleet", "no agent yet") if status.has_no_agent else translate("Fleet", "agent missing")
-    words = {
-        READY: translate("Fleet", "ready"),
-        DEGRADED: translate("Fleet", "degraded"),
-        UNKNOWN: translate("Fleet", "unknown"),
-        "agent missing": missing,
-        "unreachable": translate("Fleet", "unreachable"),
-        "key unknown": translate("Fleet", "key unknown"),
-        "key changed": translate("Fleet", "key changed"),
-        "login refused": translate("Fleet", "login refused"),
-        "no python": translate("Fleet", "no Python"),
+    """Returns the state in a word or two."""
+    return state_name(status.condition)
+
+
+def state_name(state: HostState) -> str:
+    names = {
+        HostState.READY: translate("Fleet", "ready"),
+        HostState.DEGRADED: translate("Fleet", "degraded"),
+        HostState.NO_AGENT: translate("Fleet", "no agent"),
+        HostState.AGENT_FAILED: translate("Fleet", "agent failed"),
+        HostState.NO_PYTHON: translate("Fleet", "no Python"),
+        HostState.KEY_UNKNOWN: translate("Fleet", "key unknown"),
+        HostState.KEY_CHANGED: translate("Fleet", "key changed"),
+        HostState.LOGIN_REFUSED: translate("Fleet", "login refused"),
+        HostState.UNREACHABLE: translate("Fleet", "unreachable"),
+        HostState.UNKNOWN: translate("Fleet", "unknown"),
     }
-    return words.get(status.state, status.state)
+    return names[state]
+
+
+def state_count_text(state: HostState, count: int) -> str:
+    """Returns the number of several hosts in a state, such as `2 with a changed key`."""
+    texts = {
+        HostState.READY: translate("Fleet", "{count} ready"),
+        HostState.DEGRADED: translate("Fleet", "{count} degraded"),
+        HostState.NO_AGENT: translate("Fleet", "{count} without agent"),
+        HostState.AGENT_FAILED: translate("Fleet", "{count} with a failed agent"),
+        HostState.NO_PYTHON: translate("Fleet", "{count} without Python"),
+        HostState.KEY_UNKNOWN: translate("Fleet", "{count} with an unknown key"),
+        HostState.KEY_CHANGED: translate("Fleet", "{count} with a changed key"),
+        HostState.LOGIN_REFUSED: translate("Fleet", "{count} with a refused login"),
+        HostState.UNREACHABLE: translate("Fleet", "{count} unreachable"),
+        HostState.UNKNOWN: translate("Fleet", "{count} unknown"),
+    }
+    return texts[state].format(count=count)
 
 
 def state_mark(status: HostStatus) -> str:
-    """Returns the mark of the host's state, as defined in `theme.marks`."""
-    if status.doing is not None:
-        return "checking"
-    if status.has_no_agent and status.lost is None:
-        return "planned"
-    return _MARKS.get(status.state, "failed")
+    """Returns the state's mark in `theme.marks`."""
+    return "checking" if status.doing is not None else status.condition.mark
 
 
 def tint(status: HostStatus) -> str:
-    """Returns the colour token of the host's state: "fail", "wait", or "" if there is no problem."""
-    return {"warning": "wait", "failed": "fail"}.get(state_mark(_at_rest(status)), "")
+    """Returns the state's token: "fail", "wait", or "" without a problem."""
+    return trouble_token(status.condition.mark)
 
 
 def since(status: HostStatus) -> str:
@@ -76,11 +94,12 @@ def doing_word(status: HostStatus) -> str:
     if status.doing is None:
         return ""
     words = {
-        "waiting": translate("Fleet", "waiting for its turn …"),
+        "waiting": translate("Fleet", "waiting …"),
         "checking": translate("Fleet", "logging in …"),
-        "looking": translate("Fleet", "looking at what it has …"),
+        "looking": translate("Fleet", "reading hardware and software …"),
         "deploying": translate("Fleet", "logging in …"),
         "sending": translate("Fleet", "sending the agent …"),
+        "undeploying": translate("Fleet", "removing the agent …"),
     }
     return words[status.doing.kind]
 
@@ -111,16 +130,29 @@ def sentence(status: HostStatus) -> str:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
         if status.since is None:
-            return translate("Fleet", "{host} has not been checked yet.").format(host=status.name)
-        return translate("Fleet", "{host} has not been checked since {time}.").format(
-            host=status.name, time=short_time(status.since)
-        )
+            return translate("Fleet", "Not checked yet.")
+        return translate("Fleet", "Not checked since the window was opened.")
     return ""
 
 
 def problem_sentence(status: HostStatus, problem: TorchyardError) -> str:
-    """Returns a problem as a sentence, without the next steps that have buttons beside the sentence."""
-    return as_sentence(problem.message, problem.advice, host=status.name, has_buttons=True)
+    """Returns a problem as a sentence, without its fingerprints; buttons beside it do its next steps."""
+    message = problem.message
+    if isinstance(problem, KeyUnknown):
+        message = translate("Fleet", "The host key of {host} is not known.").format(host=problem.host)
+    elif isinstance(problem, KeyChanged) and problem.on_record:
+        message = translate("Fleet", "The host key of {host} has changed.").format(host=problem.host)
+    return as_sentence(message, problem.advice, host=status.name, has_buttons=True)
+
+
+def fingerprints(status: HostStatus) -> list[tuple[str, str]]:
+    """Returns the fingerprints of an unknown or changed key, with their names."""
+    error = None if status.lost is not None else status.error
+    if not isinstance(error, KeyUnknown | KeyChanged) or not error.fingerprint:
+        return []
+    shown = [(translate("Fleet", "Shown"), error.fingerprint)]
+    on_record = error.on_record if isinstance(error, KeyChanged) else ""
+    return [*shown, (translate("Fleet", "On record"), on_record)] if on_record else shown
 
 
 def suggested_action(status: HostStatus) -> SuggestedAction | None:
@@ -144,13 +176,12 @@ def place(status: HostStatus) -> str:
 
 
 def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
-    """Returns a sentence with the number of hosts that answer."""
-    answering = sum(status.answers or status.has_no_agent for status in hosts)
+    """Returns how many hosts answer, or that none were asked yet."""
+    answering = count_hosts(hosts).answering
     if not answering and any(status.doing is not None for status in hosts):
-        return translate("Fleet", "Asking {hosts} …").format(hosts=names_of(hosts))
-    # A host without an agent has accepted a login, so that it counts as answering.
+        return translate("Fleet", "Checking {hosts} …").format(hosts=names_of(hosts))
     if not answering and not has_looked:
-        return translate("Fleet", "Hosts not asked yet")
+        return translate("Fleet", "Hosts not checked yet")
     if len(hosts) == 1:
         return translate("Fleet", "The host answers") if answering else translate("Fleet", "The host does not answer")
     return translate("Fleet", "{answering} of {hosts} hosts answer").format(answering=answering, hosts=len(hosts))
@@ -181,11 +212,27 @@ def enforcement_lines(status: HostStatus) -> list[str]:
         return [level]
     reported = [clean_name(one) for one in enforced.violations]
     if not enforced.is_fresh:
-        return [level, translate("Fleet", "once it knows today's"), *reported]
+        return [level, translate("Fleet", "waiting for the current calendar"), *reported]
     whose = (
-        translate("Fleet", "everybody's processes") if enforced.of_all else translate("Fleet", "its user's processes")
+        translate("Fleet", "processes of all users") if enforced.of_all else translate("Fleet", "its user's processes")
     )
     return [translate("Fleet", "{level}, dry run").format(level=level) if enforced.dry_run else level, whose, *reported]
+
+
+def removed_text(removed: Sequence[Removed]) -> str:
+    """Reports hosts from which the agent was removed, or that had none."""
+    gone = {one.node for one in removed if one.answer}
+    with_agent = ", ".join(one.name for one in removed if one.answer)
+    without = ", ".join(one.name for one in removed if not one.answer)
+    texts = [translate("Fleet", "Agent removed from {hosts}.").format(hosts=with_agent)] if with_agent else []
+    if without:
+        texts.append(translate("Fleet", "There was no agent on {hosts}.").format(hosts=without))
+    for name, answer in ((one.name, one.answer) for one in removed if one.answer):
+        sharing = [node for node in answer["shared_with"] if node not in gone]
+        if sharing:
+            stays = translate("Fleet", "The store in {folder} of {host} stays, because it is shared with {others}.")
+            texts.append(stays.format(folder=answer["removed"], host=name, others=", ".join(sharing)))
+    return " ".join(texts)
 
 
 def gpu_kinds(gpus: list[GpuNow]) -> str:
@@ -213,6 +260,14 @@ def used_of(used_mb: float | None, total_mb: float | None) -> str:
     return translate("Fleet", "{used} of {total}").format(used=used, total=formatting.memory(total_mb))
 
 
+def heat_text(gpus: Sequence[GpuNow]) -> str:
+    """Returns the highest temperature and the total power of GPUs, such as `71 °C · 2.4 kW`; "" if unknown."""
+    temperatures = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
+    powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
+    texts = [formatting.temperature(max(temperatures))] if temperatures else []
+    return " · ".join([*texts, formatting.power(sum(powers))] if powers else texts)
+
+
 def percent(value: float | None) -> str:
     return "?" if value is None else formatting.percent(value)
 
@@ -230,7 +285,3 @@ def accessible_text(status: HostStatus) -> str:
         parts.append(gpus)
     parts.append(sentence(status))
     return ", ".join(part for part in parts if part)
-
-
-def _at_rest(status: HostStatus) -> HostStatus:
-    return replace(status, doing=None)

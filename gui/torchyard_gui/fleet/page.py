@@ -5,26 +5,31 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, Signal
-from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QMenu, QPushButton, QStackedLayout, QWidget
+from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, QUrl, Signal
+from PySide6.QtGui import QAction, QDesktopServices, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtWidgets import QDialog, QFrame, QMenu, QPushButton, QStackedLayout, QWidget
 
+from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_states import count_hosts
 from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.terminal import open_terminal
 from torchyard_gui.fleet.host_details import HostDetails
-from torchyard_gui.fleet.host_dialogs import AddHostDialog, RemoveHostsDialog
+from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
 from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
+from torchyard_gui.fleet.host_keys_dialog import HostKeysDialog
 from torchyard_gui.fleet.host_list import MARGIN, HostList
 from torchyard_gui.fleet.host_list_model import HostListModel
-from torchyard_gui.fleet.labels import answer_sentence, suggested_action
+from torchyard_gui.fleet.labels import answer_sentence, removed_text, state_name, suggested_action
 from torchyard_gui.fleet.menu_actions import FleetActions
+from torchyard_gui.fleet.state_filter import StateFilter
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label
+from torchyard_gui.widgets import ElidedLabel, EmptyState, NoticeBar, SearchField, Toast, label
 from torchyard_gui.widgets.buttons import action_button
-from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
+from torchyard_gui.widgets.layouts import FLUSH, Part, hbox, vbox
 from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -51,29 +56,38 @@ class FleetPage(QWidget):
             {
                 "check": self.acts.check,
                 "deploy": self.acts.deploy,
+                "edit": self.acts.edit,
                 "trust": self.acts.trust,
+                "terminal": self.acts.terminal,
                 "cancel": self.acts.cancel,
+                "undeploy": self.acts.undeploy,
                 "remove": self.acts.remove,
             }
         )
         self.notice = NoticeBar()
         self.empty = EmptyState(
             self.tr("No hosts yet"),
-            self.tr("Add the computers that you may log in on by SSH. They need Python 3.9 and nothing else."),
+            self.tr("Add computers that you can log in on over SSH. They need Python 3.9 or newer."),
             self.acts.add,
             icon_name="fleet",
         )
         self.nothing_found = EmptyState(self.tr("No host found"), "", icon_name="search")
         self.unreadable = EmptyState(
             self.tr("The fleet file cannot be used"),
-            self.tr("Correct it as the line above says. The hosts appear here as soon as it is saved."),
+            self.tr("Correct the lines named above. The hosts appear once the file is saved."),
             icon_name="file",
         )
         self.search_field = SearchField(self.tr("Find a host …"))
-        self.summary = label(ink="2")
+        self.state_filter = StateFilter()
+        self.toast = Toast(self)
+        self.summary = ElidedLabel(ink="2")
         self._was_under_way = False
-        self.dialog: AddHostDialog | HostKeyDialog | RemoveHostsDialog | None = None
+        self.dialog: QDialog | None = None
         """The open dialog."""
+        self._undo: list[tuple[Host, Host]] = []
+        """The edits that take the last ones back, as (before, after)."""
+        self._removed: list[Removed] = []
+        """Results of undeploys whose report is shown."""
         self._summarize_soon = QTimer(self, singleShot=True, interval=SUMMARIZE_AFTER_MS)
         self._summarize_soon.timeout.connect(self._summarize)
         self._buttons = self._make_buttons()
@@ -89,10 +103,10 @@ class FleetPage(QWidget):
 
     def status_texts(self) -> Iterable[str]:
         under_way = sum(status.doing is not None for status in self.model.hosts)
-        return [self.tr("{count} hosts under way").format(count=under_way)] if under_way > 1 else []
+        return [self.tr("{count} hosts busy").format(count=under_way)] if under_way > 1 else []
 
     def panes(self) -> list[QWidget]:
-        return [self.search_field, self.list, self.details]
+        return [self.state_filter, self.list, self.details]
 
     def add_host(self, name: str = "") -> None:
         dialog = AddHostDialog(self.model, self)
@@ -100,11 +114,57 @@ class FleetPage(QWidget):
         dialog.added.connect(self._added)
         self._open(dialog)
 
-    def trust(self, name: str) -> None:
-        """Opens the dialog that shows the key of a host, or of a bastion, to be trusted."""
-        dialog = HostKeyDialog(self.model, name, self)
+    def trust(self, *names: str) -> None:
+        """Shows the keys of hosts or of their bastions, to be trusted."""
+        dialog: HostKeyDialog | HostKeysDialog
+        if len(names) == 1:
+            dialog = HostKeyDialog(self.model, names[0], self)
+        else:
+            dialog = HostKeysDialog(self.model, names, self)
         dialog.trusted.connect(self._trusted)
         self._open(dialog)
+
+    def edit_hosts(self, *hosts: str, field: str = "") -> None:
+        """Edits these hosts, else the selected ones, with the focus in a field."""
+        found = [status.host for name in hosts or self.list.chosen if (status := self.model.status(name)) is not None]
+        if not found:
+            if hosts:
+                self.toast.say(self.tr("{host} is not in the fleet").format(host=hosts[0]), urgent=True)
+            return
+        if hosts:
+            self.list.choose(hosts[0])
+        dialog = EditHostsDialog(self.model, found, self)
+        dialog.changed.connect(self._edited)
+        self._open(dialog)
+        first = "port" if len(found) > 1 else "python" if found[0].local else "address"
+        dialog.focus_field(field or first)
+
+    def undo_edit(self) -> None:
+        """Takes the last edit back."""
+        edits, self._undo = self._undo, []
+        try:
+            self.model.change(edits)
+        except TorchyardError as error:
+            self.notice.show_error(error)
+        else:
+            self.model.check([after.name for _, after in edits])
+        self._enable()
+
+    def open_terminal(self) -> None:
+        """Opens a terminal on the selected host."""
+        if status := self._one():
+            try:
+                open_terminal(status.host, self.model.home.known_hosts)
+            except TorchyardError as error:
+                self.notice.show_error(error)
+
+    def undeploy_hosts(self) -> None:
+        """Removes the agent from the selected hosts after a confirmation."""
+        names = self.list.chosen
+        if names:
+            dialog = UndeployDialog(names, self)
+            dialog.accepted.connect(lambda: self._undeploy(names))
+            self._open(dialog)
 
     def remove_hosts(self, *hosts: str) -> None:
         """Removes hosts, by default the selected ones, from the fleet after a confirmation."""
@@ -172,7 +232,11 @@ class FleetPage(QWidget):
                 acts.check: self.check,
                 acts.check_all: self.check_all,
                 acts.deploy: self.deploy,
+                acts.edit: self.edit_hosts,
                 acts.trust: self._trust_chosen,
+                acts.terminal: self.open_terminal,
+                acts.undeploy: self.undeploy_hosts,
+                acts.undo_edit: self.undo_edit,
                 acts.remove: self.remove_hosts,
                 acts.cancel: self.cancel,
                 acts.copy: self.copy_command,
@@ -182,18 +246,22 @@ class FleetPage(QWidget):
         for widget in (self, self.bar):
             widget.addActions(acts.all())
         self.search_field.textChanged.connect(self._search)
+        self.state_filter.changed.connect(self._filter)
+        self.details.focus_lost.connect(self.list.setFocus)
+        self.model.undeployed.connect(self._undeployed)
+        self.rows.modelReset.connect(self._show_body)
         self.list.chosen_changed.connect(self._show_chosen)
         self.list.chosen_changed.connect(self._load_acts)
         self.list.action_pressed.connect(self.perform_action)
         self.list.activated.connect(self._activated)
         self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.list.customContextMenuRequested.connect(self._open_menu)
-        self.notice.action_triggered.connect(lambda number: self._read_again())
+        self.notice.action_triggered.connect(lambda number: self._open_file() if number else self._read_again())
         self.model.hosts_changed.connect(self._hosts_changed)
         self.model.host_changed.connect(self._host_changed)
         self.model.use_changed.connect(self._use_changed)
 
-    def _open(self, dialog: AddHostDialog | HostKeyDialog | RemoveHostsDialog) -> None:
+    def _open(self, dialog: QDialog) -> None:
         if self.dialog is not None:
             self.dialog.close()
         self.dialog = dialog
@@ -209,9 +277,36 @@ class FleetPage(QWidget):
         self.list.choose(host.name)
         self.model.check([host.name])
 
+    def _edited(self, edits: list[tuple[Host, Host]]) -> None:
+        """Checks changed hosts, and offers to take the edit back."""
+        self._undo = [(after, before) for before, after in edits]
+        self._enable()
+        names = [after.name for _, after in edits]
+        whom = names[0] if len(names) == 1 else self.tr("{count} hosts").format(count=len(names))
+        self.toast.say(self.tr("{hosts} changed").format(hosts=whom), action=self.acts.undo_edit)
+        self.list.choose_all(names)
+        self.model.check(names)
+
+    def _undeploy(self, names: list[str]) -> None:
+        self._removed = []
+        self.model.undeploy(names)
+
+    def _undeployed(self, removed: Removed) -> None:
+        """Reports the outcome of an undeploy, that of several hosts together."""
+        self._removed.append(removed)
+        failed = [one.error for one in self._removed if one.failed and one.error is not None]
+        gone = [one for one in self._removed if not one.failed]
+        texts = [error_text(error, has_buttons=True) for error in failed]
+        if gone:
+            texts.insert(0, removed_text(gone))
+        steps = [step for error in failed for step in error.next]
+        self.notice.show_notice("fail" if failed else "info", " ".join(texts), steps=steps)
+
     def _trust_chosen(self) -> None:
-        if status := self._one():
-            self.trust(status.blocking_host)
+        chosen = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
+        names = dict.fromkeys(status.blocking_host for status in chosen if not status.host.local)
+        if names:
+            self.trust(*names)
 
     def _trusted(self, name: str) -> None:
         """Checks all hosts that an untrusted key of the host `name` had blocked."""
@@ -237,7 +332,8 @@ class FleetPage(QWidget):
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         acts = self.acts
-        for action in (acts.check, acts.deploy, acts.trust, acts.cancel, None, acts.copy, None, acts.remove):
+        first = (acts.check, acts.deploy, acts.edit, acts.trust, acts.terminal, acts.cancel)
+        for action in (*first, None, acts.copy, None, acts.undeploy, acts.remove):
             if action is None:
                 menu.addSeparator()
             elif action.isEnabled():
@@ -248,13 +344,17 @@ class FleetPage(QWidget):
         self.rows.search(text)
         self._show_body()
 
+    def _filter(self) -> None:
+        self.rows.filter(self.state_filter.state)
+        self._show_body()
+
     def _hosts_changed(self) -> None:
         problem = self.model.problem
         if problem is not None:
             text = self.tr("The fleet file has problems. {problems}").format(problems=error_text(problem))
             if self.model.hosts:
-                text += " " + self.tr("The hosts below are those of its last good text.")
-            self.notice.show_notice("fail", text, self.tr("Read again"), closable=False)
+                text += " " + self.tr("The hosts below are from its last valid version.")
+            self.notice.show_notice("fail", text, self.tr("Read again"), self.tr("Open the file"), closable=False)
         else:
             self.notice.clear()
         self._show_body()
@@ -274,6 +374,12 @@ class FleetPage(QWidget):
         if self.list.chosen == [name]:
             self._show_chosen()
 
+    def _open_file(self) -> None:
+        """Opens the fleet file in the editor of the desktop."""
+        if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(self.model.fleet_file))):
+            text = self.tr("No editor could be opened. The file is {path}.")
+            self.toast.say(text.format(path=self.model.fleet_file), urgent=True)
+
     def _read_again(self) -> None:
         self.model.refresh()
         self.model.hosts_changed.emit()
@@ -282,15 +388,22 @@ class FleetPage(QWidget):
         if not self.model.hosts:
             shown: QWidget = self.empty if self.model.problem is None else self.unreadable
         elif not self.rows.names:
-            self.nothing_found.set_texts(
-                self.tr("No host found"), self.tr("No host matches “{text}”.").format(text=self.search_field.text())
-            )
+            self.nothing_found.set_texts(self.tr("No host found"), self._search_text())
             shown = self.nothing_found
         else:
             shown = self.list
         self._bodies.setCurrentWidget(shown)
-        for widget in (self.details, self.search_field):
+        for widget in (self.details, self.search_field, self.state_filter):
             widget.setVisible(bool(self.model.hosts))
+
+    def _search_text(self) -> str:
+        text, state = self.search_field.text(), self.state_filter.state
+        if state is None:
+            return self.tr("No host matches “{text}”.").format(text=text)
+        if not text:
+            return self.tr("No host is in the state “{state}” now.").format(state=state_name(state))
+        found = self.tr("No host in the state “{state}” matches “{text}”.")
+        return found.format(state=state_name(state), text=text)
 
     def _one(self) -> HostStatus | None:
         chosen = self.list.chosen
@@ -313,8 +426,12 @@ class FleetPage(QWidget):
         acts.check.setEnabled(idle)
         acts.check_all.setEnabled(len(under_way) < len(self.model.hosts))
         acts.deploy.setEnabled(idle)
-        acts.trust.setEnabled(len(chosen) == 1 and not chosen[0].host.local)
+        acts.trust.setEnabled(any(not status.host.local for status in chosen))
+        acts.edit.setEnabled(bool(chosen))
+        acts.terminal.setEnabled(len(chosen) == 1)
+        acts.undeploy.setEnabled(idle)
         acts.remove.setEnabled(bool(chosen))
+        acts.undo_edit.setEnabled(bool(self._undo))
         acts.cancel.setEnabled(bool(under_way))
         acts.copy.setEnabled(bool(self.model.hosts))
         acts.search.setEnabled(bool(self.model.hosts))
@@ -323,7 +440,9 @@ class FleetPage(QWidget):
         hosts = self.model.hosts
         if not hosts:
             self.summary.setText("")
+            self.state_filter.show_counts({})
             return
+        self.state_filter.show_counts(count_hosts(hosts).by_state)
         texts = [answer_sentence(hosts, has_looked=self.model.has_looked)]
         gpus = sum(len(status.gpus) for status in hosts if status.answers)
         used = [status.gpus_in_use for status in hosts if status.answers and status.gpus_in_use is not None]
@@ -348,8 +467,10 @@ class FleetPage(QWidget):
     def _make_bar(self) -> QFrame:
         bar = QFrame()
         bar.setProperty("bar", True)
-        self.search_field.setFixedWidth(220)
-        parts = label(self.title, role="title"), self.summary, None, self.search_field
+        self.search_field.setMinimumWidth(120)
+        self.search_field.setMaximumWidth(220)
+        title = label(self.title, role="title")
+        parts: list[Part | tuple[Part, int]] = [title, (self.summary, 3), self.state_filter, (self.search_field, 2)]
         hbox(*parts, *self._buttons, parent=bar, margins=(16, 0, 16, 0), spacing=12)
         return bar
 

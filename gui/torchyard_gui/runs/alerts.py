@@ -42,7 +42,7 @@ def _waiting(picture: RunState) -> list[Alert]:
     if waiting is None:
         return []
     what = translate(
-        "Runs", "The run starts again as soon as it is back. After {time} it goes on with fewer replicas, or fails."
+        "Runs", "The run restarts once it is back. After {time} it continues with fewer replicas, or fails."
     ).format(time=clock(waiting.until, exact=True))
     return [Alert("waiting", translate("Runs", "Waiting for {hosts}").format(hosts=waiting.hosts), what)]
 
@@ -76,7 +76,7 @@ def _failures(picture: RunState) -> list[Alert]:
         needs.append(Alert(mark, title.format(replica=track.name), f"{what}\n{at}".strip(), track.name))
     if len(failed) > MOST_EACH:
         more = translate("Runs", "{count} more replicas failed").format(count=len(failed) - MOST_EACH)
-        needs.append(Alert("failed", more, translate("Runs", "The table lists them."), failed[MOST_EACH].name))
+        needs.append(Alert("failed", more, translate("Runs", "See the table."), failed[MOST_EACH].name))
     return needs
 
 
@@ -89,7 +89,7 @@ def _slow(picture: RunState) -> list[Alert]:
         Alert(
             "warning",
             translate("Runs", "{replica} is slow").format(replica=name),
-            translate("Runs", "It computes {factor} times as long as the median; the others wait for it.").format(
+            translate("Runs", "Its compute time is {factor} times the median; other replicas wait for it.").format(
                 factor=f"{factor:.1f}"
             ),
             name,
@@ -111,7 +111,7 @@ def _unknown(picture: RunState) -> list[Alert]:
         when = translate("Runs", "No answer since {time}.").format(time=clock(since))
         if since is None:
             when = translate("Runs", "No answer.")
-        rest = translate("Runs", "What runs there goes on; it is tried again.")
+        rest = translate("Runs", "Its replicas keep running. Reconnecting …")
         needs.append(Alert("unknown", title, f"{what} {when} {rest}"))
     return needs
 

@@ -45,22 +45,26 @@ def moment_in_full(seconds: float | None) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def day_or_clock(seconds: float | None, now: float) -> str:
-    """Formats a local time of today as 14:21, and of another day as 3 Mar."""
+def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> str:
+    """Formats a local time of today as 14:21, and of another day as 3 Mar 14:21; `exact` adds the seconds."""
     if seconds is None:
         return ""
     then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
-    if then.date() == today.date():
-        return formatting.clock(seconds)
-    return f"{then.day} {then.strftime('%b')}"
+    time = formatting.clock(seconds, exact=exact)
+    return time if then.date() == today.date() else f"{then.day} {then.strftime('%b')} {time}"
+
+
+def day_or_clock(seconds: float | None, now: float) -> str:
+    """Formats a local time of today as 14:21, and of another day as 3 Mar."""
+    text = day_and_clock(seconds, now)
+    return text.rpartition(" ")[0] or text
 
 
 def ended_at(seconds: float | None, now: float) -> str:
     """Returns when a run ended, as `ended 14:21` or `ended 20 Nov 14:21`. An unknown time is omitted."""
     if seconds is None:
         return translate("Runs", "ended")
-    day, time = day_or_clock(seconds, now), clock(seconds)
-    return translate("Runs", "ended {time}").format(time=time if day == time else f"{day} {time}")
+    return translate("Runs", "ended {time}").format(time=day_and_clock(seconds, now))
 
 
 def duration(seconds: float) -> str:
@@ -144,11 +148,19 @@ def moment_in_words(moment: TimelineEvent) -> str:
     elif moment.kind == "asked":
         text = {
             "launch": translate("Runs", "launched by {by}"),
-            "stop": translate("Runs", "{by} asked to stop it"),
-            "force": translate("Runs", "{by} asked to stop it at once"),
+            "stop": translate("Runs", "stop requested by {by}"),
+            "force": translate("Runs", "immediate stop requested by {by}"),
         }.get(moment.state, translate("Runs", "{by}: {state}"))
     elif moment.kind == "first_step":
         text = translate("Runs", "first step")
+    elif moment.kind in ("checkpoint", "checkpoint_copied"):
+        values["step"] = f"{moment.step:,}"
+        text = {
+            "checkpoint": translate("Runs", "checkpoint at step {step} saved"),
+            "checkpoint_copied": translate("Runs", "checkpoint at step {step} copied to {host}"),
+        }[moment.kind]
+        if moment.reason:
+            text = translate("Runs", "checkpoint at step {step} not copied to {host}: {reason}")
     elif moment.kind == "host_lost":
         text = translate("Runs", "{host} does not answer")
     else:
@@ -167,4 +179,6 @@ def moment_mark(moment: TimelineEvent) -> str:
         "first_step": "running",
         "host_lost": "unknown",
         "host_back": "ok",
+        "checkpoint": "ok",
+        "checkpoint_copied": "warning" if moment.reason else "ok",
     }[moment.kind]

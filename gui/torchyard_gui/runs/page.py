@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
+from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QCheckBox, QDialog, QDialogButtonBox, QFileDialog, QStackedWidget, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
+from torchyard_core.launch.runs.annotations import Annotation
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -19,9 +20,12 @@ from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.bridge.runs_model import RunsModel
 from torchyard_gui.runs.labels import duration
 from torchyard_gui.runs.menu_actions import RunsActions
-from torchyard_gui.runs.restart import RestartFlow
+from torchyard_gui.runs.notes import NotesDialog
+from torchyard_gui.runs.plots.comparison import MOST_RUNS, Comparison
+from torchyard_gui.runs.restart import RestartDialog, RestartFlow
 from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
+from torchyard_gui.runs.run_titles import title_of
 from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.widgets import EmptyState, SearchField, label
 from torchyard_gui.widgets.dialogs import dialog_layout
@@ -53,6 +57,7 @@ class RunsPage(QWidget):
         self.feed: RunFeed | None = None
         self.fetching: Job | None = None
         self._stop_dialog: StopDialog | None = None
+        self._restart_dialog: RestartDialog | None = None
         self._wanted = ""
         """The ID of a run to show as soon as it is known."""
 
@@ -82,7 +87,12 @@ class RunsPage(QWidget):
             topology,
             icon_name="runs",
         )
-        self.across = splitter(Qt.Orientation.Horizontal, left, self.run_view, grows=1, sizes=[216, 1000])
+        self.comparison = Comparison(model)
+        self.comparison.closed.connect(self.end_comparison)
+        self.shown = QStackedWidget()
+        self.shown.addWidget(self.run_view)
+        self.shown.addWidget(self.comparison)
+        self.across = splitter(Qt.Orientation.Horizontal, left, self.shown, grows=1, sizes=[216, 1000])
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
         self._pages.addWidget(self.across)
@@ -95,10 +105,14 @@ class RunsPage(QWidget):
         self.bar.views.changed.connect(self.run_view.set_view)
         self.run_view.work.action_triggered.connect(self._cancel_work)
         acts.stop.triggered.connect(self.ask_to_stop)
-        acts.restart.triggered.connect(self.restart)
+        acts.restart.triggered.connect(self.ask_to_restart)
         acts.fetch.triggered.connect(self.ask_to_fetch)
         acts.copy.triggered.connect(self._copy)
         acts.booking.triggered.connect(self.show_booking)
+        acts.notes.triggered.connect(self.ask_for_notes)
+        acts.compare.triggered.connect(self.compare)
+        self.run_view.side.notes.edit_wanted.connect(acts.notes.trigger)
+        self.list.selectionModel().selectionChanged.connect(self._selection_changed)
         acts.refresh.triggered.connect(model.refresh)
         acts.hosts.triggered.connect(lambda: self.bar.views.set_value("canvas"))
         acts.table.triggered.connect(lambda: self.bar.views.set_value("table"))
@@ -115,6 +129,8 @@ class RunsPage(QWidget):
         return self.actions_.all()
 
     def panes(self) -> list[QWidget]:
+        if self.is_comparing:
+            return [self._left, self.comparison]
         return [self._left, self.run_view.stack, self.run_view.side, self.run_view.log]
 
     def status_texts(self) -> list[str | tuple[str, str]]:
@@ -157,17 +173,30 @@ class RunsPage(QWidget):
         self._stop_dialog = dialog
         dialog.open()
 
-    def restart(self) -> None:
-        """Restarts the selected run from its latest checkpoint and shows the new run."""
-        if self.feed is not None and self.feed.picture.is_over:
-            picture = self.feed.picture
-            self.restarting.launch(self.feed.run, picture.topology_text, picture.topology_file)
+    def ask_to_restart(self) -> None:
+        """Asks where the selected run's restart begins, then launches it and shows the new run."""
+        feed = self.feed
+        if feed is None or not feed.picture.is_over or self._restart_dialog is not None:
+            return
+        program = feed.picture.plan.topology.program if feed.picture.plan else None
+        shared = str(program.checkpoint_dir or "") if program else ""
+        dialog = RestartDialog(feed.picture.name, shared, self)
+        dialog.confirmed.connect(lambda from_beginning: self._restart(feed, from_beginning=from_beginning))
+        dialog.finished.connect(self._dialog_gone)
+        self._restart_dialog = dialog
+        if not shared:
+            self.model.find_checkpoint(feed.run, dialog.show_checkpoint, dialog.show_problem, owner=dialog)
+        dialog.open()
+
+    def _restart(self, feed: RunFeed, *, from_beginning: bool) -> None:
+        picture = feed.picture
+        self.restarting.launch(feed.run, picture.topology_text, picture.topology_file, from_beginning=from_beginning)
 
     def ask_to_fetch(self) -> None:
         """Asks for a folder, then downloads the files of the run to it."""
         if self.feed is None:
             return
-        dialog = QFileDialog(self, self.tr("Fetch into the folder"), str(Path.home()))
+        dialog = QFileDialog(self, self.tr("Fetch into folder"), str(Path.home()))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         run = self.feed.run
@@ -179,15 +208,12 @@ class RunsPage(QWidget):
         if self.fetching is not None and not self.fetching.is_finished:
             return
         notice = self.run_view.work
-        notice.show_notice(
-            "info",
-            self.tr("Fetching from {count} hosts …").format(count=len(run.hosts)),
-            self.tr("Cancel"),
-            closable=False,
-        )
+        name = title_of(run, self.model.runs)
+        notice.show_notice("info", self.tr("Fetching {run} …").format(run=name), self.tr("Cancel"), closable=False)
 
         def progress(done: int, total: int) -> None:
-            notice.reword(self.tr("Fetching: {done} of {total}").format(done=size(done), total=size(total)))
+            text = self.tr("Fetching {run}: {done} of {total}")
+            notice.reword(text.format(run=name, done=size(done), total=size(total)))
 
         def ended(written: list[Path], problems: list[TorchyardError]) -> None:
             if problems:
@@ -195,10 +221,13 @@ class RunsPage(QWidget):
                 notice.show_notice("fail", text, steps=[step for problem in problems for step in problem.next])
             elif written:
                 count = len(written)
-                one, many = self.tr("1 file fetched to {folder}"), self.tr("{count} files fetched to {folder}")
-                notice.show_notice("info", (one if count == 1 else many).format(count=count, folder=target))
+                one, many = (
+                    self.tr("{run}: 1 file fetched to {folder}"),
+                    self.tr("{run}: {count} files fetched to {folder}"),
+                )
+                notice.show_notice("info", (one if count == 1 else many).format(run=name, count=count, folder=target))
             else:
-                notice.show_notice("info", self.tr("The run has no files to fetch"))
+                notice.show_notice("info", self.tr("{run} has no files to fetch").format(run=name))
 
         def failed(error: TorchyardError) -> None:
             notice.show_error(error)
@@ -216,6 +245,73 @@ class RunsPage(QWidget):
             return ""
         known = self.model.run(self.feed.run.run_id)
         return known.booking if known is not None else self.feed.run.booking
+
+    def ask_for_notes(self) -> None:
+        """Opens the note and tags of the selected run."""
+        if self.feed is None:
+            return
+        run = self.feed.run
+        about = self.model.annotations.get(run.run_id, Annotation())
+        dialog = NotesDialog(title_of(run, self.model.runs), about, self)
+
+        def save(annotation: Annotation) -> None:
+            try:
+                self.model.annotate(run.run_id, annotation)
+            except TorchyardError as error:
+                dialog.show_problem(error_text(error))
+            else:
+                dialog.accept()
+
+        dialog.saved.connect(save)
+        dialog.open()
+
+    @property
+    def chosen_runs(self) -> list[KnownRun]:
+        """The selected runs, in the order of the list."""
+        rows = sorted(index.row() for index in self.list.selectedIndexes())
+        found = (self.list_model.index(row).data(RUN) for row in rows)
+        return [run for run in found if run is not None]
+
+    @property
+    def is_comparing(self) -> bool:
+        return self.shown.currentWidget() is self.comparison
+
+    def compare(self) -> None:
+        """Compares the selected runs; a single one with the last other run of its name, else with the run below it."""
+        if self.is_comparing:
+            self.end_comparison()
+            return
+        chosen = self.chosen_runs
+        if len(chosen) < 2 and self.feed is not None:
+            run = self.feed.run
+            others = [one for one in self.list_model.runs if one.run_id != run.run_id]
+            other = next((one for one in others if one.name == run.name), next(iter(others), None))
+            if other is not None:
+                self._choose([other.run_id])
+
+    def _choose(self, run_ids: Sequence[str]) -> None:
+        """Adds runs to the selection."""
+        for row in map(self.list_model.row_of, run_ids):
+            if row >= 0:
+                flag = QItemSelectionModel.SelectionFlag.Select
+                self.list.selectionModel().select(self.list_model.index(row), flag)
+
+    def end_comparison(self) -> None:
+        """Shows the current run alone."""
+        self.list.selectionModel().select(self.list.currentIndex(), QItemSelectionModel.SelectionFlag.ClearAndSelect)
+        self.list.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _selection_changed(self) -> None:
+        chosen = self.chosen_runs
+        self.comparison.show_runs(chosen if len(chosen) > 1 else [])
+        self.shown.setCurrentWidget(self.comparison if len(chosen) > 1 else self.run_view)
+        self.bar.set_compared(min(len(chosen), MOST_RUNS) if len(chosen) > 1 else 0)
+        self._enable()
+
+    def _show_notes(self) -> None:
+        if self.feed is not None:
+            about = self.model.annotations.get(self.feed.run.run_id, Annotation())
+            self.run_view.side.notes.show_annotation(about)
 
     def close_feeds(self) -> None:
         self.restarting.close_launch()
@@ -252,9 +348,12 @@ class RunsPage(QWidget):
     def _runs_changed(self) -> None:
         runs = self.model.runs
         self._pages.setCurrentWidget(self.across if runs else self.empty)
-        self.list_model.set_runs(runs)
+        compared = [run.run_id for run in self.chosen_runs] if self.is_comparing else []
+        self.list_model.set_runs(runs, self.model.annotations)
+        self._show_notes()
         if self._wanted and self.model.run(self._wanted) is not None:
             wanted, self._wanted = self._wanted, ""
+            compared = []
             self._select(wanted)
         elif self.feed is not None:
             self._select(self.feed.run.run_id)
@@ -262,6 +361,7 @@ class RunsPage(QWidget):
             first = self.list_model.first_run()
             if first is not None:
                 self._select(first.run_id)
+        self._choose(compared)
         self._enable()
         self.status_changed.emit()
 
@@ -283,13 +383,24 @@ class RunsPage(QWidget):
     def _open(self, run: KnownRun) -> None:
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
+        if not self._is_working:
+            self.run_view.work.clear()  # a result that concerns the run shown before
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
-        self.bar.set_feed(self.feed)
+        self.bar.set_feed(self.feed, title_of(run, self.model.runs))
+        self._show_notes()
         self._enable()
 
+    @property
+    def _is_working(self) -> bool:
+        """Whether a fetch or a restart is in progress."""
+        return self.restarting.is_launching or (self.fetching is not None and not self.fetching.is_finished)
+
     def _changed(self, changes: RunChanges) -> None:
+        if changes.samples or changes.run:
+            self.bar.take_throughput()
+            self.bar.refresh()
         if changes.run or changes.shown:
             self.bar.refresh()
             self._enable()
@@ -300,11 +411,15 @@ class RunsPage(QWidget):
 
     def _enable(self) -> None:
         acts, picture = self.actions_, self.feed.picture if self.feed else None
+        if self.is_comparing:  # no action on one of several runs
+            picture = None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))
+        acts.notes.setEnabled(picture is not None)
+        acts.compare.setEnabled(len(self.list_model.runs) > 1)
         acts.fetch.setEnabled(picture is not None)
         acts.copy.setEnabled(picture is not None and bool(picture.topology_text))
-        acts.booking.setEnabled(bool(self._booking))
+        acts.booking.setEnabled(picture is not None and bool(self._booking))
         for action in (acts.hosts, acts.table, acts.plots, acts.log, acts.find):
             action.setEnabled(picture is not None)
 
@@ -315,7 +430,7 @@ class RunsPage(QWidget):
         self.model.stop(run, failed, force=force, owner=self)
 
     def _dialog_gone(self) -> None:
-        self._stop_dialog = None
+        self._stop_dialog = self._restart_dialog = None
 
     def _copy(self) -> None:
         if self.feed is not None:
@@ -340,15 +455,15 @@ class StopDialog(QDialog):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle(self.tr("Stop {name}?").format(name=name))
-        sentence = self.tr("It has run for {time}. What it did not save is lost.").format(time=lasted)
+        sentence = self.tr("It has been running for {time}. Unsaved work is lost.").format(time=lasted)
         if is_stopping:
-            sentence = self.tr("It is being stopped already, and has its time to end well.")
+            sentence = self.tr("It is already stopping, within its grace period.")
         self.force = QCheckBox(self.tr("Kill now (skip the {seconds} s grace period)").format(seconds=f"{grace_s:.0f}"))
         self.force.setChecked(is_stopping)
         buttons = QDialogButtonBox()
         self.stop = buttons.addButton(self.tr("Stop the run"), QDialogButtonBox.ButtonRole.AcceptRole)
         self.stop.setProperty("danger", True)
-        self.keep = buttons.addButton(self.tr("Let it run"), QDialogButtonBox.ButtonRole.RejectRole)
+        self.keep = buttons.addButton(self.tr("Keep running"), QDialogButtonBox.ButtonRole.RejectRole)
         self.keep.setDefault(True)
         buttons.accepted.connect(self._confirm)
         buttons.rejected.connect(self.reject)

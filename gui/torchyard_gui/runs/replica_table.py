@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import numpy as np
 from PySide6.QtCore import QModelIndex, QRect, QRectF, QSortFilterProxyModel, Qt, QTimer, Signal
-from PySide6.QtGui import QHideEvent, QPainter, QResizeEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QPainter, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -18,9 +19,11 @@ from PySide6.QtWidgets import (
 )
 
 from torchyard_gui.bridge.run_state_types import ReplicaStatus
-from torchyard_gui.runs.mini_plot import lines_between_gaps
+from torchyard_gui.runs.plots.mini_plot import lines_between_gaps
+from torchyard_gui.runs.replica_groups import Grouping, ReplicaGroup
 from torchyard_gui.runs.replica_table_model import (
     GPUS,
+    GROUP,
     HOST,
     MEMORY,
     NAME,
@@ -33,7 +36,8 @@ from torchyard_gui.runs.replica_table_model import (
     ReplicaTableModel,
     fitting_columns,
 )
-from torchyard_gui.theme.icons import paint_role_badge, paint_state
+from torchyard_gui.theme.icons import paint_role_badge, paint_state, pixmap
+from torchyard_gui.theme.marks import trouble_token
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
@@ -104,14 +108,38 @@ class ReplicaTable(QTableView):
 
     def chosen(self) -> list[str]:
         rows = (self.order.mapToSource(index).row() for index in self.selectionModel().selectedRows())
-        return [self.replicas.name_at(row) for row in sorted(rows)]
+        names = dict.fromkeys(name for row in rows for name in self.replicas.names_at(row))
+        return sorted(names, key=self.replicas.row_of)
+
+    def set_grouping(self, grouping: str) -> None:
+        """Groups the rows by `pool` or `host`, or not for ""."""
+        if grouping and self.order.sortColumn() < 0:
+            self.sortByColumn(NAME, Qt.SortOrder.AscendingOrder)
+        self.replicas.set_grouping(cast("Grouping", grouping))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        group = self.currentIndex().data(GROUP)
+        folds = {Qt.Key.Key_Left: False, Qt.Key.Key_Right: True}
+        if group is not None and event.key() in folds:
+            if (group.name in self.replicas.folded) == folds[Qt.Key(event.key())]:
+                self._fold(group)
+            return
+        super().keyPressEvent(event)
+
+    def _fold(self, group: ReplicaGroup) -> None:
+        self.order.fold(group.name)
+        self.viewport().update()
 
     def _chosen(self) -> None:
         if not self._choosing:
             self.chosen_changed.emit(self.chosen())
 
     def _opened(self, index: QModelIndex) -> None:
-        self.opened.emit(self.replicas.name_at(self.order.mapToSource(index).row()))
+        group = index.data(GROUP)
+        if group is not None:
+            self._fold(group)
+            return
+        self.opened.emit(self.replicas.names_at(self.order.mapToSource(index).row())[0])
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -138,9 +166,14 @@ class ReplicaDelegate(QStyledItemDelegate):
         look = theme()
         rect: QRect = option.rect
         state: QStyle.StateFlag = option.state
-        track: ReplicaStatus = index.data(TRACK)
         column = index.column()
+        group: ReplicaGroup | None = index.data(GROUP)
         painter.save()
+        if group is not None:
+            self._heading(painter, option, index, group)
+            painter.restore()
+            return
+        track: ReplicaStatus = index.data(TRACK)
         if state & QStyle.StateFlag.State_Selected:
             painter.fillRect(rect, look.color("accent_soft"))
         inner = rect.adjusted(8, 0, -8, 0)
@@ -156,12 +189,36 @@ class ReplicaDelegate(QStyledItemDelegate):
             source = model.sourceModel() if isinstance(model, QSortFilterProxyModel) else model
             mark = source.state_of(track)[0] if isinstance(source, ReplicaTableModel) else track.state
             paint_state(painter, QRectF(inner.x(), inner.center().y() - 6, 14, 14), mark)
-            ink = {"failed": "fail", "warning": "wait"}.get(mark, "text2")
+            ink = trouble_token(mark) or "text2"
             draw_elided(painter, inner.adjusted(20, 0, 0, 0), str(index.data()), ink=ink)
         else:
             side = RIGHT if GPUS <= column <= MEMORY else LEFT
             draw_elided(painter, inner, str(index.data()), side=side)
         painter.restore()
+
+    def _heading(self, painter: QPainter, option: QStyleOptionViewItem, index: Index, group: ReplicaGroup) -> None:
+        """Paints a column of a group's heading."""
+        look = theme()
+        rect: QRect = option.rect
+        state: QStyle.StateFlag = option.state
+        painter.fillRect(rect, look.color("accent_soft" if state & QStyle.StateFlag.State_Selected else "s1"))
+        inner = rect.adjusted(8, 0, -8, 0)
+        column = index.column()
+        painter.setFont(look.font("strong" if column == NAME else "body"))
+        painter.setPen(look.pen("text"))
+        source = index.model().sourceModel()  # type: ignore[attr-defined]
+        if column == NAME:
+            chevron = "chevron-right" if group.name in source.folded else "chevron-down"
+            size = painter.device().devicePixelRatioF()
+            painter.drawPixmap(inner.x(), inner.center().y() - 7, pixmap(chevron, 16, "text2", size))
+            draw_elided(painter, inner.adjusted(24, 0, 0, 0), group.title)
+        elif column == STATE:
+            mark, text = group.state_summary(source.state_of)
+            paint_state(painter, QRectF(inner.x(), inner.center().y() - 6, 14, 14), mark)
+            ink = {"failed": "fail", "warning": "wait"}.get(mark, "text2")
+            draw_elided(painter, inner.adjusted(20, 0, 0, 0), text, ink=ink)
+        else:
+            draw_elided(painter, inner, str(index.data()), side=RIGHT if GPUS <= column <= MEMORY else LEFT)
 
     def _past(self, painter: QPainter, rect: QRect, track: ReplicaStatus) -> None:
         values = track.ring.tail("gpu" if track.gpus else "cpu", SPARK_POINTS)

@@ -12,6 +12,7 @@ from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges, short_cause
 from torchyard_gui.bridge.step_breakdown import name_of, sentence_of, written
 from torchyard_gui.runs.labels import clock, loss, mark_of, memory, percent, rate, restarts, state_word
+from torchyard_gui.runs.replica_groups import Grouping, ReplicaGroup, groups_of
 
 (
     NAME, STATE, HOST, GPUS, STEP, LOSS, RATE, COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS,
@@ -50,6 +51,8 @@ def fitting_columns(room: int, reported: Collection[int]) -> dict[int, int]:
 Index = QModelIndex | QPersistentModelIndex
 TRACK = Qt.ItemDataRole.UserRole
 SORT = Qt.ItemDataRole.UserRole + 1
+GROUP = Qt.ItemDataRole.UserRole + 2
+"""The ReplicaGroup of a heading; None for a replica, which has TRACK."""
 STEP_PARTS = {
     COMPUTE: "compute_s",
     EXCHANGE: "exchange_s",
@@ -73,6 +76,12 @@ class ReplicaTableModel(QAbstractTableModel):
         self.feed: RunFeed | None = None
         self._tracks: list[ReplicaStatus] = []
         self._rows: dict[str, int] = {}
+        self.grouping: Grouping = ""
+        self.folded: set[str] = set()
+        """Names of the groups whose replicas are hidden."""
+        self._groups: list[ReplicaGroup] = []
+        """Their headings are the rows after those of the replicas; the proxy model sorts them."""
+        self._group_of: dict[str, int] = {}
 
     def set_feed(self, feed: RunFeed | None) -> None:
         """Shows the replicas of a run. Call it again when the same run has more replicas."""
@@ -80,7 +89,21 @@ class ReplicaTableModel(QAbstractTableModel):
         self.feed = feed
         self._tracks = list(feed.picture.tracks.values()) if feed else []
         self._rows = {track.name: row for row, track in enumerate(self._tracks)}
+        self._groups = groups_of(feed.picture, self.grouping) if feed else []
+        self._group_of = {track.name: place for place, group in enumerate(self._groups) for track in group.tracks}
         self.endResetModel()
+
+    def set_grouping(self, grouping: Grouping) -> None:
+        """Adds a heading for each pool or host; "" removes the headings."""
+        self.grouping = grouping
+        self.folded.clear()
+        self.set_feed(self.feed)
+
+    def place_of(self, row: int) -> tuple[int, bool]:
+        """Returns the position of a row's group, 0 without groups, and whether the row is its heading."""
+        if row >= len(self._tracks):
+            return row - len(self._tracks), True
+        return self._group_of.get(self._tracks[row].name, 0), False
 
     def take(self, changes: RunChanges) -> None:
         if self.feed is None:
@@ -91,10 +114,18 @@ class ReplicaTableModel(QAbstractTableModel):
             # A single signal covers all changed rows, because the view repaints only visible rows and sorts once.
             rows = [self._rows[name] for name in changes.replicas if name in self._rows] or [0]
             if self._tracks:
-                self.dataChanged.emit(self.index(min(rows), 0), self.index(max(rows), PAST))
+                last = self.rowCount() - 1 if self._groups else max(rows)
+                self.dataChanged.emit(self.index(min(rows), 0), self.index(last, PAST))
 
-    def name_at(self, row: int) -> str:
-        return self._tracks[row].name
+    def names_at(self, row: int) -> list[str]:
+        """Returns the replica of a row, or those of a heading's group."""
+        if row >= len(self._tracks):
+            return [track.name for track in self._groups[row - len(self._tracks)].tracks]
+        return [self._tracks[row].name]
+
+    def is_folded(self, place: int) -> bool:
+        """Whether the replicas of the group at a position are hidden."""
+        return bool(self._groups) and self._groups[place].name in self.folded
 
     def reported(self) -> set[int]:
         """Returns the columns of STEP_PARTS for which a replica has reported a value."""
@@ -108,7 +139,7 @@ class ReplicaTableModel(QAbstractTableModel):
         return self._rows.get(name, -1)
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:
-        return 0 if parent.isValid() else len(self._tracks)
+        return 0 if parent.isValid() else len(self._tracks) + len(self._groups)
 
     def columnCount(self, parent: Index = QModelIndex()) -> int:
         return 0 if parent.isValid() else PAST + 1
@@ -134,12 +165,16 @@ class ReplicaTableModel(QAbstractTableModel):
                 PAST: self.tr("Recent use"),
             }[section]
         if role == Qt.ItemDataRole.ToolTipRole and section in (USE, PAST):
-            return self.tr("Of its GPUs; of one CPU where it has none")
+            return self.tr("Of its GPUs; of one CPU if it has none")
+        if role == Qt.ItemDataRole.ToolTipRole and section == RATE:
+            return self.tr("Throughput of the replica: samples per second, mean of the last 10 s")
         if role == Qt.ItemDataRole.ToolTipRole and section in STEP_PARTS:
             return sentence_of(STEP_PARTS[section])
         return None
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if index.row() >= len(self._tracks):
+            return self._heading(self._groups[index.row() - len(self._tracks)], index.column(), role)
         track = self._tracks[index.row()]
         if role == Qt.ItemDataRole.DisplayRole:
             return self._text(track, index.column())
@@ -152,6 +187,19 @@ class ReplicaTableModel(QAbstractTableModel):
             return "\n".join(line for line in dict.fromkeys(reported) if line)
         if role == Qt.ItemDataRole.AccessibleTextRole and index.column() == PAST:
             return percent(_use(track))
+        return None
+
+    def _heading(self, group: ReplicaGroup, column: int, role: int) -> Any:
+        if role == GROUP:
+            return group
+        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
+            if column == STATE:
+                return group.state_summary(self.state_of)[1]
+            texts = {NAME: group.title, GPUS: group.gpus, RATE: group.throughput, USE: group.use, MEMORY: group.memory}
+            return texts.get(column, "")
+        if role == Qt.ItemDataRole.AccessibleTextRole and column == NAME:
+            state = self.tr("folded") if group.name in self.folded else self.tr("unfolded")
+            return f"{group.title}, {group.state_summary(self.state_of)[1]}, {state}"
         return None
 
     def state_of(self, track: ReplicaStatus) -> tuple[str, str]:
@@ -227,12 +275,46 @@ class ReplicaOrder(QSortFilterProxyModel):
         self.beginFilterChange()
         self._text = text.strip().lower()
         self.endFilterChange()
+        self._sort_again()
 
     def filterAcceptsRow(self, row: int, parent: Index) -> bool:
         model = self.sourceModel()
-        if not self._text or not isinstance(model, ReplicaTableModel):
+        if not isinstance(model, ReplicaTableModel):
             return True
-        track = model.index(row, 0).data(TRACK)
+        place, is_heading = model.place_of(row)
+        if not self._text:
+            return is_heading or not model.is_folded(place)
+        group: ReplicaGroup | None = model.index(row, 0).data(GROUP)
+        if group is not None:
+            return any(self._matches(track) for track in group.tracks)
+        return self._matches(model.index(row, 0).data(TRACK))
+
+    def lessThan(self, left: Index, right: Index) -> bool:
+        """Keeps groups in their order and headings above their replicas, whatever the direction."""
+        model = self.sourceModel()
+        if isinstance(model, ReplicaTableModel) and model.grouping:
+            first, second = model.place_of(left.row()), model.place_of(right.row())
+            if first[0] != second[0]:
+                return (first[0] < second[0]) == (self.sortOrder() == Qt.SortOrder.AscendingOrder)
+            if first[1] != second[1]:
+                return first[1] == (self.sortOrder() == Qt.SortOrder.AscendingOrder)
+        return super().lessThan(left, right)
+
+    def fold(self, name: str) -> None:
+        """Hides or shows the replicas of a group."""
+        model = self.sourceModel()
+        assert isinstance(model, ReplicaTableModel)
+        self.beginFilterChange()
+        model.folded ^= {name}
+        self.endFilterChange()
+        self._sort_again()
+
+    def _sort_again(self) -> None:
+        """Puts rows in order that a filter has shown again; without a dynamic order they come last."""
+        if self.sortColumn() >= 0:
+            self.sort(self.sortColumn(), self.sortOrder())
+
+    def _matches(self, track: ReplicaStatus) -> bool:
         return self._text in f"{track.name} {track.host} {track.state} {track.reason}".lower()
 
 

@@ -1,19 +1,74 @@
-"""Restart of a run from its page, with progress and questions above the run."""
+"""Restart of a run from its page: the question where to begin, then progress and questions above the run."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QObject, Qt, Signal
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QButtonGroup, QDialog, QRadioButton, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation as Asked
+from torchyard_core.launch.runs.checkpoints import SavedStep
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.launch_job import RestartJob
-from torchyard_gui.widgets import NoticeBar
-from torchyard_gui.widgets.dialogs import ConfirmationDialog, yes_to
+from torchyard_gui.widgets import NoticeBar, label
+from torchyard_gui.widgets.dialogs import WIDTH, ConfirmationDialog, DialogButtons, dialog_layout, yes_to
+from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.next_steps import as_sentence
+
+
+class RestartDialog(QDialog):
+    """Asks where the new run begins. Shown with `open()`; the caller looks for the checkpoint meanwhile."""
+
+    confirmed = Signal(bool)
+    """Whether to begin at the first step."""
+
+    def __init__(self, name: str, shared_folder: str = "", parent: QWidget | None = None):
+        """`shared_folder`: the folder of checkpoints that the run's hosts share, if any."""
+        super().__init__(parent)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.setWindowTitle(self.tr("Restart {name}?").format(name=name))
+        self.setMinimumWidth(WIDTH)
+        sentence = self.tr("A new run starts with the same topology and code. The ended run stays as it is.")
+        self.resume = QRadioButton(self.tr("From the newest checkpoint"))
+        self.begin = QRadioButton(self.tr("From the beginning"))
+        self.begin.setToolTip(self.tr("Train from the first step, without the checkpoints of the ended run"))
+        self.found = label(role="small", ink="2", wrap=True)
+        choices = QButtonGroup(self)
+        choices.addButton(self.resume)
+        choices.addButton(self.begin)
+        self.resume.setChecked(True)
+        self.buttons = DialogButtons(self, self.tr("Restart"))
+        self.buttons.agree.setDefault(True)
+        self.accepted.connect(lambda: self.confirmed.emit(self.begin.isChecked()))
+        found = hbox(24, (self.found, 1), spacing=0)
+        parts = self.resume, found, self.begin, 6, self.buttons
+        dialog_layout(self, label(sentence, ink="2", wrap=True), 2, *parts, spacing=8)
+        if shared_folder:
+            self._say(self.tr("It is in {folder}.").format(folder=shared_folder))
+        else:
+            self._say(self.tr("Looking for it on the hosts …"))
+        self.resume.setFocus()
+
+    def show_checkpoint(self, saved: SavedStep | None) -> None:
+        """Shows the newest checkpoint of the run; None if it has none."""
+        if saved is not None:
+            self.resume.setText(self.tr("From the checkpoint at step {step}").format(step=f"{saved.step:,}"))
+            self._say(self.tr("It is on {host}.").format(host=saved.host))
+            return
+        self.resume.setEnabled(False)
+        self.begin.setChecked(True)
+        self.begin.setFocus()
+        self._say(self.tr("The run has no checkpoint."))
+
+    def show_problem(self, error: TorchyardError) -> None:
+        """Shows why the newest checkpoint is not known; the launch looks for it again."""
+        self._say(as_sentence(error.message))
+
+    def _say(self, text: str) -> None:
+        self.found.setText(text)
+        self.resume.setAccessibleDescription(text)
 
 
 class RestartFlow(QObject):
@@ -38,21 +93,21 @@ class RestartFlow(QObject):
     def is_launching(self) -> bool:
         return self.job is not None and not self.job.is_over
 
-    def launch(self, run: KnownRun, text: str, file: str) -> None:
-        """Starts a restart unless one is in progress.
+    def launch(self, run: KnownRun, text: str, file: str, *, from_beginning: bool = False) -> None:
+        """Starts, unless a restart is in progress.
 
         Args:
-            text: Topology of the run.
-            file: Path of the topology file.
+            text: The run's topology, from `file`.
+            from_beginning: Begin at the first step instead of the newest checkpoint.
         """
         if self.is_launching:
             return
         if self.job is not None:
             self.job.deleteLater()
         self.run_name = run.name
-        sentence = self.tr("{name} is launched again …").format(name=run.name)
+        sentence = self.tr("Restarting {name} …").format(name=run.name)
         self._notice.show_notice("info", sentence, self.tr("Cancel"), closable=False)
-        job = RestartJob(run, text, file, self._model, parent=self)
+        job = RestartJob(run, text, file, self._model, parent=self, from_beginning=from_beginning)
         job.checked.connect(self._checked)
         job.asked.connect(self._asked)
         job.started.connect(self._started)
@@ -67,7 +122,7 @@ class RestartFlow(QObject):
             self.job.cancel()
             if self._question is not None:
                 self._question.reject()
-            self._notice.show_notice("info", self.tr("Taking it back …"), closable=False)
+            self._notice.show_notice("info", self.tr("Cancelling …"), closable=False)
 
     def close_launch(self) -> None:
         """Cancels the restart and hides its messages. Called when the window closes."""
@@ -105,5 +160,5 @@ class RestartFlow(QObject):
         self.launch_over.emit(error.code == "start_unknown")
 
     def _cancelled(self) -> None:
-        self._notice.show_notice("info", self.tr("Taken back: nothing is left on the hosts"))
+        self._notice.show_notice("info", self.tr("Restart cancelled; nothing is left on the hosts"))
         self.launch_over.emit(False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -13,6 +13,9 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
 from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import hbox, vbox
+
+NARROW = 1150
+"""Width below which some buttons have icons only."""
 
 
 class RunBar(QFrame):
@@ -31,6 +34,9 @@ class RunBar(QFrame):
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
         self._feed: RunFeed | None = None
+        self._title = ""
+        self._compared = 0
+        self._throughput: float | None = None
         self.name = ElidedLabel(role="title")
         self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.mark = StateMark("idle", 14)
@@ -38,38 +44,64 @@ class RunBar(QFrame):
         self.views = Segmented(
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
-        self._stop, self._restart, self._booking = stop, restart, booking
+        self._booking = booking
+        # Each button keeps its place, and is disabled where it does not apply: a click never meets another one.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
+        self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
+            button.setAccessibleName(action.text())
         views = vbox(None, self.views, None)  # The spacers keep the control at its own height.
         parts = self.name, 4, self.mark, (self.state, 1), views, 8
         hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)
         self.set_feed(None)
 
-    def set_feed(self, feed: RunFeed | None) -> None:
-        self._feed = feed
+    def set_feed(self, feed: RunFeed | None, title: str = "") -> None:
+        """Shows another run; `title` tells it from others of its name."""
+        self._feed, self._title = feed, title
+        self.take_throughput()
         for widget in (self.mark, self.views, *self._buttons.values()):
             widget.setVisible(feed is not None)
         self.refresh()
+
+    def set_compared(self, count: int) -> None:
+        """Shows that `count` runs are compared; 0 shows the run again."""
+        self._compared = count
+        self.views.setVisible(self._feed is not None and not count)
+        self.mark.setVisible(self._feed is not None and not count)
+        self.refresh()
+
+    def take_throughput(self) -> None:
+        """Takes the newest throughput; called together with the plots, so that both show the same one."""
+        self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:
         if self._feed is None:
             self.name.setText(self.tr("Runs"))
             self.state.setText("")
             return
+        if self._compared:
+            self.name.setText(self.tr("{count} runs compared").format(count=self._compared))
+            self.state.setText("")
+            return
         picture = self._feed.picture
-        # Stop and restart have the same place, because only one of them applies at a time.
-        self._buttons[self._stop].setVisible(not picture.is_over)
-        self._buttons[self._restart].setVisible(picture.is_over)
         self._show_booking()
-        self.name.setText(picture.name or picture.run_id)
+        self.name.setText(self._title or picture.name or picture.run_id)
         self.name.setToolTip(picture.run_id)
         self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))
         self.state.setText(" · ".join(self._parts()))
         began = picture.started or picture.submitted
-        self.state.setToolTip(moment_in_full(began))
+        tip = [moment_in_full(began)]
+        if self._throughput is not None:
+            tip.append(self.tr("samples/s: throughput of all trainers, mean of the last 10 s"))
+        self.state.setToolTip("\n".join(line for line in tip if line))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Leaves out the texts of buttons whose icons suffice, where the state would have no room."""
+        super().resizeEvent(event)
+        for action in self._by_icon:
+            self._buttons[action].setText("" if event.size().width() < NARROW else action.text())
 
     def _show_booking(self) -> None:
         """Shows the button for the booking if the run has a booking."""
@@ -97,7 +129,7 @@ class RunBar(QFrame):
             parts.append(self.tr("waiting for {hosts} until {time}").format(hosts=waiting.hosts, time=until))
         if picture.restarts:
             parts.append(restarts(picture.restarts))
-        step, throughput = picture.total("step"), picture.total("throughput")
+        step, throughput = picture.total("step"), self._throughput
         if step is not None:
             parts.append(self.tr("step {step}").format(step=f"{step:,.0f}"))
         if throughput is not None and not picture.is_over and picture.state != "restarting":

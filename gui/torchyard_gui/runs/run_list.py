@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
+from torchyard_core.launch.runs.annotations import Annotation
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.run_state_types import when
-from torchyard_gui.runs.labels import clock, day_or_clock, mark_of, moment_in_full, state_word
+from torchyard_gui.runs.labels import clock, mark_of, moment_in_full, state_word
+from torchyard_gui.runs.run_titles import restart_of, start_of, title_of
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import draw_elided
@@ -31,14 +32,16 @@ class RunListModel(QAbstractListModel):
         self._all: tuple[KnownRun, ...] = ()
         self._rows: list[KnownRun | str] = []
         self._filter = ""
+        self._annotations: dict[str, Annotation] = {}
 
-    def set_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Sets the runs. Existing rows are kept, so that the selection and the scroll position do not change."""
+    def set_runs(self, runs: Sequence[KnownRun], annotations: Mapping[str, Annotation]) -> None:
+        """Sets the runs and their notes; keeps existing rows, and with them selection and scroll position."""
         self._all = tuple(runs)
+        self._annotations = dict(annotations)
         self._arrange()
 
     def set_filter(self, text: str) -> None:
-        """Limits the list to runs whose name, ID, hosts or state contain a text."""
+        """Shows runs with a text in name, ID, hosts, state, tags (`#baseline`) or note."""
         self._filter = text.strip().lower()
         self._arrange()
 
@@ -62,9 +65,18 @@ class RunListModel(QAbstractListModel):
         if role == Qt.ItemDataRole.DisplayRole:
             return row.name or row.run_id
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            return f"{row.name}, {self.state_of(row)}, {row.run_id}"
+            parts = (
+                title_of(row, self._all),
+                self.state_of(row),
+                restart_of(row, self._all),
+                self.tags_of(row),
+                row.run_id,
+            )
+            return ", ".join(part for part in parts if part)
         if role == Qt.ItemDataRole.ToolTipRole:
-            lines = [row.run_id, " ".join(row.hosts), moment_in_full(when(row.submitted)), row.reason]
+            again = self.tr("Restart of {run}").format(run=row.restarted_from) if row.restarted_from else ""
+            lines = [row.run_id, again, " ".join(row.hosts), moment_in_full(when(row.submitted)), row.reason]
+            lines.append(self._annotations.get(row.run_id, Annotation()).text)
             return "\n".join(line for line in lines if line)
         return None
 
@@ -80,8 +92,22 @@ class RunListModel(QAbstractListModel):
             return word
         return self.tr("{state} as of {time}").format(state=word, time=clock(when(run.as_of)))
 
+    @property
+    def runs(self) -> tuple[KnownRun, ...]:
+        """All runs, also those that the filter hides."""
+        return self._all
+
+    def tags_of(self, run: KnownRun) -> str:
+        """Returns the tags of a run, such as `#baseline #lr-3`."""
+        return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
+
+    def _text(self, run: KnownRun) -> str:
+        """Returns the text that the filter searches."""
+        about = self._annotations.get(run.run_id, Annotation()).text
+        return f"{run.name} {run.run_id} {' '.join(run.hosts)} {run.state} {run.primary} {about}".lower()
+
     def _arrange(self) -> None:
-        shown = [run for run in self._all if self._filter in _text(run)]
+        shown = [run for run in self._all if self._filter in self._text(run)]
         live = [run for run in shown if not run.has_ended]
         past = [run for run in shown if run.has_ended]
         rows: list[KnownRun | str] = []
@@ -128,7 +154,11 @@ class RunDelegate(QStyledItemDelegate):
         stale = not run.is_fresh and not run.has_ended
         paint_state(painter, QRectF(rect.x() + 14, rect.y() + 8, 14, 14), "unknown" if stale else mark_of(run.state))
         left, right = rect.x() + 36, rect.right() - 14
-        time_text = day_or_clock(when(run.submitted), time.time())
+        model = index.model()
+        assert isinstance(model, RunListModel)
+        # A day and a time together would leave no room for the name.
+        day, _, clock_text = start_of(run, model.runs).rpartition(" ")
+        time_text, more = (day, clock_text) if ":" in clock_text and day else (f"{day} {clock_text}".strip(), "")
         painter.setFont(look.font("small"))
         painter.setPen(look.pen("text3"))
         time_width = painter.fontMetrics().horizontalAdvance(time_text)
@@ -139,12 +169,11 @@ class RunDelegate(QStyledItemDelegate):
         top.setRight(right - time_width - 8)
         draw_elided(painter, top, run.name or run.run_id)
         ink = "fail" if run.state == "failed" and not stale else "text2"
-        model = index.model()
-        words = model.state_of(run) if isinstance(model, RunListModel) else state_word(run.state)
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         detail = run.reason if run.state == "failed" and run.reason else hosts
         second = QRect(left, rect.y() + 24, right - left, 19)
-        draw_elided(painter, second, f"{words} · {detail}" if detail else words, "small", ink)
+        parts = model.state_of(run), more, model.tags_of(run), restart_of(run, model.runs), detail
+        draw_elided(painter, second, " · ".join(part for part in parts if part), "small", ink)
         painter.restore()
 
 
@@ -154,6 +183,7 @@ def run_list_view(model: RunListModel, parent: QWidget | None = None) -> QListVi
     view.setModel(model)
     view.setItemDelegate(RunDelegate(view))
     view.setMouseTracking(True)
+    view.setSelectionMode(QListView.SelectionMode.ExtendedSelection)
     view.setVerticalScrollMode(QListView.ScrollMode.ScrollPerPixel)
     view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     view.viewport().setAutoFillBackground(False)
@@ -163,7 +193,3 @@ def run_list_view(model: RunListModel, parent: QWidget | None = None) -> QListVi
 
 def _key(row: KnownRun | str) -> str:
     return row if isinstance(row, str) else row.run_id
-
-
-def _text(run: KnownRun) -> str:
-    return f"{run.name} {run.run_id} {' '.join(run.hosts)} {run.state} {run.primary}".lower()

@@ -18,13 +18,13 @@ from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.runs.labels import clock, ended_at, restarting_sentence
 from torchyard_gui.runs.logs.log_dock import LogDock
-from torchyard_gui.runs.plots import MOST, Plots
+from torchyard_gui.runs.plots.run_plots import MOST, Plots
 from torchyard_gui.runs.replica_table import ReplicaTable
 from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import NoticeBar, SearchField
+from torchyard_gui.widgets import NoticeBar, SearchField, Segmented
 from torchyard_gui.widgets.empty_state import EmptyListMessage
-from torchyard_gui.widgets.layouts import FLUSH, splitter, vbox
+from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.next_steps import advice_text
 
 VIEWS = ("canvas", "table", "plots")
@@ -55,7 +55,12 @@ class RunView(QWidget):
         self.log = LogDock(model)
 
         below = QWidget()
-        self._find_row = _padded(self.search)
+        self.grouping = Segmented([("", self.tr("All")), ("pool", self.tr("By pool")), ("host", self.tr("By host"))])
+        self.grouping.setAccessibleName(self.tr("Groups of replicas"))
+        self.grouping.changed.connect(self.table.set_grouping)
+        self.search.setMaximumWidth(260)
+        self._find_row = QWidget()
+        hbox((self.search, 1), None, self.grouping, parent=self._find_row, margins=(12, 10, 12, 8))
         vbox(self._find_row, (self.table, 1), parent=below, margins=FLUSH, spacing=0)
         self.stack = QStackedWidget()
         for widget in (self.canvas, below, self.plots):
@@ -188,9 +193,9 @@ class RunView(QWidget):
         picture = self.feed.picture
         gone = {track.host for track in picture.tracks.values() if track.state == "lost"}
         return {
-            host.name: HostLiveState("warning", note=self.tr("lost"))
+            host.name: HostLiveState("unknown", note=self.tr("lost"))
             if host.name in gone
-            else HostLiveState(note=self.tr("to start again"))
+            else HostLiveState(note=self.tr("waiting to restart"))
             for host in picture.plan_hosts
         }
 
@@ -210,13 +215,13 @@ class RunView(QWidget):
             self.notice.show_notice("warn", self._why_not_followed(), closable=False, is_known=is_known, steps=steps)
         elif picture.known_from:
             text = self.tr(
-                "{primary}, the run's primary host, has not answered yet; it is tried again. What is shown is what "
-                "{host} knew at {time}: the run may go on."
+                "{primary}, the run's primary host, does not answer yet. {host} reported this state at {time}; the run "
+                "may have changed since. Reconnecting …"
             ).format(primary=picture.primary, host=picture.known_from, time=clock(picture.as_of, exact=True))
             self.notice.show_notice("warn", text, closable=False, is_known=is_known)
         elif picture.is_stale:
             text = self.tr(
-                "{host} does not answer: what is shown is as of {time}. The run goes on there; it is tried again."
+                "{host} does not answer. Last update {time}; the run continues there. Reconnecting …"
             ).format(host=picture.primary, time=clock(picture.as_of, exact=True))
             self.notice.show_notice("warn", text, closable=False, is_known=is_known)
         elif error is not None and picture.is_over is False:
@@ -231,10 +236,10 @@ class RunView(QWidget):
         picture, error = self.feed.picture, self.feed.error
         time = clock(picture.as_of, exact=True)
         if error is not None and error.code == "no_run":
-            text = self.tr("{host} does not know the run any more, nor how it ended. What is shown is as of {time}.")
+            text = self.tr("{host} no longer has a record of this run. Last update {time}.")
             return text.format(host=picture.primary, time=time)
         why = f"{error.message} {advice_text(error.advice, has_buttons=True)}".strip() if error is not None else ""
-        text = self.tr("The run is not followed: {why} What is shown is as of {time}; the run may go on.")
+        text = self.tr("Live updates have stopped: {why} Last update {time}; the run may still be running.")
         return text.format(why=why, time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
@@ -261,10 +266,3 @@ class RunView(QWidget):
             self.log.setMinimumHeight(head)
             self.log.setMaximumHeight(head)
             self.upright.setSizes([max(1, self.upright.height() - head), head])
-
-
-def _padded(widget: QWidget) -> QWidget:
-    around = QWidget()
-    vbox(widget, parent=around, margins=(12, 10, 12, 8))
-    widget.setMaximumWidth(260)
-    return around

@@ -14,7 +14,8 @@ from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges
 from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.runs.alerts import AlertsPanel, alerts_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
-from torchyard_gui.runs.mini_plot import MiniPlot
+from torchyard_gui.runs.notes import NotesSection
+from torchyard_gui.runs.plots.mini_plot import MiniPlot
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import SectionLabel, label, scroll_area
@@ -39,7 +40,11 @@ class SidePanel(QWidget):
         self._replica = ""
         self.needs = AlertsPanel()
         self.plots = {
-            "throughput": MiniPlot(self.tr("Throughput"), "run"),
+            "throughput": MiniPlot(
+                self.tr("Throughput"),
+                "run",
+                explanation=self.tr("Samples per second of finished steps, mean of the last 10 s"),
+            ),
             "loss": MiniPlot(self.tr("Loss"), "accent"),
             "traffic": MiniPlot(self.tr("Traffic"), "run"),
             "use": MiniPlot(self.tr("GPU use"), "meter"),
@@ -47,11 +52,12 @@ class SidePanel(QWidget):
         }
         self.step = StepParts()
         self.timeline = Timeline()
+        self.notes = NotesSection()
         self.needs.opened.connect(self.opened)
         self.timeline.opened.connect(self.opened)
         inside = QWidget()
         events = SectionLabel(self.tr("Events")), self.timeline
-        parts = self.needs, *self.plots.values(), self.step, 6, *events, None
+        parts = self.needs, *self.plots.values(), self.step, 6, *events, 6, self.notes, None
         vbox(*parts, parent=inside, margins=(16, 14, 16, 16), spacing=10)
         self._area, self._inside = scroll_area(inside), inside
         self.timeline.row_entered.connect(self._show_row)
@@ -105,7 +111,10 @@ class SidePanel(QWidget):
         if serves:
             self._show("traffic", "bytes_s", lambda value: written("bytes_s", value), track, calm=True)
         else:
-            self._show("throughput", "throughput", self._rate, track, calm=True)
+            trainers = picture.reported_by("throughput")[1]
+            is_sum = trainers > 1 and not picture.is_over
+            of_all = self.tr(", {count} trainers").format(count=trainers) if is_sum else ""
+            self._show("throughput", "throughput", self._rate, track, note=of_all, calm=True)
             self._show("loss", "loss", loss, track, calm=True)
         self.plots["use"].setVisible(gpus > 0)
         if gpus:
@@ -141,12 +150,12 @@ class SidePanel(QWidget):
         assert self._feed is not None
         if not is_over:
             if kind in REPORTED:
-                return self.tr("Nothing reported so far")
-            return self.tr("Nothing measured so far")
+                return self.tr("No reports yet")
+            return self.tr("No measurements yet")
         if value is None:
             if kind in REPORTED:
-                return self.tr("No report of it is known here")
-            return self.tr("Not recorded: this run was not watched here")
+                return self.tr("Not reported")
+            return self.tr("Not recorded on this computer")
         reported, asked = self._feed.picture.reported_by(kind)
         if track is None and reported < asked and kind in SUMS:
             return self.tr("From {reported} of {asked} replicas; no history").format(reported=reported, asked=asked)

@@ -60,10 +60,10 @@ class Timeline(QWidget):
         painter.setFont(look.font("small"))
         if not self._moments:
             painter.setPen(look.pen("text3"))
-            painter.drawText(self.rect(), Qt.AlignmentFlag.AlignTop, self.tr("No events known here"))
+            painter.drawText(self.rect(), Qt.AlignmentFlag.AlignTop, self.tr("No events"))
             return
         dirty = event.rect()
-        time_width = painter.fontMetrics().horizontalAdvance("00:00") + 8
+        time_width = painter.fontMetrics().horizontalAdvance("00:00:00") + 8
         first = max(0, dirty.top() // ROW)
         for row, moment in enumerate(self._moments[first : dirty.bottom() // ROW + 1], first):
             y = row * ROW
@@ -71,7 +71,7 @@ class Timeline(QWidget):
                 painter.fillRect(QRect(0, y, self.width(), ROW), look.color("accent_soft"))
             painter.setPen(look.pen("text3"))
             side = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-            painter.drawText(QRect(0, y, time_width, ROW), side, clock(moment.time) if moment.time else "–")
+            painter.drawText(QRect(0, y, time_width, ROW), side, clock(moment.time, exact=True) if moment.time else "–")
             paint_state(painter, QRectF(time_width, y + 5, 12, 12), moment_mark(moment))
             rect = QRect(time_width + 18, y, self.width() - time_width - 18, ROW)
             draw_elided(painter, rect, moment_in_words(moment), ink="text2")
@@ -116,7 +116,7 @@ class Timeline(QWidget):
 
     def _say_row(self) -> None:
         moment = self._moments[self._row]
-        self.setAccessibleDescription(f"{clock(moment.time)} {moment_in_words(moment)}")
+        self.setAccessibleDescription(f"{clock(moment.time, exact=True)} {moment_in_words(moment)}")
         self.row_entered.emit(QRect(0, self._row * ROW, self.width(), ROW))
         self.update()
 

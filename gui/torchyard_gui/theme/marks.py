@@ -182,6 +182,15 @@ def _ok(painter: QPainter) -> None:
     painter.drawEllipse(QPointF(8, 8), 3.2, 3.2)
 
 
+TOKENS = {"warning": "wait", "slow": "wait", "failed": "fail", "error": "fail"}
+"""The token of the text and the background beside a mark of trouble; others have neither."""
+
+
+def trouble_token(state: str) -> str:
+    """Returns "wait" for a state that needs attention, "fail" for a failed one, else ""."""
+    return TOKENS.get(state, "")
+
+
 STATES: dict[str, Callable[[QPainter], None]] = {
     "ok": _ok,
     "passed": _passed,

@@ -136,6 +136,10 @@ QRadioButton::indicator:checked {{ border: 5px solid {accent}; width: 6px; heigh
 QCheckBox::indicator:focus, QRadioButton::indicator:focus {{
     width: 12px; height: 12px; border: 2px solid {accent};
 }}
+QRadioButton::indicator:checked:focus {{
+    background: qradialgradient(cx: 0.5, cy: 0.5, radius: 0.5, fx: 0.5, fy: 0.5,
+        stop: 0 {accent}, stop: 0.5 {accent}, stop: 0.6 {s2}, stop: 1 {s2});
+}}
 
 QAbstractItemView {{
     background: {s2}; color: {text}; border: none; outline: none; alternate-background-color: {s1};

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Literal, cast
 
 from PySide6.QtCore import QObject, Qt, Signal
-from PySide6.QtGui import QBrush, QColor, QFont, QGuiApplication, QPalette, QPen
+from PySide6.QtGui import QBrush, QColor, QFont, QFontDatabase, QGuiApplication, QPalette, QPen
 from PySide6.QtWidgets import QApplication
 
 from torchyard_gui.theme.stylesheet import stylesheet
@@ -26,6 +26,7 @@ FONTS = {
     "small": (12, 400),
     "small_strong": (12, 600),
     "tiny": (11, 400),
+    "mono": (13, 400),
 }
 """Pixel size and weight by text role."""
 
@@ -84,13 +85,10 @@ class Theme(QObject):
         return brush
 
     def font(self, role: str = "body") -> QFont:
-        """Returns the font with the role "title", "body", "strong", "small" or "tiny".
-
-        Its figures have equal widths.
-        """
+        """Returns the font of "title", "body", "strong", "small", "tiny" or "mono", with tabular figures. Shared."""
         font = self._fonts.get(role)
         if font is None:
-            font = self._fonts[role] = _font(*FONTS[role])
+            font = self._fonts[role] = _font(*FONTS[role], is_fixed=role == "mono")
         return font
 
     def set_mode(self, mode: Mode) -> None:
@@ -182,9 +180,10 @@ def theme() -> Theme:
     return Theme()
 
 
-def _font(size: int, weight: int) -> QFont:
-    font = QFont()
-    font.setFamilies([FAMILIES[0], *QFont().families(), FAMILIES[1]])
+def _font(size: int, weight: int, *, is_fixed: bool = False) -> QFont:
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont) if is_fixed else QFont()
+    if not is_fixed:
+        font.setFamilies([FAMILIES[0], *QFont().families(), FAMILIES[1]])
     font.setPixelSize(size)
     font.setWeight(QFont.Weight(weight))
     font.setFeature(QFont.Tag("tnum"), 1)

@@ -21,7 +21,7 @@ from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.booked_gpus import booked_states
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor, HostsSource
-from torchyard_gui.topology.files.autosave import Autosave, offer_recovery
+from torchyard_gui.topology.files.autosave import Autosave, offer_recovery, restore_session
 from torchyard_gui.topology.files.file_actions import FileActions, RecentFiles
 from torchyard_gui.topology.files.import_export import ImportExport
 from torchyard_gui.topology.inspector.inspector import Inspector
@@ -148,6 +148,10 @@ class TopologyPage(QWidget):
         self.files.open(Path(path))
 
     open_file = open
+
+    def restore(self, path: Path | None) -> None:
+        """Opens the file of the last window, if any, and applies its unsaved changes."""
+        restore_session(path, self.autosave, self.files, self.notices, self.editor)
 
     def save(self) -> None:
         """Saves the document. If it has no file, the user is asked for one."""

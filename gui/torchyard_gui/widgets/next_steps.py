@@ -19,7 +19,7 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     steps.CheckHosts: ("Check the hosts", "The Fleet page checks what each host has."),
     steps.AddHost: ("Add a host …", "Add a host on the Fleet page."),
     steps.RemoveHost: ("Remove {host} …", "Remove {host} on the Fleet page."),
-    steps.SetHostField: ("", "Set “{field}” of {host} in the fleet file."),
+    steps.SetHostField: ("Edit {host} …", "Edit {host} on the Fleet page: “{field}”."),
     steps.ShowHosts: ("Show the hosts", "See the Fleet page."),
     steps.LaunchTopology: ("Go to the topology", "Launch its topology on the Topology page."),
     steps.SendSecrets: ("Go to the topology", "Launch its topology on the Topology page."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +19,7 @@ from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 from torchyard_gui.windows.login_dialog import LoginAsker
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.welcome import OpenExampleButton, example_file
+from torchyard_gui.windows.window_session import SessionState, WindowSession
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
     from torchyard_gui.topology.page import TopologyPage
+    from torchyard_gui.windows.absence_report import AbsenceReport
 
 SAY_AFTER_MS = 50
 """Delay that merges bursts of answers into one update of the status bar."""
@@ -70,6 +73,11 @@ class WindowConnections(QObject):
         window.actions_.open_example.setVisible(example_file() is not None)
         self.document.path_changed.connect(self._name_window)
         self.document.changed.connect(self._name_window)
+        self.session = WindowSession(home.path / "session.json", self._session_state, self)
+        self._answering: set[str] = set(self.session.before.hosts if self.session.before is not None else ())
+        """Hosts that answered last, to this window or the one before."""
+        for signal in (window.page_shown, self.document.path_changed):
+            signal.connect(self.session.changed)
         self._say_fleet()
         self._name_window()
 
@@ -110,7 +118,12 @@ class WindowConnections(QObject):
         from torchyard_gui.windows.run_notifications import RunNotifications
 
         model = RunsModel(self.home, self.fleet, self)
-        notifications = RunNotifications(model, self._shown_run, self.window)
+        absence = self.absence
+        if absence is not None:
+            model.runs_changed.connect(lambda: absence.take_runs(model.runs))
+            absence.take_runs(model.runs)
+        is_reported = absence.has_reported if absence is not None else lambda run_id: False
+        notifications = RunNotifications(model, self._shown_run, self.window, is_reported)
         notifications.wanted = lambda: self.settings.settings.notifications
         model.runs_changed.connect(notifications.refresh)
         model.runs_changed.connect(self._runs_changed)
@@ -131,6 +144,20 @@ class WindowConnections(QObject):
         from torchyard_gui.bridge.calendar_sync import CalendarSync
 
         return CalendarSync(self.home, self.fleet, self.bookings)
+
+    @cached_property
+    def absence(self) -> AbsenceReport | None:
+        """Reports what happened since the last window; None if that knew of no live run and no host."""
+        before = self.session.before
+        if before is None or not (before.live_runs or before.hosts):
+            return None
+        from torchyard_gui.windows.absence_report import AbsenceReport
+
+        made = AbsenceReport(before, self)
+        made.run_wanted.connect(self._show_run)
+        made.fleet_wanted.connect(lambda: self.window.show_page("fleet"))
+        self.window.add_bar_above(made.bar)
+        return made
 
     @cached_property
     def reminder(self) -> BookingReminder:
@@ -186,6 +213,7 @@ class WindowConnections(QObject):
         if self._live_runs - live and "exchange" in self.__dict__:
             self.exchange.changed()
         self._live_runs = live
+        self.session.changed()
         if "reminder" in self.__dict__:
             self.reminder.refresh()
 
@@ -228,6 +256,7 @@ class WindowConnections(QObject):
         page = RunsPage(self.runs)
         closing = CloseConfirmation(self.window, page.restarting, lambda: self.window.show_page("runs"))
         self.window.before_closing.append(closing.may_close)
+        page.list.selectionModel().currentChanged.connect(self.session.changed)
         page.edit_copy.connect(self._edit_copy)
         page.launch_wanted.connect(self._show_topology)
         page.booking_wanted.connect(self._show_booking)
@@ -240,6 +269,36 @@ class WindowConnections(QObject):
         page.run_on = self._run_on
         page.run_wanted.connect(self._show_run)
         return page
+
+    def restore_session(self) -> None:
+        """Opens the file, the page and the run of the last window, and its unsaved work; without one, Topology."""
+        before = self.session.before
+        topology = self._show_topology()
+        if before is not None:
+            topology.restore(before.file)
+            if before.page in self.window.keys:
+                page = self.window.show_page(before.page)
+                if before.page == "runs" and before.run:
+                    cast("RunsPage", page).show_run(before.run)
+
+    def _session_state(self) -> SessionState:
+        runs = cast("RunsPage", self.window.page("runs")) if self.window.has_page("runs") else None
+        before = self.session.before
+        if runs is None:
+            run, live = (before.run, before.live_runs) if before is not None else ("", ())
+        else:
+            run = runs.feed.run.run_id if runs.feed is not None else ""
+            live = tuple(one.run_id for one in self.runs.runs if not one.has_ended)
+        path = self.document.path
+        known = {host.name for host in self.fleet.hosts}
+        return SessionState(
+            self.window.current,
+            path.absolute() if path is not None else None,
+            run,
+            time.time(),
+            live,
+            tuple(sorted(self._answering & known)),
+        )
 
     def _take_step(self, step: NextStep) -> None:
         from torchyard_gui.windows.step_actions import StepActions
@@ -297,6 +356,16 @@ class WindowConnections(QObject):
 
     def _host_changed(self, name: str) -> None:
         self._say_soon.start()
+        host = self.fleet.status(name)
+        if host is None or host.doing is not None:
+            return
+        if host.answers:
+            self._answering.add(name)
+        elif host.check is not None or host.lost is not None:
+            self._answering.discard(name)
+        if self.absence is not None:
+            self.absence.take_host(host)
+        self.session.changed()
 
     def _say_fleet(self) -> None:
         self.window.set_fleet_texts(fleet_texts(self.fleet), gpu_text(self.fleet))
@@ -312,9 +381,13 @@ class WindowConnections(QObject):
         self.fleet.check()
         self._use_calendar()
         self.settings.reload()
+        self.session.start()
+        if self.absence is not None:
+            self.runs.refresh()
 
     def _close(self) -> None:
         self._say_soon.stop()
+        self.session.close()
         self.planning.stop()
         if "settings" in self.__dict__:
             self.settings.close()

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication
 
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_states import HostState, count_hosts
 from torchyard_gui.bridge.host_status import HostStatus
-from torchyard_gui.fleet.labels import answer_sentence
+from torchyard_gui.fleet.labels import answer_sentence, short_time, state_count_text, state_word
 from torchyard_gui.windows.status_bar import StatusText
 
 
 def fleet_texts(fleet: FleetModel) -> list[StatusText]:
-    """Returns texts with the number of hosts that answer, and about hosts that do not answer or have no agent."""
+    """Returns how many hosts answer, and those in each other state."""
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
     hosts = fleet.hosts
     if not hosts:
         return [_tr("No hosts in the fleet")]
-    answering = any(host.answers or host.has_no_agent for host in hosts)
-    if not answering and any(host.doing is not None for host in hosts):
-        return [("checking", answer_sentence(hosts, has_looked=fleet.has_looked))]
-    answers: StatusText = ("ok" if answering else "unknown", answer_sentence(hosts, has_looked=fleet.has_looked))
-    return [answers, *_without_agent(hosts), *(_silent(hosts) if answering or fleet.has_looked else [])]
+    count = count_hosts(hosts)
+    answers = answer_sentence(hosts, has_looked=fleet.has_looked)
+    if not count.answering and any(host.doing is not None for host in hosts):
+        return [("checking", answers)]
+    if not count.answering and not fleet.has_looked:
+        return [("unknown", answers)]
+    shown = [(state, found) for state, found in count.by_state.items() if state not in _PLAIN_STATES]
+    single = len(hosts) == 1
+    others = [_state_text(state, found) for state, found in shown if not (single and state is HostState.UNKNOWN)]
+    return [("ok" if count.answering else "unknown", answers), *others]
 
 
 def gpu_text(fleet: FleetModel) -> str:
@@ -40,32 +45,24 @@ def gpu_text(fleet: FleetModel) -> str:
     return _tr("1 GPU") if count == 1 else _tr("{count} GPUs").format(count=count)
 
 
-def _without_agent(hosts: Sequence[HostStatus]) -> list[StatusText]:
-    without = [host.name for host in hosts if host.has_no_agent]
-    if not without:
-        return []
-    if len(without) > 1:
-        return [("planned", _tr("{count} without agent yet").format(count=len(without)))]
-    return [("planned", _tr("{host} has no agent yet").format(host=without[0]))]
+_PLAIN_STATES = (HostState.READY, HostState.DEGRADED)
+"""States of hosts that the number of answering hosts says enough about."""
 
 
-def _silent(hosts: Sequence[HostStatus]) -> list[StatusText]:
-    silent = [host for host in hosts if not host.answers and not host.has_no_agent and host.doing is None]
-    if len(hosts) == 1 or not silent:
-        return []
-    if len(silent) > 1:
-        return [("unknown", _tr("{count} unknown").format(count=len(silent)))]
-    host = silent[0]
-    if host.since is None:
-        return [("unknown", _tr("{host} unknown").format(host=host.name))]
-    since = _local(host.since)
-    return [("unknown", _tr("{host} unknown since {time}").format(host=host.name, time=since))]
-
-
-def _local(time: datetime) -> str:
-    """Formats a local time, with the date unless it is today."""
-    here = time.astimezone()
-    return here.strftime("%H:%M" if here.date() == datetime.now().astimezone().date() else "%d %b %H:%M")
+def _state_text(state: HostState, hosts: Sequence[HostStatus]) -> StatusText:
+    """Returns the host in a state by name, several as a number."""
+    if len(hosts) > 1:
+        return state.mark, state_count_text(state, len(hosts))
+    host = hosts[0]
+    if state is HostState.NO_AGENT:
+        return state.mark, _tr("{host} has no agent").format(host=host.name)
+    if state is HostState.UNKNOWN:
+        if host.since is None:
+            return state.mark, _tr("{host} not checked").format(host=host.name)
+        is_unchecked = host.lost is None and host.check is None
+        text = _tr("{host} last checked {time}") if is_unchecked else _tr("{host} unknown since {time}")
+        return state.mark, text.format(host=host.name, time=short_time(host.since))
+    return state.mark, f"{host.name}: {state_word(host)}"
 
 
 def _tr(text: str) -> str:

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication
 
 from torchyard_core.launch.runs.known_runs import KnownRun, is_over
 from torchyard_gui.bridge.runs_model import RunsModel
+from torchyard_gui.runs.run_titles import title_of
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.windows.main_window import MainWindow
 
@@ -16,16 +17,24 @@ from torchyard_gui.windows.main_window import MainWindow
 class RunNotifications(QObject):
     """Reports changes of the states of runs. Runs that were never known to be live cause no message."""
 
-    def __init__(self, model: RunsModel, shown: Callable[[], str], window: MainWindow) -> None:
+    def __init__(
+        self,
+        model: RunsModel,
+        shown: Callable[[], str],
+        window: MainWindow,
+        is_reported: Callable[[str], bool] = lambda run_id: False,
+    ) -> None:
         """Starts with the current states of the runs in `model`.
 
         Args:
             shown: Returns the ID of the visible run, or "".
+            is_reported: Returns whether the end of a run is reported elsewhere.
         """
         super().__init__(window)
         self._model = model
         self._shown = shown
         self._window = window
+        self._is_reported = is_reported
         self.wanted: Callable[[], str] = lambda: "all"
         """Returns which runs to report: "all", "failures" or "none"."""
         self._states = {run.run_id: run.state for run in model.runs}
@@ -36,7 +45,9 @@ class RunNotifications(QObject):
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:
             was = before.get(run.run_id, run.state)
-            if was != run.state and not is_over(was) and (text := self._text(run)):
+            if was == run.state or is_over(was) or self._is_reported(run.run_id):
+                continue
+            if text := self._text(run):
                 self._tell(run, text)
 
     def _tell(self, run: KnownRun, text: str) -> None:
@@ -51,7 +62,7 @@ class RunNotifications(QObject):
             QApplication.alert(self._window)
 
     def _text(self, run: KnownRun) -> str:
-        name = run.name or run.run_id
+        name = title_of(run, self._model.runs)
         if run.state == "failed":
             why = run.reason or self.tr("no reason is known")
             return self.tr("{run} failed: {reason}").format(run=name, reason=why)

@@ -36,6 +36,7 @@ class StepActions:
             steps.CheckHosts: self._check,
             steps.AddHost: lambda step: self._hosts.add_host("" if step == steps.AddHost() else step.host),
             steps.RemoveHost: lambda step: self._hosts.remove_hosts(step.host),
+            steps.SetHostField: lambda step: self._hosts.edit_hosts(step.host, field=step.field),
             steps.ShowHosts: lambda step: self._hosts,
             steps.LaunchTopology: lambda step: self._topology,
             steps.SendSecrets: lambda step: self._topology,

@@ -137,7 +137,7 @@ def test_without_a_path_the_logins_python3_is_taken_and_else_its_python(
     assert training_python.find(None).problem == {
         "code": "python_missing",
         "message": "neither python3 nor python is on the PATH",
-        "hint": "Set `python` of this host in the fleet file to the interpreter that has torch.",
+        "hint": "Choose an interpreter that has torch.",
     }
     python = script(tmp_path / "python", "#!/bin/sh\n")
     assert training_python.resolve(None) == python
@@ -190,3 +190,27 @@ def test_gpus_and_their_driver_are_facts_and_a_lost_one_is_a_problem(
     assert found["driver"] == "550.54.15"
     assert codes(found) == ["gpu_failed"]
     assert found["problems"][0]["message"].startswith("GPU 1 (GPU) has fallen off the bus")
+
+
+def test_a_search_lists_interpreters_with_their_torch_and_those_with_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    bare = home / "project" / ".venv" / "bin"
+    bare.mkdir(parents=True)
+    script(bare / "python", f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    broken = home / "venv" / "bin"
+    broken.mkdir(parents=True)
+    script(broken / "python", "#!/bin/sh\necho no >&2\nexit 3\n")
+    (broken / "python3").symlink_to("python")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    monkeypatch.setattr(training_python, "PLACES", ("~/.venv/bin/python", "~/venv/bin/python", "~/*/.venv/bin/python"))
+    found = training_python.search(str(broken / "python3"))
+    mine = found[0]
+    assert Path(mine["path"]).parent == Path(sys.executable).parent
+    assert mine["torch"].startswith("2.")
+    assert mine["problem"] is None
+    assert [one["path"] for one in found[-2:]] == [str(bare / "python"), str(broken / "python3")]
+    assert (found[-2]["torch"], found[-1]["version"]) == (None, None)
+    assert "does not work as a Python (exit status 3): no" in found[-1]["problem"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +14,15 @@ from pytestqt.qtbot import QtBot
 
 from tests.gui.fleet.hosts import WITHIN_MS, DesktopModel, at_rest, state_of
 from tests.lab import Desktop, Lab
-from torchyard_core.errors import UsageError
+from torchyard_core.app.undeploy_hosts import Removed
+from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.fleet.inventory import Host, add_host
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_states import HostState, count_hosts
 from torchyard_gui.bridge.host_status import UNKNOWN
+from torchyard_gui.fleet.labels import removed_text
+from torchyard_gui.windows.fleet_summary import fleet_texts
 
 FACTS = {"cpus": 96, "memory_gb": 1007.3, "gpus": [], "python": {"path": "/usr/bin/python3"}, "torch": "2.13.0"}
 
@@ -223,9 +228,10 @@ def test_a_connection_that_breaks_makes_the_host_unknown_until_it_is_checked_aga
 
 
 @pytest.mark.lab
-def test_hosts_are_asked_for_their_users_only_while_they_are_watched(
-    desktop: Desktop, desktop_model: DesktopModel, qtbot: QtBot
+def test_hosts_are_asked_for_their_users_every_second_only_while_they_are_watched(
+    desktop: Desktop, desktop_model: DesktopModel, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("torchyard_gui.bridge.fleet_model.HEARTBEAT_EVERY_MS", 600_000)
     model = desktop_model(desktop)
     model.deploy(["gpu-a"])
     qtbot.waitUntil(lambda: at_rest(model), timeout=WITHIN_MS)
@@ -255,6 +261,59 @@ def test_a_host_that_stops_answering_is_unknown_and_comes_back(
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == UNKNOWN, timeout=WITHIN_MS)
     lab3["gpu-a"].mend_cable()
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)
+
+
+@pytest.mark.lab
+def test_an_outage_is_noticed_while_no_page_watches_the_hosts(
+    desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchyard_gui.bridge.host_links.SILENT_AFTER_S", 1.0)
+    model = desktop_model(desktop)
+    model.deploy(["gpu-a", "gpu-b"])
+    qtbot.waitUntil(lambda: at_rest(model) and count_hosts(model.hosts).answering == 2, timeout=WITHIN_MS)
+    lab3["gpu-a"].cut_cable()
+    qtbot.waitUntil(lambda: state_of(model, "gpu-a") == UNKNOWN, timeout=WITHIN_MS)
+    assert fleet_texts(model)[0] == ("ok", "1 of 3 hosts answer")
+    lab3["gpu-a"].mend_cable()
+    qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)
+
+
+@pytest.mark.lab
+def test_an_agent_is_removed_and_the_host_has_none_then(
+    desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot
+) -> None:
+    model = desktop_model(desktop)
+    removed: list[Removed] = []
+    model.undeployed.connect(removed.append)
+    model.deploy(["gpu-a"])
+    qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)
+    model.undeploy(["gpu-a", "gpu-b"])
+    qtbot.waitUntil(lambda: at_rest(model), timeout=WITHIN_MS)
+    assert [model.status(name).condition for name in ("gpu-a", "gpu-b")] == [HostState.NO_AGENT] * 2  # type: ignore[union-attr]
+    assert removed_text(sorted(removed, key=lambda one: one.name)) == (
+        "Agent removed from gpu-a. There was no agent on gpu-b."
+    )
+    assert not (lab3["gpu-a"].home / ".torchyard").exists()
+
+
+@pytest.mark.lab
+def test_the_interpreters_of_a_host_are_found_by_its_agent(
+    desktop: Desktop, desktop_model: DesktopModel, qtbot: QtBot
+) -> None:
+    model = desktop_model(desktop)
+    failed: list[TorchyardError] = []
+    found: list[list[dict[str, object]]] = []
+    model.find_interpreters("gpu-b", found.append, failed.append)
+    model.deploy(["gpu-a"])
+    qtbot.waitUntil(lambda: at_rest(model) and bool(failed or found), timeout=WITHIN_MS)
+    failed.clear()
+    found.clear()
+    model.find_interpreters("gpu-a", found.append, failed.append)
+    qtbot.waitUntil(lambda: bool(failed or found), timeout=WITHIN_MS)
+    assert failed == []
+    first = found[0][0]
+    assert first["torch"]
+    assert first["path"] == sys.executable
 
 
 @pytest.mark.lab

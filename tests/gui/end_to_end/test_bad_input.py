@@ -51,7 +51,9 @@ def card_says(person: SimulatedUser, name: str) -> str:
     assert status.state != READY
     assert page.list.action_button(name) is not None, "the card has no way out"
     assert page.details.title.text() == name
-    return page.details.problems.text()
+    shown = [field.text() for _, field in page.details.keys if not field.isHidden()]
+    assert shown == [field.text() for field in page.list._fingerprints.get(name, [])]
+    return " ".join([page.details.problems.text(), *shown])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchyard_core.fleet.inventory import Host, Transport
-from torchyard_gui.fleet.host_dialogs import host_of
+from torchyard_gui.fleet.host_form import host_of
 
 
 def test_a_name_is_enough_and_empty_fields_stay_out_of_the_file() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -75,8 +76,8 @@ def test_each_trouble_has_its_mark_word_sentence_and_way_out(error: HostError, m
     [
         ("off", True, "all", True, ["not enforced"]),
         ("warn", False, "own", True, ["warns", "its user's processes"]),
-        ("stop", True, "all", True, ["warns and stops, dry run", "everybody's processes"]),
-        ("stop", False, "all", False, ["warns and stops", "once it knows today's"]),
+        ("stop", True, "all", True, ["warns and stops, dry run", "processes of all users"]),
+        ("stop", False, "all", False, ["warns and stops", "waiting for the current calendar"]),
     ],
 )
 def test_what_its_agent_does_for_bookings_and_to_whom(
@@ -100,7 +101,7 @@ def test_violations_that_its_agent_does_not_end_are_listed() -> None:
     check = HostCheck("gpu-a", "ready", bookings={**told, "findings": findings})
     assert enforcement_lines(fresh().checked(check, NOW)) == [
         "warns and stops",
-        "everybody's processes",
+        "processes of all users",
         "python (PID 7) of root, sudo says from a login of ann",
         "python (PID 8) of carl",
     ]
@@ -117,7 +118,8 @@ def test_a_healthy_host_has_no_sentence_and_no_way_out() -> None:
 
 
 def test_an_unchecked_host_is_shown_as_such() -> None:
-    assert sentence(fresh()) == "gpu-a has not been checked yet."
+    assert sentence(fresh()) == "Not checked yet."
+    assert since(replace(fresh(), since=NOW)) == f"last checked {short_time(NOW)}"
     assert since(fresh()) == "never checked"
     found = suggested_action(fresh())
     assert found is not None

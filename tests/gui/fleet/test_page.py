@@ -12,11 +12,20 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from tests.gui.fleet.hosts import WITHIN_MS, Show, press
-from torchyard_core.errors import KeyChanged, Unreachable
+from torchyard_core.app.undeploy_hosts import Removed
+from torchyard_core.errors import AgentMissing, AgentRefused, KeyChanged, Unreachable, agent_advice
 from torchyard_core.fleet.host_check import failed_check
+from torchyard_core.fleet.host_key_trust import ShownKey
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.home import Home
+from torchyard_core.next_steps import DeployAgent
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.fleet.host_dialogs import AddHostDialog, RemoveHostsDialog
+from torchyard_gui.bridge.host_states import HostState
+from torchyard_gui.bridge.host_status import HostActivity
+from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
+from torchyard_gui.fleet.host_form import HostForm
+from torchyard_gui.fleet.host_keys_dialog import HostKeysDialog
+from torchyard_gui.fleet.labels import heat_text
 from torchyard_gui.fleet.page import FleetPage
 
 LEFT = Qt.MouseButton.LeftButton
@@ -43,7 +52,7 @@ def find(model: FleetModel, name: str, error: Unreachable | KeyChanged) -> None:
     model._arrived(name, job, "checking", failed_check(name, error.state, error))
 
 
-def write(qtbot: QtBot, dialog: AddHostDialog, **texts: str) -> None:
+def write(qtbot: QtBot, dialog: HostForm, **texts: str) -> None:
     for key, text in texts.items():
         dialog.fields[key].clear()
         qtbot.keyClicks(dialog.fields[key], text)
@@ -136,11 +145,11 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     write(qtbot, dialog, name="a", port="70000")
     assert "already" in dialog.rows["name"].note.text()
     assert "at most 65535" in dialog.rows["port"].note.text()
-    press(qtbot, dialog.add_button)
+    press(qtbot, dialog.agree_button)
     assert dialog.isVisible()
     write(qtbot, dialog, name="alpha", port="2200")
     assert dialog.rows["port"].note.text() == ""
-    assert "~/.ssh/config says how" in dialog.rows["address"].note.text()
+    assert "is configured in your ~/.ssh/config" in dialog.rows["address"].note.text()
     three.check = lambda names=None: None  # type: ignore[method-assign]  # no host is contacted
     dialog.fields["name"].completer().popup().hide()
     qtbot.keyClick(dialog.fields["port"], Qt.Key.Key_Return)
@@ -171,7 +180,7 @@ def test_a_fleet_file_that_cannot_be_written_is_told_in_the_dialog(three: FleetM
     assert isinstance(dialog, AddHostDialog)
     write(qtbot, dialog, name="d")
     three.fleet_file.write_text("version: 1\nhosts: [\n")
-    press(qtbot, dialog.add_button)
+    press(qtbot, dialog.agree_button)
     assert dialog.isVisible()
     assert "fleet.yaml" in dialog.notice.text
     dialog.reject()
@@ -240,7 +249,7 @@ def test_hosts_without_requests_are_not_called_silent(three: FleetModel, show: S
     page = show(three)
     three.has_looked = False
     three.hosts_changed.emit()
-    assert page.summary.text() == "Hosts not asked yet"
+    assert page.summary.text() == "Hosts not checked yet"
     three.has_looked = True
     find(three, "a", Unreachable("a", "a did not answer."))
     qtbot.waitUntil(lambda: page.summary.text() == "0 of 3 hosts answer")
@@ -254,11 +263,12 @@ def test_no_button_of_the_panel_stands_alone_in_its_row(three: FleetModel, show:
         return [tops.count(top) for top in sorted(set(tops))]
 
     page.list.choose("a")
-    qtbot.waitUntil(lambda: rows() == [3])
+    qtbot.waitUntil(lambda: rows() == [2, 2, 2, 2])
     assert all(button.width() >= button.sizeHint().width() for button in page.details.buttons.values())
+    places = {name: button.pos() for name, button in page.details.buttons.items()}
     find(three, "b", KeyChanged("b", "the host key of b has changed.", fingerprint="SHA256:x"))
     page.list.choose("b")
-    qtbot.waitUntil(lambda: rows() == [2, 2])
+    assert {name: button.pos() for name, button in page.details.buttons.items()} == places
 
 
 def test_there_is_nothing_to_search_in_where_there_is_no_host(home: Home, show: Show) -> None:
@@ -266,3 +276,258 @@ def test_there_is_nothing_to_search_in_where_there_is_no_host(home: Home, show: 
     home.fleet_file.write_text("version: 1\nhosts: []\n")
     page = show(FleetModel(home, home.fleet_file))
     assert not page.search_field.isVisible()
+
+
+def test_a_host_is_edited_at_every_key_and_the_edit_is_undone(three: FleetModel, show: Show, qtbot: QtBot) -> None:
+    page = show(three)
+    before = three.fleet_file.read_text()
+    checked: list[object] = []
+    three.check = lambda names=None: checked.append(names)  # type: ignore[method-assign]
+    page.list.choose("b")
+    qtbot.keyClick(page.list, Qt.Key.Key_F2)
+    dialog = page.dialog
+    assert isinstance(dialog, EditHostsDialog)
+    assert {*dialog.rows, "local"} == set(Host.model_fields)
+    assert dialog.fields["labels"].text() == "rack=r1"
+    write(qtbot, dialog, port="70000")
+    press(qtbot, dialog.agree_button)
+    assert "at most 65535" in dialog.rows["port"].note.text()
+    write(qtbot, dialog, port="2200", python="/opt/torch/bin/python", name="beta")
+    press(qtbot, dialog.agree_button)
+    assert yaml.safe_load(three.fleet_file.read_text())["hosts"][1] == {
+        "name": "beta",
+        "labels": {"rack": "r1"},
+        "port": 2200,
+        "python": "/opt/torch/bin/python",
+    }
+    assert page.list.chosen == ["beta"]
+    assert page.toast.isVisible()
+    qtbot.keyClick(page.list, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert three.fleet_file.read_text() == before
+    assert checked == [["beta"], ["b"]]
+    assert not page.acts.undo_edit.isEnabled()
+
+
+def test_several_hosts_are_edited_together_and_keep_what_is_not_edited(
+    three: FleetModel, show: Show, qtbot: QtBot
+) -> None:
+    page = show(three)
+    three.check = lambda names=None: None  # type: ignore[method-assign]
+    page.list.choose_all("abc")
+    page.acts.edit.trigger()
+    dialog = page.dialog
+    assert isinstance(dialog, EditHostsDialog)
+    assert not dialog.rows["name"].isVisible()
+    assert dialog.fields["labels"].placeholderText() == "different values"
+    write(qtbot, dialog, user="lee")
+    press(qtbot, dialog.agree_button)
+    hosts = yaml.safe_load(three.fleet_file.read_text())["hosts"]
+    assert [(host["name"], host["labels"]["rack"], host["user"]) for host in hosts] == [
+        ("a", "r1", "lee"),
+        ("b", "r1", "lee"),
+        ("c", "r2", "lee"),
+    ]
+    assert page.list.chosen == ["a", "b", "c"]
+
+
+def test_an_edit_of_a_host_that_was_changed_meanwhile_is_refused(three: FleetModel, show: Show, qtbot: QtBot) -> None:
+    page = show(three)
+    page.edit_hosts("b")
+    dialog = page.dialog
+    assert isinstance(dialog, EditHostsDialog)
+    write(qtbot, dialog, user="lee")
+    text = three.fleet_file.read_text().replace("name: b", "name: b\n  port: 2222")
+    three.fleet_file.write_text(text)
+    press(qtbot, dialog.agree_button)
+    assert dialog.isVisible()
+    assert "was changed meanwhile" in dialog.notice.text
+    assert three.fleet_file.read_text() == text
+    dialog.reject()
+
+
+def test_interpreters_are_listed_with_their_torch_and_one_is_chosen_by_enter(
+    three: FleetModel, show: Show, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = show(three)
+    system = {"path": "/usr/bin/python3", "version": "3.12.1", "torch": None, "torch_cuda": None, "problem": None}
+    env = {**system, "path": "/opt/env/bin/python", "torch": "2.6.0", "torch_cuda": "12.4"}
+    cpu = {**env, "torch": "2.5.0", "torch_cuda": None}
+    old = {**system, "path": "/old/python", "version": "2.7.18", "problem": "/old/python is too old."}
+    answers = {"a": [env, system, old], "b": [cpu, system]}
+    monkeypatch.setattr(
+        three, "find_interpreters", lambda name, done, failed, owner: three.jobs.run(lambda: answers[name], done)
+    )
+    page.edit_hosts("a", "b", field="python")
+    dialog = page.dialog
+    assert isinstance(dialog, EditHostsDialog)
+    qtbot.waitUntil(dialog.fields["python"].hasFocus, timeout=WITHIN_MS)
+    press(qtbot, dialog.interpreters.button)
+    found = dialog.interpreters.list
+    qtbot.waitUntil(found.isVisible, timeout=WITHIN_MS)
+    assert [found.item(row).text() for row in range(found.count())] == [
+        "/opt/env/bin/python\nPython 3.12.1 · torch 2.6.0 · CUDA 12.4 / Python 3.12.1 · torch 2.5.0 · CPU only",
+        "/usr/bin/python3\nPython 3.12.1 · no torch",
+        "/old/python\n/old/python is too old. · only on 1 of 2 hosts",
+    ]
+    qtbot.keyClick(found, Qt.Key.Key_Return)
+    assert dialog.fields["python"].text() == "/opt/env/bin/python"
+    assert dialog.isVisible()  # Enter chooses; it does not save
+    dialog.reject()
+
+
+def test_hosts_without_agent_cannot_be_searched_and_the_dialog_says_what_to_do(
+    three: FleetModel, show: Show, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> None:
+        raise AgentMissing("a", "there is no agent on a.", hint=DeployAgent("a"))
+
+    page = show(three)
+    monkeypatch.setattr(
+        three, "find_interpreters", lambda name, done, failed, owner: three.jobs.run(absent, done, failed)
+    )
+    page.edit_hosts("a", field="python")
+    dialog = page.dialog
+    assert isinstance(dialog, EditHostsDialog)
+    press(qtbot, dialog.interpreters.button)
+    notice = dialog.interpreters.notice
+    qtbot.waitUntil(notice.isVisible, timeout=WITHIN_MS)
+    assert (notice.text, [button.text() for button in notice.buttons]) == ("There is no agent on a.", ["Deploy to a"])
+    dialog.reject()
+
+
+def test_hosts_are_filtered_by_state_and_a_host_whose_state_changes_leaves_the_list(
+    three: FleetModel, show: Show, qtbot: QtBot
+) -> None:
+    page = show(three)
+    find(three, "a", KeyChanged("a", "the host key of a has changed.", fingerprint="SHA256:x"))
+    find(three, "b", Unreachable("b", "b did not answer."))
+    texts = ["All states", "Key changed (1)", "Unreachable (1)", "Unknown (1)"]
+    chosen = page.state_filter
+    qtbot.waitUntil(lambda: [chosen.itemText(row) for row in range(chosen.count())] == texts, timeout=WITHIN_MS)
+    chosen.setFocus()
+    qtbot.keyClick(chosen, Qt.Key.Key_Down)
+    assert page.rows.names == ["a"]
+    find(three, "a", Unreachable("a", "a did not answer."))
+    assert page.rows.names == []
+    qtbot.waitUntil(page.nothing_found.isVisible, timeout=WITHIN_MS)
+    qtbot.waitUntil(lambda: chosen.currentText() == "Key changed (0)", timeout=WITHIN_MS)
+    chosen.choose(HostState.UNREACHABLE)
+    assert page.rows.names == ["a", "b"]
+    chosen.choose(None)
+    assert page.rows.names == ["a", "b", "c"]
+
+
+def test_the_focus_goes_to_the_list_and_not_to_a_dangerous_button_after_deploy(
+    three: FleetModel, show: Show, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = show(three)
+    monkeypatch.setattr(three, "_ask", lambda *given: None)
+    deploy = page.details.buttons["deploy"]
+    deploy.setFocus()
+    three.deploy = lambda names: [three._change(name, doing=HostActivity("deploying")) for name in names]  # type: ignore[assignment, method-assign]
+    qtbot.keyClick(deploy, Qt.Key.Key_Space)
+    assert not deploy.isEnabled()
+    assert QApplication.focusWidget() is page.list
+
+
+def test_a_terminal_is_opened_on_the_host_and_a_missing_one_is_told(
+    three: FleetModel, show: Show, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = show(three)
+    page.list.choose("b")
+    monkeypatch.delenv("TERMINAL", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    page.acts.terminal.trigger()
+    assert page.notice.text == (
+        "No terminal emulator was found. Install one, such as xterm, or name it in the environment variable TERMINAL."
+    )
+    seen = tmp_path / "seen"
+    program = tmp_path / "myterm"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {seen}.new\n/bin/mv {seen}.new {seen}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("TERMINAL", "myterm")
+    page.acts.terminal.trigger()
+    qtbot.waitUntil(seen.exists, timeout=WITHIN_MS)
+    arguments = seen.read_text().splitlines()
+    assert arguments[:2] == ["-e", "ssh"]
+    assert arguments[-2:] == ["--", "b"]
+
+
+def test_temperature_and_power_are_on_the_card_and_in_the_details(three: FleetModel, show: Show, qtbot: QtBot) -> None:
+    page = show(three)
+    gpu = {"name": "NVIDIA H100 80GB HBM3", "memory_mb": 81559, "memory_used_mb": 1, "utilisation": 9, "problem": None}
+    gpu |= {"processes": [], "power_w": 600.0}
+    gpus = [{**gpu, "index": number, "uuid": f"GPU-{number}", "temperature_c": 60 + number} for number in range(2)]
+    gpus[1]["throttling"] = ["hw_thermal_slowdown"]
+    host = {"cpu": 1, "cpus": 2, "memory_mb": 9, "memory_used_mb": 1}
+    three._change("a", sample={"host": host, "gpus": gpus, "replicas": {}})
+    page.list.choose("a")
+    shown = page.details.gpus
+    assert heat_text(shown.gpus) == "61 °C · 1.2 kW"
+    assert [shown.heat(one) for one in shown.gpus] == ["60 °C · 600 W", "61 °C · 600 W · throttled"]
+    assert "61 °C · 600 W · throttled" in shown.accessibleName()
+
+
+def test_undeploy_asks_first_and_a_refusal_has_its_step(
+    three: FleetModel, show: Show, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = show(three)
+    asked: list[list[str]] = []
+    monkeypatch.setattr(three, "undeploy", asked.append)
+    page.list.choose_all("ab")
+    page.list.setFocus()
+    qtbot.keyClick(page.list, Qt.Key.Key_Delete, Qt.KeyboardModifier.ShiftModifier)
+    dialog = page.dialog
+    assert isinstance(dialog, UndeployDialog)
+    press(qtbot, dialog.no)
+    assert asked == []
+    page.acts.undeploy.trigger()
+    dialog = page.dialog
+    assert isinstance(dialog, UndeployDialog)
+    press(qtbot, dialog.yes)
+    assert asked == [["a", "b"]]
+    three.undeployed.emit(Removed("a", "node", {"removed": "~/.torchyard", "shared_with": ["c"]}))
+    stays = "The store in ~/.torchyard of a stays, because it is shared with c."
+    assert page.notice.text == f"Agent removed from a. {stays}"
+    hint = agent_advice("b", "run_alive", "Stop it first.", "r-1")
+    refusal = AgentRefused("b", "the run r-1 is alive there.", code="run_alive", hint=hint)
+    three.undeployed.emit(Removed("b", error=refusal))
+    assert page.notice.kind == "fail"
+    assert page.notice.text.endswith("b: the run r-1 is alive there. Stop it first.")
+    assert [button.text() for button in page.notice.buttons] == ["Stop the run …"]
+
+
+def test_keys_of_several_hosts_are_trusted_one_by_one(
+    three: FleetModel, show: Show, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = show(three)
+    keys = {
+        "a": ShownKey(Host(name="a"), "ssh-ed25519", "SHA256:a", "", None),
+        "b": ShownKey(Host(name="b"), "ssh-ed25519", "SHA256:b", "", "SHA256:before"),
+        "c": ShownKey(Host(name="c"), "ssh-ed25519", "SHA256:c", "", "SHA256:c"),
+    }
+    recorded: list[str] = []
+    monkeypatch.setattr(
+        three, "ask_key", lambda name, done, failed, owner: three.jobs.run(lambda: keys[name], done, failed)
+    )
+    monkeypatch.setattr(
+        three,
+        "trust",
+        lambda key, done, failed, owner: three.jobs.run(
+            lambda: recorded.append(key.host.name), lambda _: done(), failed
+        ),
+    )
+    three.check = lambda names=None: None  # type: ignore[method-assign]
+    page.list.choose_all("abc")
+    page.acts.trust.trigger()
+    dialog = page.dialog
+    assert isinstance(dialog, HostKeysDialog)
+    qtbot.waitUntil(lambda: dialog.rows["b"].on_record.isVisible(), timeout=WITHIN_MS)
+    qtbot.waitUntil(lambda: "Already trusted" in dialog.rows["c"].state.text(), timeout=WITHIN_MS)
+    assert not any(row.box.isChecked() for row in dialog.rows.values())  # none is trusted unseen
+    assert not dialog.rows["c"].box.isEnabled()
+    qtbot.keyClick(dialog.rows["a"].box, Qt.Key.Key_Space)
+    assert dialog.trust_button.text() == "Trust 1 key"
+    press(qtbot, dialog.trust_button)
+    qtbot.waitUntil(lambda: page.dialog is None, timeout=WITHIN_MS)
+    assert recorded == ["a"]

@@ -140,6 +140,10 @@ def test_an_ended_run_is_restarted_from_its_page_and_the_new_one_is_shown(window
     assert not page.actions_.stop.isEnabled()
 
     page.actions_.restart.trigger()
+    dialog = page._restart_dialog
+    assert dialog is not None
+    window.wait_until(lambda: dialog.begin.isChecked())  # it has saved no checkpoint
+    QTest.mouseClick(dialog.buttons.agree, Qt.MouseButton.LeftButton)
 
     window.wait_until(lambda: page.feed is not None and page.feed.run.run_id != first and page.feed.picture.is_over)
     assert page.feed is not None

@@ -122,6 +122,7 @@ class Acting:
         self.log_times: dict[str, list[Entry]] = {}
         """Sizes of each log at points in time; data that is added without a time gets a later time when it is read."""
         self.stopped: list[dict[str, Any]] = []
+        self.files = ["outputs/model.pt"]
         self.step = 0
         self.random = random.Random(7)
 
@@ -189,7 +190,7 @@ class Acting:
             self.stopped.append(params)
             return {}
         if method == "files.list":
-            return [{"path": "outputs/model.pt", "size": 5}]
+            return [{"path": path, "size": 5} for path in self.files]
         if method == "files.read":
             return {"data": base64.b64encode(b"model").decode(), "next": 5, "size": 5}
         return {}

@@ -35,10 +35,10 @@ def test_one_launches_and_others_stop() -> None:
         "launched by kim@laptop",
         "starting",
         "running",
-        "lee@tower asked to stop it",
+        "stop requested by lee@tower",
         "stopping: stopped by lee@tower",
-        "kim@laptop asked to stop it at once",
-        "lee@tower asked to stop it at once",
+        "immediate stop requested by kim@laptop",
+        "immediate stop requested by lee@tower",
         "stopped: stopped by lee@tower",
     ]
 
@@ -47,7 +47,7 @@ def test_a_desktop_that_did_not_say_is_another_user_and_an_unknown_request_is_sh
     run = Acting(HOSTS)
     asked(run, "stop", "", 20, force=False)
     asked(run, "pause", "kim", 30)
-    assert words_of(run) == ["another user asked to stop it", "kim@laptop: pause"]
+    assert words_of(run) == ["stop requested by another user", "kim@laptop: pause"]
 
 
 def test_each_has_a_mark() -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPointF, Qt
 from PySide6.QtTest import QTest
 
 from tests.gui.runs.fake_hosts import Acting
-from torchyard_gui.runs.downsampling import calmed, extremes
+from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.plots import Plots
+from torchyard_gui.runs.plots.crosshair import EVERY_MS
+from torchyard_gui.runs.plots.downsampling import calmed, extremes
+from torchyard_gui.runs.plots.run_plots import Plots
 
 HOUR = 3600
 
@@ -147,3 +149,80 @@ def test_what_the_script_reports_by_names_of_its_own_is_plotted(qtbot: Any, plot
     QTest.mouseClick(plots.choice.button("progress"), Qt.MouseButton.LeftButton)
     assert not plots.reported.isVisible()
     assert plots.curve("use", "worker-0").getData()[1][-1] == 50.0
+
+
+def test_a_part_of_the_step_that_the_strategy_lacks_has_no_plot(qtbot: Any, plots: Plots, page: RunsPage) -> None:
+    assert page.feed is not None
+    track = page.feed.picture.tracks["worker-0"]
+
+    def visible() -> list[str]:
+        return [kind for kind, plot in plots._plots.items() if plot.isVisible()]
+
+    for second in range(5):
+        track.ring.append(1_000_000.0 + HOUR + second, {"compute_s": 0.5, "exchange_s": 0.1, "wait_s": 0.0})
+    plots.set_names(["worker-0"])
+    QTest.mouseClick(plots.choice.button("step"), Qt.MouseButton.LeftButton)
+    assert visible() == ["compute_s", "exchange_s", "wait_s"]
+    qtbot.waitUntil(lambda: plots._plots["wait_s"].width() > 1.8 * plots._plots["compute_s"].width())
+    wide, narrow = (plots._plots[kind].getPlotItem().getViewBox().viewRange()[0] for kind in ("wait_s", "compute_s"))
+    assert wide == pytest.approx(narrow)
+    track.ring.append(1_000_000.0 + HOUR + 9, {"staleness": 2.0})
+    plots.refresh()
+    assert visible() == ["compute_s", "exchange_s", "wait_s", "staleness"]
+    QTest.mouseClick(plots.choice.button("progress"), Qt.MouseButton.LeftButton)
+    assert visible() == ["throughput", "loss", "use", "memory"]
+
+
+def test_a_time_range_follows_the_newest_samples(qtbot: Any, plots: Plots, page: RunsPage) -> None:
+    assert page.feed is not None
+    assert plots.range.currentText() == "Whole run"
+    plots.range.setFocus()
+    QTest.keyClick(plots.range, Qt.Key.Key_Down)
+    assert plots.range.currentText() == "Last 5 min"
+    assert seconds_shown(plots) == 300
+    end = plots.time_range[1]
+    for track in page.feed.picture.tracks.values():
+        track.ring.append(1_000_000.0 + HOUR + 600, {"loss": 4.0})
+    plots.refresh()
+    assert seconds_shown(plots) == 300
+    assert plots.time_range[1] >= end + 540
+    plots._plots["loss"].setFocus()
+    QTest.keyClick(plots._plots["loss"], Qt.Key.Key_Plus)
+    assert plots.range.currentText() == "Zoomed"
+    QTest.keyClick(plots._plots["loss"], Qt.Key.Key_0)
+    assert plots.range.currentText() == "Whole run"
+    assert seconds_shown(plots) > HOUR
+
+
+def test_one_crosshair_reads_all_plots(qtbot: Any, plots: Plots) -> None:
+    pane, other = plots._plots["loss"], plots._plots["use"]
+    view, crosshair = pane.getPlotItem().getViewBox(), plots.crosshair
+    at = 1_000_000.0 + 1800
+
+    def points_at() -> bool:
+        QTest.mouseMove(pane.viewport(), pane.mapFromScene(view.mapViewToScene(QPointF(at, 4.5))))
+        QTest.qWait(2 * EVERY_MS)  # the interval between two positions
+        return crosshair.position == pytest.approx(at, abs=HOUR / 100)
+
+    qtbot.waitUntil(points_at)  # the plots have their final size
+    assert all(line.isVisible() for line in crosshair._lines.values())
+    time = clock(crosshair.position, exact=True)
+    assert crosshair.readouts["loss"].text.startswith((f"{time} 4.4", f"{time} 4.5"))
+    assert crosshair.readouts["use"].isVisible()
+    assert crosshair.readouts["use"].text.startswith(f"{time} 6")
+    assert other.accessibleDescription() == crosshair.readouts["use"].text
+    # By keyboard, in steps of a hundredth, and away with Esc.
+    pane.setFocus()
+    before = crosshair.position
+    QTest.keyClick(pane, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
+    assert crosshair.position == pytest.approx(before + seconds_shown(plots) / 100)
+    QTest.keyClick(pane, Qt.Key.Key_Escape)
+    assert crosshair.position is None
+    assert not crosshair.readouts["loss"].isVisible()
+
+
+def test_the_crosshair_shows_the_range_of_many_curves(plots: Plots, page: RunsPage) -> None:
+    assert page.feed is not None
+    plots.set_names([*page.feed.picture.tracks, "worker-0"])
+    plots.crosshair.move_to(1_000_000.0 + 10)
+    assert plots.crosshair.readouts["throughput"].text.endswith("70 – 70")

@@ -136,3 +136,19 @@ def test_the_page_says_for_whom_it_waits(qtbot: Any, page: RunsPage, run: Acting
     assert bar.state.text() == f"restarting · waiting for gpu-b until {time} · 1 restart"
     assert page.run_view.notice.text == f"The run restarts: {LOST}. It waits for gpu-b until {time}."
     assert not page.run_view.notice.buttons
+
+
+def test_checkpoints_are_events() -> None:
+    run = Acting()
+    run.start()
+    run.play("checkpoint_saved", 20, checkpoint="step-000000001200")
+    run.play("checkpoint_carried", 21, host="gpu-b", checkpoint="step-000000001200")
+    run.play("checkpoint_carried", 30, host="gpu-b", checkpoint="step-000000001300-final", problem="its disk is full")
+    run.play("checkpoint_carried", 31, host="gpu-a", checkpoint="", problem="internal error")
+    picture = picture_of(run)
+    tell(picture, run)
+    assert [moment_in_words(moment) for moment in picture.moments[-3:]] == [
+        "checkpoint at step 1,200 saved",
+        "checkpoint at step 1,200 copied to gpu-b",
+        "checkpoint at step 1,300 not copied to gpu-b: its disk is full",
+    ]

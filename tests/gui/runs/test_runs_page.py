@@ -82,6 +82,26 @@ def test_what_is_measured_is_on_the_page(qtbot: Any, page: RunsPage, run: Acting
     assert model.index(0, USE).data().endswith(" %")
 
 
+def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    plot, bar = page.run_view.side.plots["throughput"], page.bar
+    run.measure(10)
+    qtbot.waitUntil(lambda: "samples/s" in bar.state.text())
+    shown = plot.accessibleName().rpartition(": ")[2]
+    assert plot.accessibleName().startswith("Throughput, 4 trainers: ")
+    assert shown in bar.state.text()
+    # A newer value is shown by both at once, not by the bar as its clock ticks.
+    assert page.feed is not None
+    page.feed.picture.totals.append(BEGAN + 20, {"throughput": 5000.0})
+    page._tick()
+    assert shown in bar.state.text()
+    run.measure(30)
+    qtbot.waitUntil(lambda: shown not in bar.state.text())
+    assert plot.accessibleName().rpartition(": ")[2] in bar.state.text()
+    # That of one replica is named by it.
+    page.run_view.choose(["worker-0"])
+    assert plot.accessibleName().startswith("Throughput, worker-0: ")
+
+
 def test_what_is_chosen_in_one_view_is_chosen_in_all(qtbot: Any, page: RunsPage, run: Acting) -> None:
     view = page.run_view
     page.actions_.table.trigger()
@@ -157,8 +177,8 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     time = clock(BEGAN + 1, exact=True)
     assert view.notice.kind == "warn"
     assert view.notice.text == (
-        "The run is not followed: the primary host gpu-a is not in the fleet. Add it by that name. "
-        f"What is shown is as of {time}; the run may go on."
+        "Live updates have stopped: the primary host gpu-a is not in the fleet. Add it by that name. "
+        f"Last update {time}; the run may still be running."
     )
     assert [button.text() for button in view.notice.buttons] == ["Add a host …"]
     assert page.bar.state.text() == f"running as of {time}"
@@ -201,8 +221,8 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     assert page.list_model.state_of(known) == f"failed as of {clock(when)}"
     assert page.bar.state.text() == f"failed as of {clock(when, exact=True)}"
     assert page.run_view.notice.text == (
-        "gpu-a, the run's primary host, has not answered yet; it is tried again. What is shown is what gpu-b knew at "
-        f"{clock(when, exact=True)}: the run may go on."
+        f"gpu-a, the run's primary host, does not answer yet. gpu-b reported this state at {clock(when, exact=True)}; "
+        "the run may have changed since. Reconnecting …"
     )
     assert (page.actions_.stop.isEnabled(), page.actions_.restart.isEnabled()) == (True, False)
 
@@ -223,7 +243,7 @@ def test_a_run_that_its_host_has_forgotten_has_not_failed(
     notice = page.run_view.notice
     qtbot.waitUntil(notice.isVisible)
     time = clock(BEGAN + 1, exact=True)
-    said = f"gpu-a does not know the run any more, nor how it ended. What is shown is as of {time}."
+    said = f"gpu-a no longer has a record of this run. Last update {time}."
     assert (notice.kind, notice.text) == ("warn", said)
     assert page.bar.state.text() == f"running as of {time}"
 
@@ -322,3 +342,22 @@ def test_a_narrow_table_leaves_room_for_its_curves(page: RunsPage) -> None:
     assert table.isColumnHidden(GPUS)
     table.resize(1000, 400)
     assert not table.isColumnHidden(GPUS)
+
+
+def test_the_result_of_a_fetch_stays_with_its_run(
+    qtbot: Any, home: Home, run: Acting, make_page: MakePage, tmp_path: Path
+) -> None:
+    old = Acting((host("gpu-x", 1),), "{name: w, role: worker, replicas: 1, gpus: 1}", name="old", run_id="20250101-a")
+    old.start()
+    old.end("succeeded", "")
+    run.note(home)
+    run.start()
+    page = make_page(run, old)
+    qtbot.waitUntil(lambda: labels(page) == ["Live", "digits", "Past", "old"])
+    page.list.setCurrentIndex(page.list_model.index(3))
+    assert page.feed is not None
+    page.fetch(page.feed.run, tmp_path / "old")
+    qtbot.waitUntil(lambda: page.run_view.work.text == f"old: 1 file fetched to {tmp_path / 'old'}")
+    page.list.setCurrentIndex(page.list_model.index(1))
+    assert page.feed.run.name == "digits"
+    assert page.run_view.work.isHidden()

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from torchyard_core.errors import AgentMissing, TorchyardError
+from torchyard_core.errors import AgentMissing, HostError, KeyChanged, TorchyardError, Unreachable
 from torchyard_core.fleet.host_check import HostCheck
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_states import count_hosts
 from torchyard_gui.bridge.host_status import HostActivity, HostStatus
+from torchyard_gui.fleet.labels import state_mark
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 
 MakeFleet = Callable[[str], FleetModel]
@@ -43,13 +45,13 @@ def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
 
 
 def test_before_anyone_asked_nothing_is_claimed(fleet_of: MakeFleet) -> None:
-    assert fleet_texts(fleet_of("gpu-a gpu-b")) == [("unknown", "Hosts not asked yet")]
+    assert fleet_texts(fleet_of("gpu-a gpu-b")) == [("unknown", "Hosts not checked yet")]
 
 
 def test_while_hosts_are_asked_it_says_which(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a gpu-b")
     put(fleet, "gpu-a", doing=HostActivity("checking"))
-    assert fleet_texts(fleet) == [("checking", "Asking gpu-a, gpu-b …")]
+    assert fleet_texts(fleet) == [("checking", "Checking gpu-a, gpu-b …")]
 
 
 def test_all_answer(fleet_of: MakeFleet) -> None:
@@ -63,8 +65,10 @@ def test_the_one_that_is_silent_is_named_with_since_when(fleet_of: MakeFleet) ->
     fleet = fleet_of("gpu-a gpu-b")
     put(fleet, "gpu-a", state="ready")
     now = datetime.now(UTC)
-    put(fleet, "gpu-b", since=now)
     here = now.astimezone().strftime("%H:%M")
+    put(fleet, "gpu-b", since=now)
+    assert fleet_texts(fleet)[1:] == [("unknown", f"gpu-b last checked {here}")]
+    put(fleet, "gpu-b", lost=TorchyardError("the connection was lost.", code="lost"))
     assert fleet_texts(fleet) == [("ok", "1 of 2 hosts answer"), ("unknown", f"gpu-b unknown since {here}")]
 
 
@@ -78,7 +82,39 @@ def test_a_host_without_agent_answers_all_the_same(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a")
     why = AgentMissing("gpu-a", "there is no agent on gpu-a.")
     put(fleet, "gpu-a", state=why.state, check=HostCheck("gpu-a", why.state, error=why))
-    assert fleet_texts(fleet) == [("ok", "The host answers"), ("planned", "gpu-a has no agent yet")]
+    assert fleet_texts(fleet) == [("ok", "The host answers"), ("planned", "gpu-a has no agent")]
+
+
+def failed(fleet: FleetModel, name: str, error: HostError) -> None:
+    put(fleet, name, state=error.state, check=HostCheck(name, error.state, error=error))
+
+
+def test_each_host_is_counted_in_the_state_that_its_card_shows(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b gpu-c gpu-d gpu-e")
+    fleet.has_looked = True
+    put(fleet, "gpu-a", state="ready")
+    failed(fleet, "gpu-b", KeyChanged("gpu-b", "the host key of gpu-b has changed.", fingerprint="SHA256:x"))
+    failed(fleet, "gpu-c", Unreachable("gpu-c", "gpu-c did not answer."))
+    failed(fleet, "gpu-d", Unreachable("gpu-d", "gpu-d did not answer."))
+    assert fleet_texts(fleet) == [
+        ("ok", "1 of 5 hosts answer"),
+        ("failed", "gpu-b: key changed"),
+        ("failed", "2 unreachable"),
+        ("unknown", "gpu-e not checked"),
+    ]
+    for status in fleet.hosts:
+        assert state_mark(status) == status.condition.mark
+    count = count_hosts(fleet.hosts)
+    assert count.answering == 1
+    assert sum(map(len, count.by_state.values())) == count.total
+
+
+def test_a_host_that_is_checked_for_the_first_time_has_no_state_yet(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b")
+    put(fleet, "gpu-a", state="ready")
+    put(fleet, "gpu-b", doing=HostActivity("checking"))
+    assert fleet_texts(fleet) == [("ok", "1 of 2 hosts answer")]
+    assert [host.name for host in count_hosts(fleet.hosts).checking] == ["gpu-b"]
 
 
 def test_no_hosts(fleet_of: MakeFleet) -> None:

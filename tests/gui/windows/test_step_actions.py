@@ -23,7 +23,7 @@ from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.dialogs.rules_dialog import RulesDialog
 from torchyard_gui.bookings.dialogs.team_calendar_dialog import TeamCalendarDialog
 from torchyard_gui.bookings.page import BookingsPage
-from torchyard_gui.fleet.host_dialogs import AddHostDialog, RemoveHostsDialog
+from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.launch.checklist_model import Row
 from torchyard_gui.launch.checklist_row import ChecklistRow
@@ -106,6 +106,14 @@ DONE: list[tuple[NextStep, Callable[[MainWindow], bool]]] = [
         lambda window: (
             has_dialog(fleet, AddHostDialog)(window)
             and cast("AddHostDialog", fleet(window).dialog).fields["name"].text() == "gpu-z"
+        ),
+    ),
+    (
+        steps.SetHostField("gpu-b", "python"),
+        lambda window: (
+            has_dialog(fleet, EditHostsDialog)(window)
+            and (dialog := cast("EditHostsDialog", fleet(window).dialog)).fields["python"].hasFocus()
+            and dialog.fields["name"].text() == "gpu-b"
         ),
     ),
     (steps.ShowHosts(), shows("fleet")),

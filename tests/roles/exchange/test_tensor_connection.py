@@ -9,6 +9,7 @@ import select
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -232,6 +233,20 @@ def test_a_peer_that_does_not_listen_is_lost_by_name_after_the_deadline() -> Non
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(PeerLost, match=r"^ps-2 on 127.0.0.1 is gone: connection refused\.$"):
             Connection.connect(Peer("ps-2", *bound.getsockname()), KEY, {}, 0.3)
+
+
+def test_a_caller_waits_for_the_answer_of_a_busy_process(listener: socket.socket) -> None:
+    """A second call would leave a session behind, whose end would be reported as the loss of a worker."""
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, DEADLINE_S)
+        accepted, _ = Connection.accept(listener.accept()[0], KEY)
+        # The duration of the pause is what is tested: it exceeds the deadline of a handshake.
+        time.sleep(authenticated_transport.HANDSHAKE_DEADLINE_S + 0.5)
+        accepted.answer({})
+        caller, _ = calling.result(DEADLINE_S)
+    assert not select.select([listener], [], [], 0.2)[0], "the caller has called twice"
+    caller.close()
+    accepted.close()
 
 
 def test_a_peer_that_ends_is_named_and_closing_wakes_a_waiting_thread(ends: Ends) -> None:

@@ -33,7 +33,7 @@ def prepared(home: Path) -> Iterator[None]:
 
 def journey(user: User) -> None:
     window = user.window
-    page = user.gui(lambda: window.page("topology"))
+    page: Any = user.gui(lambda: window.page("topology"))
     assert user.gui(lambda: window.current) == "topology"
     assert not user.gui(user.arguments[0].fleet_file.exists)
     user.picture("first-start")

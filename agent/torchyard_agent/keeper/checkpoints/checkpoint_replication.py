@@ -48,18 +48,23 @@ class CheckpointSender:
         replication: replication_policy.Replication,
         order: Callable[[str, messages.FromPrimary], None],
         on_result: OnResult,
+        on_saved: Callable[[str], None] = lambda name: None,
     ) -> None:
+        """`on_saved` is called with the name of each checkpoint that the run saves, of a quick series with the last."""
         self._folder = folder
         self._run_id = run_id
         self._replication = replication
         self._order = order
         self._on_result = on_result
+        self._on_saved = on_saved
         self._uplink = asyncio.Lock()
         """Transfers from the chief's host run one at a time."""
         self._awaited: replication_policy.Transfer | None = None
         """The transfer to the chief's host that is under way."""
         self._arrived = asyncio.Event()
         """Set when that transfer has ended, also if it failed."""
+        self._reported = checkpoint_folders.newest(folder)
+        """The newest checkpoint that was inherited, reported as saved, or copied to this host."""
         self.scan()
 
     def scan(self) -> None:
@@ -67,6 +72,10 @@ class CheckpointSender:
         name = checkpoint_folders.newest(self._folder, self._run_id)
         if name != self._replication.newest:
             self._take(replication_policy.on_saved(self._replication, name))
+        saved = checkpoint_folders.name_in(name)
+        if saved is not None and saved > self._reported:
+            self._reported = saved
+            self._on_saved(saved)
 
     async def watch(self) -> None:
         """Scans the chief's folder periodically."""
@@ -123,6 +132,7 @@ class CheckpointSender:
                 return
             finally:
                 self._awaited = None
+            self._reported = max(self._reported, checkpoint_folders.newest(self._folder))
             self.scan()
             is_here = self._replication.newest >= one.name
             self._on_result(host, one.name, "" if is_here else f"it could not be copied from {one.host}")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from torchyard_core.app.undeploy_hosts import Removed, undeploy_host
 from torchyard_core.cli.context import Yes, command_context
 from torchyard_core.cli.output import Json, error_as_json, host_progress, print_json, remark, say
-from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
-from torchyard_core.identity import desktop_identity
+from torchyard_core.errors import HostError
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
 
 NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: all].", show_default=False)
-UNDEPLOY_TIMEOUT_S = 60.0
-LEAVE_WITHIN_S = 10.0
 
 
 def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
@@ -76,16 +72,11 @@ def undeploy(
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
         def remove_agent(name: str) -> Removed:
-            try:
-                link = fleet.link(name, install=False)
-                progress.doing(name, "removing")
-                return Removed(name, link.hello["node"], _undeploy(link))
-            except (HostError, AgentRefused) as error:
-                return Removed(name, error=error)
+            return undeploy_host(fleet, name, lambda: progress.doing(name, "removing"))
 
         def arrived(name: str, answer: Removed | HostError) -> None:
             assert isinstance(answer, Removed)
-            progress.arrived(name, answer.word())
+            progress.arrived(name, outcome(answer))
 
         found = fleet.each([host.name for host in hosts], remove_agent, arrived)
     in_order = [removed for removed in found.values() if isinstance(removed, Removed)]
@@ -97,53 +88,20 @@ def undeploy(
         elif not as_json:
             say(removed.sentence(gone))
     if as_json:
-        print_json([removed.to_json() for removed in in_order])
+        print_json([as_json_of(removed) for removed in in_order])
     if code := max((removed.error.exit_code for removed in in_order if removed.failed and removed.error), default=0):
         raise typer.Exit(code)
 
 
-@dataclass(frozen=True)
-class Removed:
-    """The result of undeploying one host."""
-
-    name: str
-    node: str = ""
-    answer: dict[str, Any] | None = None
-    error: TorchyardError | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None and not isinstance(self.error, AgentMissing)
-
-    def word(self) -> str:
-        """Returns the result for the progress display."""
-        return "could not be undeployed" if self.failed else "removed" if self.answer else "nothing there"
-
-    def sentence(self, gone: set[str]) -> str:
-        """Returns a line for the user. `gone` contains the nodes undeployed by the same command."""
-        if self.answer is None:
-            return f"{self.name}: there is no agent; nothing to remove."
-        sharing = [node for node in self.answer["shared_with"] if node not in gone]
-        if sharing:
-            return (
-                f"{self.name}: the agent is gone; {self.answer['removed']}/store stays, "
-                f"for {', '.join(sharing)} shares this home."
-            )
-        return f"{self.name}: the agent and all of ours in {self.answer['removed']} are gone."
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "removed": self.answer is not None,
-            "shared_with": self.answer["shared_with"] if self.answer else [],
-            "error": error_as_json(self.error) if self.failed and self.error else None,
-        }
+def outcome(removed: Removed) -> str:
+    """One or two words for the progress display."""
+    return "could not be undeployed" if removed.failed else "removed" if removed.answer else "nothing there"
 
 
-def _undeploy(link: DaemonClient) -> dict[str, Any]:
-    """Undeploys one host. Returns the daemon's answer after the daemon has exited."""
-    left = threading.Event()
-    link.on_close(left.set)
-    answer: dict[str, Any] = link.call("undeploy", {"by": desktop_identity()}, UNDEPLOY_TIMEOUT_S)
-    left.wait(LEAVE_WITHIN_S)
-    return answer
+def as_json_of(removed: Removed) -> dict[str, Any]:
+    return {
+        "name": removed.name,
+        "removed": removed.answer is not None,
+        "shared_with": removed.answer["shared_with"] if removed.answer else [],
+        "error": error_as_json(removed.error) if removed.failed and removed.error else None,
+    }

@@ -63,9 +63,13 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
         print_json([run.to_json() for run in runs])
     elif runs:
         rows = [
-            [run.run_id, run.name, _state(run), since(run.submitted), " ".join(run.hosts), run.reason] for run in runs
+            [
+                *(run.run_id, run.name, _state(run), since(run.submitted)),
+                *(" ".join(run.hosts), run.restarted_from or "-", run.reason),
+            ]
+            for run in runs
         ]
-        table(("ID", "NAME", "STATE", "SUBMITTED", "HOSTS", "REASON"), rows)
+        table(("ID", "NAME", "STATE", "SUBMITTED", "HOSTS", "RESTART OF", "REASON"), rows)
     else:
         say("No runs are known.")
     if any(not isinstance(error, AgentMissing) for error in errors.values()):
@@ -204,10 +208,15 @@ def restart(
         list[str] | None,
         typer.Option("--secret", metavar="NAME", help="Send this secret with a run that another computer launched."),
     ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Begin at the first step, without the old run's checkpoints.")
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Launch an ended run again from its newest checkpoint, and follow it to its end.
+
+    With --from-beginning it begins at the first step, and has checkpoints of its own.
 
     The new run has its own ID. It has the topology and the code of the old run, even if the file and the folder have
     changed since. Secrets are taken from this computer.
@@ -231,7 +240,14 @@ def restart(
         booking = BookingOptions(length(book) if book is not None else None)
         view = view_for(as_json=as_json)
         callbacks = callbacks_for(chosen, view, as_json=as_json)
-        launch = RestartRun(chosen.desktop(fleet), ended, callbacks, secrets=secret or (), booking=booking)
+        launch = RestartRun(
+            chosen.desktop(fleet),
+            ended,
+            callbacks,
+            secrets=secret or (),
+            booking=booking,
+            from_beginning=from_beginning,
+        )
         launch.prepare()
         launch_and_follow(launch, chosen, fleet, view, interrupts, [], detach=detach, as_json=as_json)
 

@@ -9,6 +9,7 @@ from torchyard_agent.protocol.attribution import user_of
 from torchyard_core.cli.output import say, table
 from torchyard_core.formatting import count, format_byte_rate, seconds, since
 from torchyard_core.launch.runs.known_runs import is_over
+from torchyard_core.throughput import run_throughput
 
 HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
 EXCHANGE = {
@@ -34,7 +35,7 @@ def print_run(shown: dict[str, Any]) -> None:
     by = f" from {shown['launched_from']}" if shown["launched_from"] else ""
     say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
     if shown["restarted_from"]:
-        say(f"goes on from {shown['restarted_from']}")
+        say(f"restart of {shown['restarted_from']}")
     for request in shown["asked"]:
         if request["what"] == "stop":
             how = "stopped at once" if request.get("force") else "stopped"
@@ -47,6 +48,9 @@ def print_run(shown: dict[str, Any]) -> None:
             (*HEADINGS, *(EXCHANGE[name][0] for name in more), "REASON"),
             [_row(replica, metrics.get(replica["name"], {}), more) for replica in shown["replicas"]],
         )
+        throughput = run_throughput({name: values.get("throughput") for name, values in metrics.items()})
+        if throughput is not None:
+            say(f"throughput of the run: {throughput:,.0f} samples/s, mean of its last 10 s")
         for replica in shown["replicas"]:
             _print_own_metrics(replica["name"], metrics.get(replica["name"], {}))
 

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torchyard_core.cli.output import print_json_line, print_log_line, remark, say
-from torchyard_core.formatting import size
+from torchyard_core.formatting import counted, size
 from torchyard_core.text_sanitizer import log_line, printable_values
+from torchyard_core.throughput import TRAINER_ROLES, run_throughput
 
 Event = dict[str, Any]
 
@@ -19,9 +20,7 @@ _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗
 NAMED_HOSTS = 8
 """Number of hosts above which they are counted instead of named."""
 REPORT_EVERY = 5.0
-"""Seconds between two lines about the progress of training if stderr is not a terminal."""
-_TRAINERS = ("chief", "worker")
-"""Roles whose reports show the training's progress, in order of preference."""
+"""Seconds between two lines about the training's progress, without a terminal."""
 
 
 class JsonView:
@@ -199,13 +198,13 @@ class PlainView:
         self._styled(*_SIGNS[state], f"{event['replica']} on {event['host']} {state}{': ' + reason if reason else ''}")
 
     def _report(self, event: Event) -> None:
-        """Shows the progress of the run, which is that of its first trainer, since other replicas have no step."""
+        """Step and loss are those of the first trainer, the throughput that of all. Other replicas have no step."""
         role, _, index = event["replica"].rpartition("-")
-        if role not in _TRAINERS or not (index.isdecimal() and len(index) < 10):
+        if role not in TRAINER_ROLES or not (index.isdecimal() and len(index) < 10):
             return
-        self._latest[_TRAINERS.index(role), int(index)] = event
+        self._latest[TRAINER_ROLES.index(role), int(index)] = event
         first = self._latest[min(self._latest)]
-        text = _training(first, len(self._latest) if self._training is not None else 1)
+        text = _training(first, list(self._latest.values()))
         if not text:
             return
         if self._training is not None:
@@ -232,8 +231,8 @@ class PlainView:
         say(f"{sign} {text}", colour=colour)
 
 
-def _training(report: Event, replicas: int) -> str:
-    """Returns the step, loss and throughput in a trainer's report, as far as the report contains them."""
+def _training(report: Event, latest: list[Event]) -> str:
+    """Step and loss of a trainer's report and the throughput of the run, as far as known. `latest`: of all trainers."""
     parts = []
     if report.get("step") is not None:
         parts.append(f"step {report['step']:.0f}")
@@ -241,9 +240,10 @@ def _training(report: Event, replicas: int) -> str:
         parts.append(f"loss {report['loss']:.4g}")
     elif "loss" in report.get("not_finite", ()):
         parts.append("loss NaN")
-    if report.get("throughput") is not None:
-        each = " each" if replicas > 1 else ""
-        parts.append(f"{report['throughput']:,.0f} samples/s{each}")
+    throughput = run_throughput({one["replica"]: one.get("throughput") for one in latest})
+    if throughput is not None:
+        of_all = f" of {counted(len(latest), 'trainer')}" if len(latest) > 1 else ""
+        parts.append(f"{throughput:,.0f} samples/s{of_all}")
     return ", ".join(parts)
 
 

@@ -24,6 +24,7 @@ from torchyard_core.fleet.credential_prompts import (
 from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
 from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, inspect_key_file
 from torchyard_core.fleet.ssh.route import Route, existing_identities
+from torchyard_core.next_steps import Advice, SetHostField
 
 LOGIN_TIMEOUT_S = 60.0
 """Timeout of a login. It is generous, since logins of 10 s occur on slow hosts."""
@@ -182,10 +183,10 @@ class Login:
         reasons = [f"tried {', '.join(dict.fromkeys(self._tried))}"] if self._tried else []
         reasons += dict.fromkeys(self._problems)
         ended = " and closed the connection" if closed else ""
-        hint = (
-            "Is the user right, and is the public key in that user's ~/.ssh/authorized_keys? "
-            "Set `user` and `identity_file` for the host in the fleet file or in ~/.ssh/config."
-        )
+        question = "Is the user right, and is the public key in that user's ~/.ssh/authorized_keys?"
+        hint: Advice = (question, SetHostField(route.name, "user"))
+        if route.is_bastion:
+            hint = f"{question} Set `User` and `IdentityFile` of {route.name} in ~/.ssh/config."
         if closed and len(self._tried) > 1:
             hint = "It limits attempts: name the right key with `identity_file`, or IdentitiesOnly in ~/.ssh/config."
         elif any("encrypted" in problem for problem in self._problems):

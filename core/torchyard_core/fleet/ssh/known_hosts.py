@@ -61,11 +61,13 @@ class KnownHosts:
             message = f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}."
             hint = ("Compare it with the host's own before you trust it.", TrustKey(route.name))
             raise KeyUnknown(route.name, message, fingerprint=fingerprint(key), hint=hint)
+        on_record = fingerprint(expected or next(iter(known.values())))
         raise KeyChanged(
             route.name,
             f"the host key of {route.name} ({route.place}) has changed: it shows {fingerprint(key)}, "
-            f"on record is {fingerprint(expected or next(iter(known.values())))}.",
+            f"on record is {on_record}.",
             fingerprint=fingerprint(key),
+            on_record=on_record,
         )
 
     def prefer_known(self, route: Route, transport: paramiko.Transport) -> None:

@@ -9,6 +9,7 @@ import paramiko
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.ssh.login_throttle import EarlyDrop
 from torchyard_core.fleet.ssh.route import Route
+from torchyard_core.next_steps import Advice, SetHostField
 
 
 def explain(route: Route, error: BaseException) -> HostError:
@@ -24,7 +25,9 @@ def explain(route: Route, error: BaseException) -> HostError:
             "to another program?",
         )
     if isinstance(error, socket.gaierror):
-        hint = "Set `address` in the fleet file to an IP address, or to a Host of ~/.ssh/config."
+        hint: Advice = ("Use an IP address, or a Host of ~/.ssh/config.", SetHostField(name, "address"))
+        if route.is_bastion:
+            hint = "Set its HostName in ~/.ssh/config."
         return Unreachable(name, f"the address {route.address} of {name} is not known to this computer.", hint=hint)
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(

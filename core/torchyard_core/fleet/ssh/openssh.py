@@ -70,13 +70,22 @@ def _first_hop(host: Host, known_hosts: Path) -> str:
 
 
 def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
-    """Returns the command line that runs `remote` on `host` without prompts."""
-    options = ["-o", "BatchMode=yes", "-o", f'GlobalKnownHostsFile="{known_hosts}" {GLOBAL_KNOWN_HOSTS}', "-T"]
+    """The command line that runs `remote` on `host` without prompts."""
+    return ["ssh", "-o", "BatchMode=yes", "-T", *_options(host, known_hosts), "--", host.address or host.name, remote]
+
+
+def terminal_command(host: Host, known_hosts: Path) -> list[str]:
+    """The command line of a login shell on `host`, for a terminal, where ssh may ask the user."""
+    return ["ssh", *_options(host, known_hosts), "--", host.address or host.name]
+
+
+def _options(host: Host, known_hosts: Path) -> list[str]:
+    options = ["-o", f'GlobalKnownHostsFile="{known_hosts}" {GLOBAL_KNOWN_HOSTS}']
     options += ["-p", str(host.port)] if host.port else []
     options += ["-l", host.user] if host.user else []
     options += ["-i", host.identity_file] if host.identity_file else []
     options += ["-J", host.proxy_jump] if host.proxy_jump else []
-    return ["ssh", *options, "--", host.address or host.name, remote]
+    return options
 
 
 def explain(host: str, output: str) -> HostError | None:

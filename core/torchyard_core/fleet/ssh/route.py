@@ -18,6 +18,7 @@ from torchyard_core.errors import FileProblem, LoginRefused, Unreachable
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh_config import USER_CONFIG, config_text
 from torchyard_core.home import expand_user
+from torchyard_core.next_steps import SetHostField
 
 SSH_PORT = 22
 CONNECT_TIMEOUT_S = 15.0
@@ -52,6 +53,8 @@ class Route:
     """The ProxyCommand without expansion, equal for all hosts behind the same gateway."""
     key_name: str = ""
     """Name of the host in known-hosts files."""
+    is_bastion: bool = field(default=False, compare=False)
+    """Whether it is a login on the way to another host."""
     batch: bool = field(default=False, compare=False)
     """Whether prompts are forbidden (BatchMode)."""
     refused_methods: frozenset[str] = frozenset()
@@ -130,6 +133,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
         proxy_command=_expand(template, tokens),
         proxy_template=template,
         key_name=alias_of_key or (address.lower() if port == SSH_PORT else f"[{address.lower()}]:{port}"),
+        is_bastion=bool(seen),
         batch=_yes(found, "batchmode"),
         refused_methods=frozenset(_refused_methods(found)),
         connect_timeout_s=_number(host.name, found, "connecttimeout", 0) or CONNECT_TIMEOUT_S,
@@ -149,7 +153,7 @@ def _own_login(name: str) -> str:
         return getpass.getuser()
     except (OSError, KeyError, ImportError) as error:  # In a container the user ID may have no name.
         message = f"there is no user name for the login on {name}: this computer's user has none."
-        hint = "Set `user` for the host in the fleet file or in ~/.ssh/config."
+        hint = SetHostField(name, "user")
         raise LoginRefused(name, message, hint=hint) from error
 
 

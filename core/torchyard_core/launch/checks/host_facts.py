@@ -103,7 +103,10 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
         message = f"torch is not installed for {python['path']} on {host}; `setup` may activate an environment with it."
         lines.append(Check("torch", host, True, message, warning=True))
     else:
-        install = f"Run `{python['path']} -m pip install torch` there, or set `python` to an environment that has it."
+        install = (
+            f"Install it there with `{python['path']} -m pip install torch`, or choose an interpreter that has it.",
+            SetHostField(host, "python"),
+        )
         lines.append(Check("torch", host, False, f"torch is not installed for {python['path']} on {host}.", install))
     return lines
 

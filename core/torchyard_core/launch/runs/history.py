@@ -41,7 +41,7 @@ class RunRecord:
     planned: list[dict[str, Any]] = field(default_factory=list)
     """Name, host and GPU UUIDs of each replica, for drawing the run when no host answers."""
     restarted_from: str = ""
-    """ID of the run that this one resumed."""
+    """ID of the ended run that was restarted as this one."""
     booking: str = ""
     """ID of the booking that held its GPUs."""
     is_confirmed: bool = True

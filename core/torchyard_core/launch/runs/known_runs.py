@@ -38,6 +38,8 @@ class KnownRun:
     """ID of the booking that holds its GPUs."""
     reported_by: str = ""
     """The member that reported the state in place of the primary. The run may have changed since."""
+    restarted_from: str = ""
+    """ID of the ended run that was restarted as this one."""
 
     @property
     def has_ended(self) -> bool:
@@ -55,6 +57,7 @@ class KnownRun:
             "hosts": list(self.hosts),
             "fresh": self.is_fresh,
             "submitted": self.submitted,
+            "restarted_from": self.restarted_from,
         }
 
 
@@ -224,7 +227,13 @@ def host_of(replica: str, shown: dict[str, Any]) -> str:
 
 def _from_record(record: RunRecord) -> KnownRun:
     known = (record.run_id, record.name, record.state, record.reason, record.as_of, record.primary, record.hosts)
-    return KnownRun(*known, is_fresh=False, submitted=record.submitted, booking=record.booking)
+    return KnownRun(
+        *known,
+        is_fresh=False,
+        submitted=record.submitted,
+        booking=record.booking,
+        restarted_from=record.restarted_from,
+    )
 
 
 def _never_begun(run: KnownRun) -> KnownRun:
@@ -247,6 +256,7 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
         submitted=str(record.get("submitted", "")),
         booking=str(record.get("booking", "")),
         reported_by="" if primary == host else host,
+        restarted_from=str(record.get("restarted_from", "")),
     )
 
 
@@ -259,6 +269,7 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
         hosts=own.hosts,
         submitted=own.submitted,
         booking=own.booking,
+        restarted_from=own.restarted_from,
         is_fresh=reported.is_fresh and host == own.primary,
         reported_by="" if host == own.primary else host,
     )

@@ -31,7 +31,9 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
     for replica in planned:
         used.setdefault(str(replica["host"]), []).extend(map(str, replica["gpus"]))
     hosts = {}
-    for name, uuids in used.items():
+    # In the order of the fleet, as racks of the topology are; a host that has left it comes last.
+    for name in [*(name for name in known if name in used), *(name for name in used if name not in known)]:
+        uuids = used[name]
         host = known.get(name, HostFacts(name))
         there = {gpu.uuid for gpu in host.gpus}
         if not there.issuperset(uuids):

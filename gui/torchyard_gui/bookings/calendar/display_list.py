@@ -217,11 +217,6 @@ def _minute(moment: datetime) -> int:
     return int(moment.timestamp() // 60)
 
 
-def mark_of(state: str) -> str:
-    """Returns the name of the mark that `paint_state` draws for a state of a host."""
-    return {"ready": "ok", "degraded": "warning", "unknown": "unknown"}.get(state, "failed")
-
-
 def _notes(seen: CalendarState, now: datetime) -> dict[str, str]:
     notes = {}
     for evidence in seen.idle:

@@ -68,6 +68,9 @@ class LogDock(QWidget):
         self.view.following_changed.connect(self.follow.setChecked)
         self.view.problem_changed.connect(self._say_fail)
         self.view.search_ended.connect(self._searched)
+        self.view.matches_counted.connect(self._say_matches)
+        self._was_found: bool | None = None
+        """Result of the last search; None before it ended."""
         self.view.last_line_changed.connect(self._last.setText)
         self.view.log_wanted.connect(self._show_one)
 
@@ -219,16 +222,38 @@ class LogDock(QWidget):
     def _find(self, *, backwards: bool) -> None:
         text = self.search.text()
         if text:
+            self._was_found = None
             self._say(self.tr("Searching …"))
             self.view.search(text, backwards=backwards)
 
     def _search_changed(self, text: str) -> None:
+        self._was_found = None
         if not text:
             self.view.search("", backwards=False)
             self._say("")
 
     def _searched(self, found: bool) -> None:
-        self._say("" if found else self.tr("Not found further on"))
+        self._was_found = found
+        self._say_matches()
+
+    def _say_matches(self) -> None:
+        """Shows the number of the match that was found, among how many."""
+        counted = self.view.match_count
+        if self._was_found is None:
+            return
+        if counted is None:
+            self._say("" if self._was_found else self.tr("No more matches"))
+            return
+        total, is_all = counted
+        if not total and is_all:
+            self._say(self.tr("No matches"))
+            return
+        count = f"{total:,}" if is_all else self.tr("{count} or more").format(count=f"{total:,}")
+        if self._was_found and (number := self.view.match_number):
+            self._say(self.tr("{number} of {count}").format(number=f"{number:,}", count=count))
+        elif not self._was_found:
+            matches = self.tr("1 match") if total == 1 and is_all else self.tr("{count} matches").format(count=count)
+            self._say(self.tr("No more matches ({matches})").format(matches=matches))
 
     def _say(self, text: str) -> None:
         set_ink(self._message, "2")
@@ -251,8 +276,8 @@ class LogChoice(QComboBox):
         self._names: list[str] = []
         self._chosen: list[str] = []
         self.setMinimumWidth(150)
-        self.setAccessibleName(self.tr("Whose log"))
-        self.setToolTip(self.tr("Whose log. Several are merged by the times of their hosts' clocks."))
+        self.setAccessibleName(self.tr("Log to show"))
+        self.setToolTip(self.tr("Log to show. Several logs are merged by the clocks of their hosts."))
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
 
     @property
@@ -294,7 +319,7 @@ class LogChoice(QComboBox):
         if len(self._names) > 1:
             self.addItem(self.tr("All {count} replicas").format(count=len(self._names)), ALL)
         if len(self._chosen) > 1:
-            self.addItem(self.tr("{count} chosen replicas").format(count=len(self._chosen)), CHOSEN)
+            self.addItem(self.tr("{count} selected replicas").format(count=len(self._chosen)), CHOSEN)
         if self.count():
             self.insertSeparator(self.count())
         for name in self._names:

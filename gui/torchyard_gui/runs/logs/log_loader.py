@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject, Signal
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.runs.logs.log_merge import MergedLog, Place
-from torchyard_gui.runs.logs.log_search import LogSearch
+from torchyard_gui.runs.logs.log_search import LogMatches, LogSearch
 from torchyard_gui.runs.logs.paged_log import BLOCK
 from torchyard_gui.widgets.next_steps import error_text
 
@@ -24,6 +24,8 @@ class LogLoader(QObject):
     ended_changed = Signal()
     problem_changed = Signal(str)
     """The current problem, or ""."""
+    counted = Signal()
+    """The matches of a search were counted."""
 
     def __init__(self, feeds: Sequence[LogFeed], names: Sequence[str], parent: QObject | None = None):
         super().__init__(parent)
@@ -33,6 +35,8 @@ class LogLoader(QObject):
         self._troubles: dict[int, str] = {}
         self._closed = False
         self._search: LogSearch | None = None
+        self.matches: LogMatches | None = None
+        """The matches of the last search."""
         self._sources = [_Source(self, number, feed) for number, feed in enumerate(feeds)]
 
     @property
@@ -44,6 +48,7 @@ class LogLoader(QObject):
         """Stops the loader. No signal is emitted afterwards."""
         self._closed = True
         self.cancel_search()
+        self.forget_matches()
         for source in self._sources:
             source.close()
 
@@ -61,7 +66,17 @@ class LogLoader(QObject):
             done: Called with the place of the match, or None.
         """
         self.cancel_search()
+        if self.matches is not None and self.matches.text == text:
+            self.matches.advance()
+        else:
+            self.forget_matches()
+            self.matches = LogMatches(self.log, self.feeds, text, self.counted.emit)
         self._search = LogSearch(self.log, self.feeds, text, begin, backwards=backwards, done=done)
+
+    def forget_matches(self) -> None:
+        if self.matches is not None:
+            self.matches.cancel()
+            self.matches = None
 
     def cancel_search(self) -> None:
         if self._search is not None:

@@ -86,5 +86,5 @@ def _paint_hits(painter: QPainter, text: str, left: int, rect: QRect, wanted: st
         begin = metrics.horizontalAdvance(text[:at])
         width = metrics.horizontalAdvance(text[at : at + len(wanted)])
         mark = QRect(round(left + begin), rect.y(), round(width), rect.height())
-        painter.fillRect(mark, theme().color("wait", 0.3))
+        painter.fillRect(mark, theme().color("accent", 0.3))
         at = lowered.find(wanted, at + len(wanted))

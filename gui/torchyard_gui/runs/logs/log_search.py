@@ -1,13 +1,16 @@
-"""Search in logs, forwards or backwards, which reads their pages one after another."""
+"""Search in logs, forwards or backwards, and the number of matches, by reading their pages one after another."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 
 PIECE = 512 * 1024
+MOST_READ = 64 * 1024 * 1024
+"""Bytes of all logs in which matches are counted; a search reads on."""
 
 
 class LogSearch:
@@ -82,4 +85,86 @@ class LogSearch:
             del self._at[number]
         else:
             self._at[number] = low + len(data) - overlap
+        self._step()
+
+
+class LogMatches:
+    """Counts the lines that contain a text, in the first MOST_READ bytes of the logs; `advance` counts what is new."""
+
+    def __init__(self, log: MergedLog, feeds: Sequence[LogFeed], text: str, changed: Callable[[], None]):
+        """`changed` is called once a count is complete."""
+        self.text = text
+        self._log = log
+        self._feeds = feeds
+        self._needle = text.encode().lower()
+        self._changed = changed
+        self._found: list[list[int]] = [[] for _ in feeds]
+        """Offset of the first match of each matching line, by log."""
+        self._read = [0] * len(feeds)
+        self._rest = [b""] * len(feeds)
+        """The begun line at the end of what was read."""
+        self._busy = False
+        self._cancelled = False
+        self.advance()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the logs were read to their ends."""
+        return all(read >= feed.size for read, feed in zip(self._read, self._feeds, strict=True))
+
+    @property
+    def is_counting(self) -> bool:
+        return self._busy
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self._found))
+
+    def number_of(self, line: Place) -> int:
+        """Returns the number of the match in the line at this place, from 1; 0 if it was not counted."""
+        whose, begin = line[1], line[2]
+        before = sum(bisect_left(found, self._log.offset(number, line)) for number, found in enumerate(self._found))
+        is_counted = bisect_left(self._found[whose], begin) < len(self._found[whose])
+        return before + 1 if is_counted else 0
+
+    def advance(self) -> None:
+        """Counts in what the logs have got since."""
+        if not self._busy:
+            self._busy = True
+            self._step()
+
+    def cancel(self) -> None:
+        """Cancels; `changed` is not called."""
+        self._cancelled = True
+
+    def _step(self) -> None:
+        left = [number for number, feed in enumerate(self._feeds) if self._read[number] < feed.size]
+        if not left or sum(self._read) >= MOST_READ:
+            self._busy = False
+            self._changed()
+            return
+        number = left[0]
+        low = self._read[number]
+        self._feeds[number].read(low, PIECE, lambda data, size: self._took(number, low, data, size))
+
+    def _took(self, number: int, low: int, data: bytes, size: int) -> None:
+        if self._cancelled:
+            return
+        if not data:  # the log is shorter than announced
+            self._busy = False
+            self._changed()
+            return
+        rest = self._rest[number]
+        buffer, begin = rest + data.lower(), low - len(rest)
+        self._read[number] = low + len(data)
+        ends = self._read[number] >= size
+        cut = len(buffer) if ends or len(buffer) > 2 * PIECE else buffer.rfind(b"\n") + 1
+        at = 0
+        while (found := buffer.find(self._needle, at, cut)) >= 0:
+            if not self._found[number] or begin + found > self._found[number][-1]:
+                self._found[number].append(begin + found)
+            newline = buffer.find(b"\n", found, cut)
+            at = newline + 1 if newline >= 0 else cut
+        # The last line may still grow: it is read again, and counted once.
+        self._rest[number] = buffer[buffer.rfind(b"\n") + 1 :] if ends else buffer[cut:]
         self._step()

@@ -36,6 +36,8 @@ class LogView(QAbstractScrollArea):
     following_changed = Signal(bool)
     search_ended = Signal(bool)
     """Whether there was a match."""
+    matches_counted = Signal()
+    """`match_number` and `match_count` are known."""
     problem_changed = Signal(str)
     """The current problem, or ""."""
     last_line_changed = Signal(str)
@@ -85,6 +87,7 @@ class LogView(QAbstractScrollArea):
             reading.filled.connect(self._filled)
             reading.ended_changed.connect(self._lay_out)
             reading.problem_changed.connect(self.problem_changed)
+            reading.counted.connect(self.matches_counted)
         self.set_following(True)
         self.problem_changed.emit("")
         self._lay_out()
@@ -117,12 +120,26 @@ class LogView(QAbstractScrollArea):
         self._hit = text
         self.viewport().update()
         if not text or self._reading is None:
+            if self._reading is not None:
+                self._reading.forget_matches()
             return
         if self._selected is not None:
             begin = self._selected[0] if backwards else self._after(self._selected[0])
         else:
             begin = END if backwards else self._top
         self._reading.search(text, begin, backwards=backwards, done=self._searched)
+
+    @property
+    def match_count(self) -> tuple[int, bool] | None:
+        """Returns the number of lines with matches and whether all were counted, or None before the count is over."""
+        matches = self._reading.matches if self._reading is not None else None
+        return None if matches is None or matches.is_counting else (matches.total, matches.is_complete)
+
+    @property
+    def match_number(self) -> int:
+        """Returns the number of the selected match, from 1; 0 if none is selected."""
+        matches = self._reading.matches if self._reading is not None else None
+        return 0 if matches is None or self._selected is None else matches.number_of(self._selected[0])
 
     def cancel_search(self) -> None:
         if self._reading is not None:
@@ -210,7 +227,7 @@ class LogView(QAbstractScrollArea):
         if names:
             paint_names(painter, QRect(0, 0, names, rect.height()), self._lines, MARGIN)
         if not self._lines and self._reading is not None:
-            empty = self.tr("Nothing was printed") if self._reading.ended else self.tr("Nothing printed so far")
+            empty = self.tr("No output") if self._reading.ended else self.tr("No output yet")
             painter.setFont(theme().font("body"))
             painter.setPen(theme().pen("text3"))
             painter.drawText(rect, Qt.AlignmentFlag.AlignCenter, "…" if self._log.size else empty)

@@ -95,6 +95,38 @@ def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue,
     )
 
 
+def restore_session(
+    path: Path | None, autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor
+) -> None:
+    """Opens the file of the last window and applies its unsaved changes, which one undo takes back.
+
+    Unsaved work on a file that was changed since is only offered.
+    """
+    if path is not None:
+        files.open_now(path)
+    work = next((work for work in autosave.unsaved_work() if work.path == path), None)
+    if work is None or _was_changed_since(work):
+        return
+    _restore(work, files, editor)
+    autosave.write()
+    autosave.discard(work)
+    notices.clear("recovery")
+    offer_recovery(autosave, files, notices, editor)
+    text = tr("Unsaved changes from {time} were restored.")
+    if editor.stack.canUndo():
+        text = tr("Unsaved changes from {time} were restored. Undo takes them back.")
+    time = work.written_at.astimezone().strftime("%d %b %H:%M")
+    notices.show("restored", "info", text.format(time=time))
+
+
+def _was_changed_since(work: UnsavedWork) -> bool:
+    """Whether the file was written after the snapshot of its unsaved changes."""
+    try:
+        return work.path is not None and work.path.stat().st_mtime > work.written_at.timestamp() + 1
+    except OSError:  # the file is gone
+        return False
+
+
 def _restore(work: UnsavedWork, files: FileActions, editor: Editor) -> None:
     """Opens the file to which the work belongs, and applies the work as an edit."""
     value, _ = topology_in(work.text, work.path)

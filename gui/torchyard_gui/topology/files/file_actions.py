@@ -99,7 +99,7 @@ class FileActions(QObject):
     def _forget(self) -> None:
         self._editor.stack.clear()
         self._editor.select(())
-        for subject in ("file", "disk", "launch", "export"):
+        for subject in ("file", "disk", "restored", "launch", "export"):
             self._notices.clear(subject)
 
     def save(self, then: Callable[[], object] | None = None) -> None:

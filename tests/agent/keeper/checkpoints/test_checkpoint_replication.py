@@ -185,3 +185,22 @@ def test_a_new_run_links_the_newest_checkpoint_of_an_older_one(tmp_path: Path) -
     assert there(folder_of(new)) == ["parts", name]
     assert (folder_of(new) / name / "model.pt").samefile(folder_of(old) / name / "model.pt")
     assert (folder_of(new) / "parts" / "ps-0" / f"{name}.pt").read_bytes() == b"shard"
+
+
+def test_saved_checkpoints_are_journaled_once_also_on_a_single_host(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (chief,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("chief-0", "gpu-a", UNTIL_GO), carry=True)
+        await eventually(lambda: "running" in chief.states())
+
+        def saved() -> list[str]:
+            return [event["checkpoint"] for event in chief.journal() if event["event"] == "checkpoint_saved"]
+
+        first = save(checkpoints(chief), 10, 1000)
+        await eventually(lambda: saved() == [first])
+        last = save(checkpoints(chief), 20, 1000)
+        go(chief)  # the run ends before the next scan
+        assert (await cluster.end())["state"] == "succeeded"
+        assert saved() == [first, last]
+
+    run_scenario(scenario)

@@ -207,7 +207,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     # The exit code differs if the only problems are on hosts that answer.
     result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in result.stdout
-    assert re.search(r"^noisy: torch is not installed for \S+\. Set `python` of this host", result.stdout, re.MULTILINE)
+    assert re.search(r"^noisy: torch is not installed for \S+\. Install it there with ", result.stdout, re.MULTILINE)
     # Discovered facts are a cache: a full disk does not prevent the use of the host.
     facts = desktop.home / "facts.json"
     facts.unlink()

@@ -89,11 +89,19 @@ def test_progress_is_the_first_trainers_whatever_else_reports(show: Show) -> Non
     assert not any(other in shown for other in ("ps-0", "reducer-0", "loss 0.1", "step 3"))
 
 
-def test_the_rate_is_each_trainers_where_several_train(show: Show) -> None:
+def test_the_throughput_is_that_of_all_trainers(show: Show) -> None:
     shown = show(RUNNING, SERVER, report("chief-0", step=7, throughput=640.0))
 
     assert "640 samples/s" in shown
-    assert "each" not in shown
+    assert "samples/s of" not in shown
+
+
+def test_the_throughput_of_several_trainers_is_their_sum(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchyard_core.cli.views.run_progress.REPORT_EVERY", 0.0)
+    others = report("worker-0", step=7, throughput=600.0), report("ps-0", throughput=5.0)
+    shown = show(RUNNING, *others, report("chief-0", step=7, throughput=640.0))
+
+    assert "1,240 samples/s of 2 trainers" in shown
 
 
 def test_a_loss_that_is_not_finite_is_shown_as_such(show: Show) -> None:

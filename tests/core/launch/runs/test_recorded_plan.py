@@ -25,6 +25,15 @@ def test_a_record_gives_the_plan_that_was_made() -> None:
     assert read[1] == hosts
 
 
+def test_hosts_have_the_order_of_the_fleet_as_racks_of_the_topology_have() -> None:
+    hosts = (host("gpu-a", 2), host("gpu-b", 2))
+    planned = planned_replicas(plan(TOPOLOGY, hosts))
+    read = recorded_plan(dump(TOPOLOGY), planned[::-1], hosts)
+    assert read is not None
+    assert read[1] == hosts
+    assert read[0].hosts == ("gpu-a", "gpu-b")
+
+
 def test_a_host_that_left_the_fleet_has_the_gpus_that_the_run_used() -> None:
     planned = plan(TOPOLOGY, (host("gpu-a", 2), host("gpu-b", 2)))
     read = recorded_plan(dump(TOPOLOGY), planned_replicas(planned), (host("gpu-a", 2),))

@@ -14,8 +14,9 @@ from tests.core.examples import host
 from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import BEGAN, Acting
 from torchyard_core.home import Home
-from torchyard_gui.runs.logs import log_dock
+from torchyard_gui.runs.logs import log_dock, log_search
 from torchyard_gui.runs.logs.log_dock import ALL, LogDock
+from torchyard_gui.runs.logs.log_merge import TOP
 from torchyard_gui.runs.page import RunsPage
 
 LEFT = Qt.MouseButton.LeftButton
@@ -71,7 +72,7 @@ def test_lines_of_all_replicas_stand_in_the_order_of_their_times(qtbot: Any, doc
 def test_those_that_are_chosen_on_the_page_are_read_as_one(qtbot: Any, page: RunsPage, dock: LogDock) -> None:
     dock.set_open(True)
     page.run_view.scene.set_selection(["worker-0", "worker-2"])
-    assert dock.replica.currentText() == "2 chosen replicas"
+    assert dock.replica.currentText() == "2 selected replicas"
     qtbot.waitUntil(lambda: names_shown(dock) == {"worker-0", "worker-2"})
     page.run_view.scene.set_selection(["worker-1"])
     assert dock.replica.currentText() == "worker-1"
@@ -147,3 +148,39 @@ def test_a_host_that_is_away_leaves_the_others_readable(qtbot: Any, dock: LogDoc
     choose(dock, "All")
     qtbot.waitUntil(lambda: names_shown(dock) == {"chief-0", "worker-0"})
     qtbot.waitUntil(lambda: "gpu-b" in dock._message.text())
+
+
+def test_a_search_says_which_of_how_many_matches_it_shows(qtbot: Any, dock: LogDock, run: Acting) -> None:
+    for name in ("worker-0", "worker-1"):
+        run.logs[name] += b"A needle, and again a needle\nnothing\nneedle"  # the last line has no end yet
+    dock.set_open(True)
+    choose(dock, "All 4 replicas")
+    qtbot.waitUntil(lambda: len(dock._feeds) == 4 and all(feed.size for feed in dock._feeds.values()))
+    dock.view._go(TOP)
+    dock.search.setText("NEEDLE")
+
+    for said in (*(f"{number} of 5" for number in range(1, 6)), "No more matches (5 matches)"):
+        dock.find_next()
+        qtbot.waitUntil(lambda said=said: dock._message.text() == said)
+    run.logs["worker-0"] += b" and its end\nanother needle\n"
+    dock.view.set_following(True)
+    qtbot.waitUntil(lambda: "another needle" in dock.view.shown_lines)
+    dock.find_next()
+    qtbot.waitUntil(lambda: dock._message.text() == "6 of 6")
+    dock.search.setText("haystack")
+    dock.find_next()
+    qtbot.waitUntil(lambda: dock._message.text() == "No matches")
+
+
+def test_a_count_ends_where_too_much_would_be_read(
+    qtbot: Any, dock: LogDock, run: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_search, "MOST_READ", 1000)
+    monkeypatch.setattr(log_search, "PIECE", 500)
+    run.logs["chief-0"] = b"some needle\n" * 200
+    dock.set_open(True)
+    qtbot.waitUntil(lambda: dock.view.shown_lines[-1:] == ["some needle"])
+    dock.search.setText("needle")
+    dock.find_previous()
+    qtbot.waitUntil(lambda: dock.view.match_count is not None)
+    assert dock.view.match_count == (83, False)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, QTimer
-from PySide6.QtGui import QHideEvent, QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QPen, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QWidget
 
 from torchyard_core.replica_metrics import OWN
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import ReplicaStatus
 from torchyard_gui.bridge.step_breakdown import name_of
-from torchyard_gui.runs.downsampling import Values, bounds, calmed, extremes
+from torchyard_gui.runs.labels import clock, duration
+from torchyard_gui.runs.plots.crosshair import MOST_VALUES, Crosshair
+from torchyard_gui.runs.plots.downsampling import Values, bounds, calmed, extremes
+from torchyard_gui.runs.plots.plot_widgets import (
+    PlotKey,
+    SharedAxis,
+    amount,
+    curve_pen,
+    make_plot,
+    name_plot,
+    style_plot,
+)
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, clear_layout, label
 from torchyard_gui.widgets.layouts import hbox, vbox
@@ -29,6 +41,13 @@ MOST = 16
 KEYS_ACROSS = 6
 LEAST_SPAN_S = 60.0
 """Shortest time span, so that a new run is not stretched."""
+WHOLE_RUN = math.inf
+SPANS = (300.0, 1800.0, 7200.0)
+"""Ranges of the time axis to choose from, in seconds."""
+MOST_DISTANCE = 0.02
+"""Share of the time axis within which a sample counts as that of the crosshair."""
+CROSSHAIR_STEP = 0.01
+"""Share of the time axis by which a key moves the crosshair."""
 ZOOM = 1.5
 PAN = 0.2
 AFTER_ZOOM_MS = 30
@@ -48,8 +67,8 @@ class Plots(QWidget):
         self._feed: RunFeed | None = None
         self._names: list[str] = []
         self._is_old = False
-        self._shows_all = True
-        """Whether the time axis covers the whole run, not a zoomed part."""
+        self._span: float | None = WHOLE_RUN
+        """Seconds up to the newest sample that the time axis covers; WHOLE_RUN, or None for a part that was zoomed."""
         self._settle = QTimer(self, singleShot=True, interval=AFTER_ZOOM_MS)
         self._settle.timeout.connect(self._draw)
         self._legend = QGridLayout()
@@ -57,64 +76,65 @@ class Plots(QWidget):
         self._legend.setVerticalSpacing(2)
         self._remark = label(role="small", ink="2")
         self._plots = {
-            "throughput": self._plot(self.tr("Throughput"), self.tr("samples/s")),
+            "throughput": self._plot(self.tr("Samples/s, last 10 s"), ""),
             "loss": self._plot(self.tr("Loss"), ""),
             "use": self._plot(self.tr("Use"), "%"),
             "memory": self._plot(self.tr("Memory"), "GB"),
-            "compute_s": self._plot(name_of("compute_s"), self.tr("s a step")),
-            "exchange_s": self._plot(name_of("exchange_s"), self.tr("s a step")),
-            "wait_s": self._plot(name_of("wait_s"), self.tr("s a step")),
+            "compute_s": self._plot(name_of("compute_s"), self.tr("s per step")),
+            "exchange_s": self._plot(name_of("exchange_s"), self.tr("s per step")),
+            "wait_s": self._plot(name_of("wait_s"), self.tr("s per step")),
             "staleness": self._plot(name_of("staleness"), self.tr("versions")),
             OWN_PLOT: self._plot(self.tr("Reported"), ""),
         }
         self.choice = Segmented(
             [("progress", self.tr("Progress")), ("step", self.tr("Step")), ("own", self.tr("Reported"))]
         )
-        self.choice.setAccessibleName(self.tr("What is plotted"))
+        self.choice.setAccessibleName(self.tr("Plotted values"))
         self.choice.button("progress").setToolTip(self.tr("Throughput, loss, use and memory"))
-        self.choice.button("step").setToolTip(self.tr("What a step is made of: compute, exchange, waiting, staleness"))
-        self.choice.button("own").setToolTip(self.tr("What the script reports by names of its own"))
+        self.choice.button("step").setToolTip(self.tr("Parts of a step: compute, exchange, waiting, staleness"))
+        self.choice.button("own").setToolTip(self.tr("Custom metrics of the script"))
         self.choice.button("own").setEnabled(False)
         self.choice.changed.connect(self._choose)
-        self._chosen = self.choice.value
         self.reported = QComboBox()
         self.reported.setAccessibleName(self.tr("Reported number"))
         self.reported.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.reported.setVisible(False)
         self.reported.currentTextChanged.connect(self._show_metric)
         self._curves: dict[str, list[pg.PlotCurveItem]] = {kind: [] for kind in self._plots}
+        self._arranged: list[str] = []
+        """Kinds of the plots in the layout."""
         self._drawn: list[tuple[float | None, int]] = []
         """By replica: time and number of the samples drawn."""
-        for kind, plot in self._plots.items():
-            view = plot.getPlotItem().getViewBox()
-            # The view boxes are linked directly, because pyqtgraph aligns linked plots by their screen positions.
-            first = next(kinds[0] for kinds in CHOICES.values() if kind in kinds)
-            if kind != first:
-                view.setXLink(self._plots[first].getPlotItem().getViewBox())
-            view.sigRangeChangedManually.connect(self._moved_by_hand)
+        self._shared = SharedAxis(self._plots.values(), self)
+        for plot in self._plots.values():
+            plot.getPlotItem().getViewBox().sigRangeChangedManually.connect(self._moved_by_hand)
         grid = QGridLayout()
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setSpacing(12)
-        for number, plot in enumerate(self._plots.values()):
-            grid.addWidget(plot, number // 2, number % 2, 1, 2 if plot is self._plots[OWN_PLOT] else 1)
-            plot.setVisible(number < 4)
         self._grid = QWidget()
         self._grid.setLayout(grid)
+        self._layout = grid
+        self.crosshair = Crosshair(self._plots, self._values_at, lambda at: clock(at, exact=True), self)
+        self.range = QComboBox()
+        self.range.setAccessibleName(self.tr("Time range"))
+        self.range.setToolTip(self.tr("How much of the run the plots show"))
+        self.range.addItem(self.tr("Whole run"), WHOLE_RUN)
+        for span in SPANS:
+            self.range.addItem(self.tr("Last {time}").format(time=duration(span)), span)
+        self.range.addItem(self.tr("Zoomed"), None)
+        self.range.activated.connect(self._range_chosen)
         self.nothing = EmptyState(self.tr("No curves of this run"), "", icon_name="chart")
-        head = hbox(self._legend, None)
-        head.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
-        head.addWidget(self.reported, 0, Qt.AlignmentFlag.AlignTop)
-        head.addWidget(self.choice, 0, Qt.AlignmentFlag.AlignTop)
-        vbox(head, (self._grid, 1), (self.nothing, 1), parent=self, margins=(16, 12, 16, 12), spacing=10)
+        head = hbox(self.choice, self.reported, None, self.range)
+        legend = hbox(self._legend, None)
+        legend.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
+        vbox(head, legend, (self._grid, 1), (self.nothing, 1), parent=self, margins=(16, 12, 16, 12), spacing=10)
         theme().changed.connect(self._apply_theme)
         self._apply_theme()
+        self._arrange()
         self._say_nothing()
 
     def _choose(self, choice: str) -> None:
-        before, self._chosen = CHOICES[self._chosen][0], choice
-        self._time_view.setXRange(*self._plots[before].getPlotItem().getViewBox().viewRange()[0], padding=0)
-        for kind, plot in self._plots.items():
-            plot.setVisible(kind in CHOICES[choice])
+        self._arrange()
         self.reported.setVisible(choice == "own")
         self._drawn.clear()
         self.refresh()
@@ -127,9 +147,8 @@ class Plots(QWidget):
     def _title_own(self, name: str) -> None:
         plot = self._plots[OWN_PLOT]
         title = name or self.tr("Reported")
-        plot.getPlotItem().setTitle(title, color=theme().tokens.text2, size="12px", justify="left")
+        name_plot(plot, title)
         plot.getPlotItem().getViewBox().setYRange(0, 1, padding=0)
-        plot.setAccessibleName(title)
 
     def _offer_metrics(self) -> None:
         """Offers the custom metrics of the selected replicas. The current choice is kept if possible."""
@@ -149,8 +168,30 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """The kinds of the visible plots."""
-        return list(CHOICES[self.choice.value])
+        """Kinds of the visible plots: those with a value, such as the parts of a step that the strategy has."""
+        kinds = CHOICES[self.choice.value]
+        if self.choice.value == "own" or self._feed is None:
+            return list(kinds)
+        tracks = [track for name in self._names if (track := self._feed.picture.tracks.get(name)) is not None]
+        known = [kind for kind in kinds if any(track.ring.last(_field(kind, track)) is not None for track in tracks)]
+        return known or list(kinds)
+
+    def _arrange(self) -> None:
+        """Lays out the visible plots in two columns; an odd last one takes both."""
+        shown = self._shown
+        if shown == self._arranged:
+            return
+        self._arranged = shown
+        for plot in self._plots.values():
+            self._layout.removeWidget(plot)
+            plot.hide()
+        for number, kind in enumerate(shown):
+            is_alone = number == len(shown) - 1 and number % 2 == 0
+            self._layout.addWidget(self._plots[kind], number // 2, number % 2, 1, 2 if is_alone else 1)
+            self._plots[kind].show()
+        for row in range(2):
+            self._layout.setRowStretch(row, 1 if row < (len(shown) + 1) // 2 else 0)
+        self._drawn.clear()
 
     @property
     def names(self) -> list[str]:
@@ -169,7 +210,6 @@ class Plots(QWidget):
             self.tr("The first {count} of {all} are plotted").format(count=MOST, all=len(names)) if left_out else ""
         )
         self._make_curves()
-        self._shows_all = True
         self.refresh()
 
     def refresh(self) -> None:
@@ -179,21 +219,29 @@ class Plots(QWidget):
             return
         self._is_old = False
         self._offer_metrics()
+        self._arrange()
         self._say_nothing()
         if self._grid.isVisibleTo(self):
             self._draw()
 
     def show_all(self) -> None:
-        """Resets the zoom, so that the whole run is visible."""
-        self._shows_all = True
+        """Resets the zoom."""
+        self.show_span(WHOLE_RUN)
+
+    def show_span(self, span: float | None) -> None:
+        """Shows the last `span` seconds and follows new samples; None keeps the visible range."""
+        self._span = span
+        self.range.setCurrentIndex(self.range.findData(span))
         self._drawn.clear()
         self._draw()
+
+    def _range_chosen(self) -> None:
+        self.show_span(self.range.currentData())
 
     @property
     def time_range(self) -> tuple[float, float]:
         """The visible time range in seconds since 1970."""
-        low, high = self._time_view.viewRange()[0]
-        return low, high
+        return self._shared.range
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -211,6 +259,10 @@ class Plots(QWidget):
             self._go(middle - half / ZOOM, middle + half / ZOOM)
         elif key == Qt.Key.Key_Minus:
             self._go(middle - half * ZOOM, middle + half * ZOOM)
+        elif key in (Qt.Key.Key_Left, Qt.Key.Key_Right) and event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.crosshair.move_by(CROSSHAIR_STEP if key == Qt.Key.Key_Right else -CROSSHAIR_STEP)
+        elif key == Qt.Key.Key_Escape and self.crosshair.position is not None:
+            self.crosshair.move_to(None)
         elif key in (Qt.Key.Key_Left, Qt.Key.Key_Right):
             by = 2 * half * PAN * (1 if key == Qt.Key.Key_Right else -1)
             self._go(low + by, high + by)
@@ -228,34 +280,16 @@ class Plots(QWidget):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._settle.stop()
+        self.crosshair.stop()
 
     def curve(self, kind: str, name: str) -> pg.PlotCurveItem:
         """Returns the curve of a replica in the plot of the given kind."""
         return self._curves[kind][self._names.index(name)]
 
-    @property
-    def _time_view(self) -> pg.ViewBox:
-        return self._plots[self._shown[0]].getPlotItem().getViewBox()
-
     def _plot(self, title: str, unit: str) -> pg.PlotWidget:
-        plot = pg.PlotWidget(self, axisItems={"bottom": pg.DateAxisItem()})
-        item = plot.getPlotItem()
-        item.setMenuEnabled(False)
-        item.hideButtons()
-        item.showGrid(x=False, y=True, alpha=0.12)
-        item.setTitle(title + (f" ({unit})" if unit else ""), justify="left")
-        item.titleLabel.item.setPos(0, 0)
-        item.getAxis("left").setWidth(52)
-        item.getAxis("left").enableAutoSIPrefix(False)
-        plot.setProperty("card", True)
-        plot.setAccessibleName(title)
-        plot.setToolTip(self.tr("+ and - zoom, arrows move, 0 shows all"))
-        plot.setFrameShape(plot.Shape.NoFrame)
-        plot.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        plot = make_plot(title, unit, pg.DateAxisItem(), self)
+        plot.setToolTip(self.tr("+ and - zoom, arrows move, 0 shows all, Shift+arrows move the crosshair"))
         plot.installEventFilter(self)
-        view = item.getViewBox()
-        view.disableAutoRange()
-        view.setMouseEnabled(x=True, y=False)
         plot.scene().sigMouseClicked.connect(lambda event: self.show_all() if event.double() else None)
         return plot
 
@@ -267,36 +301,35 @@ class Plots(QWidget):
             is_over = self._feed is not None and self._feed.picture.is_over
             self.nothing.set_texts(
                 self.tr("No curves of this run") if is_over else self.tr("No curves yet"),
-                self.tr("It is over, and its history was not kept. The table has the last values that are known.")
+                self.tr("The run has ended, and its history was not kept. The table shows the last known values.")
                 if is_over
-                else self.tr("They begin with the first samples of the chosen replicas."),
+                else self.tr("Curves appear with the first samples of the selected replicas."),
             )
         self._grid.setVisible(has_curves)
         self.nothing.setVisible(not has_curves)
 
     def _moved_by_hand(self) -> None:
-        self._shows_all = False
+        self._span = None
+        self.range.setCurrentIndex(self.range.findData(None))
         self._drawn.clear()
         self._settle.start()
 
     def _go(self, begin: float, end: float) -> None:
-        self._shows_all = False
-        self._time_view.setXRange(begin, end, padding=0)
-        self._drawn.clear()
-        self._draw()
+        self._shared.set_range(begin, end)
+        self.show_span(None)
 
     def _draw(self) -> None:
         if self._feed is None:
             return
         all_tracks = self._feed.picture.tracks
         tracks = [all_tracks.get(name) for name in self._names]
-        if self._shows_all:
+        if self._span is not None:
             self._fit_time([track for track in tracks if track is not None and len(track.ring)])
         begin, end = self.time_range
         newest = [(track.ring.last_time, len(track.ring)) if track else (None, 0) for track in tracks]
         before = self._drawn if len(self._drawn) == len(newest) else [None] * len(newest)
         self._drawn = newest
-        most = max(100, int(self._time_view.width()))
+        most = max(100, int(self._plots[self._shown[0]].getPlotItem().getViewBox().width()))
         for kind in self._shown:
             field = OWN + self.reported.currentText() if kind == OWN_PLOT else kind
             curves = self._curves[kind]
@@ -310,6 +343,7 @@ class Plots(QWidget):
                     curve.setData(times, values, connect="finite" if gaps else "all", skipFiniteCheck=True)
                 seen.append(curve.yData)
             self._fit_values(kind, seen, any(track.gpus for track in tracks if track))
+        self.crosshair.refresh()
 
     def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
         """Fits the time axis to the data. Its end is rounded, because a change every second would redraw everything."""
@@ -320,9 +354,11 @@ class Plots(QWidget):
         step = 10.0 if high - low < 600 else 60.0
         low, high = low // step * step, -(-high // step) * step
         high = max(high, low + LEAST_SPAN_S)
+        assert self._span is not None
+        low = max(low, high - self._span)
         if self.time_range != (low, high):
             self._drawn.clear()
-            self._time_view.setXRange(low, high, padding=0)
+            self._shared.set_range(low, high)
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
@@ -342,6 +378,24 @@ class Plots(QWidget):
             return
         view.setYRange(low - 0.06 * room if kind in ("loss", OWN_PLOT) else low, high + 0.06 * room, padding=0)
 
+    def _values_at(self, kind: str, at: float) -> list[tuple[str, QPen]]:
+        """Returns the values of a plot's curves at a time, those of many as their range."""
+        found: list[tuple[float, QPen]] = []
+        for number, curve in enumerate(self._curves[kind]):
+            times, values = curve.getData()
+            if times is None or not len(times):
+                continue
+            place = min(int(np.searchsorted(times, at)), len(times) - 1)
+            if place and at - times[place - 1] < times[place] - at:
+                place -= 1
+            if abs(times[place] - at) <= MOST_DISTANCE * max(self.time_range[1] - self.time_range[0], LEAST_SPAN_S):
+                found.append((float(values[place]), curve_pen(number)))
+        known = [(value, pen) for value, pen in found if not math.isnan(value)]
+        if len(known) > MOST_VALUES:
+            ends = min(value for value, _ in known), max(value for value, _ in known)
+            return [(f"{amount(ends[0])} – {amount(ends[1])}", theme().pen("text"))]
+        return [(amount(value), pen) for value, pen in known]
+
     def _make_curves(self) -> None:
         self._drawn.clear()
         for kind, plot in self._plots.items():
@@ -356,16 +410,8 @@ class Plots(QWidget):
             self._legend.addWidget(PlotKey(name, number), number // KEYS_ACROSS, number % KEYS_ACROSS)
 
     def _apply_theme(self) -> None:
-        look = theme()
         for plot in self._plots.values():
-            plot.setBackground(look.color("s2"))
-            item = plot.getPlotItem()
-            for side in ("left", "bottom"):
-                axis = item.getAxis(side)
-                axis.setPen(look.pen("hair"))
-                axis.setTextPen(look.pen("text2"))
-                axis.setStyle(tickFont=look.font("tiny"), tickLength=-4)
-            item.setTitle(item.titleLabel.text, color=look.tokens.text2, size="12px", justify="left")
+            style_plot(plot)
         for curves in self._curves.values():
             for number, curve in enumerate(curves):
                 curve.setPen(curve_pen(number))
@@ -373,39 +419,14 @@ class Plots(QWidget):
 
 def _values(kind: str, track: ReplicaStatus) -> Values:
     ring = track.ring
+    values = ring.values(_field(kind, track))
+    return values / np.float32(1024) if kind == "memory" else values
+
+
+def _field(kind: str, track: ReplicaStatus) -> str:
+    """Returns the field of a plot, which depends on whether the replica has GPUs."""
     if kind == "use":
-        return ring.values("gpu" if track.gpus else "cpu")
+        return "gpu" if track.gpus else "cpu"
     if kind == "memory":
-        return ring.values("gpu_memory_mb" if track.gpus else "memory_mb") / np.float32(1024)
-    return ring.values(kind)
-
-
-COLOURS = ("worker", "chief", "reducer", "evaluator", "wait", "accent", "run", "text2")
-"""Colours of the curves in turn; the second eight are dashed."""
-
-
-def curve_pen(number: int) -> QPen:
-    """Returns a pen of width 1, because wider pens take seconds per frame."""
-    pen = QPen(theme().pen(COLOURS[number % len(COLOURS)]))
-    pen.setCosmetic(True)
-    if number >= len(COLOURS):
-        pen.setStyle(Qt.PenStyle.DashLine)
-    return pen
-
-
-class PlotKey(QWidget):
-    """Entry of the legend: the line and the name of a curve."""
-
-    def __init__(self, name: str, number: int):
-        super().__init__()
-        self._number = number
-        hbox(label(name, role="small", ink="2"), parent=self, margins=(20, 0, 0, 0))
-        theme().changed.connect(self.update)
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        pen = curve_pen(self._number)
-        pen.setWidth(2)
-        painter.setPen(pen)
-        middle = self.height() // 2
-        painter.drawLine(0, middle, 14, middle)
+        return "gpu_memory_mb" if track.gpus else "memory_mb"
+    return kind

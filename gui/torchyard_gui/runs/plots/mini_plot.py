@@ -11,7 +11,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from torchyard_gui.runs.downsampling import calmed
+from torchyard_gui.runs.plots.downsampling import calmed
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import draw_elided
 
@@ -24,7 +24,8 @@ class MiniPlot(QWidget):
     Without data, it shows a sentence in less space.
     """
 
-    def __init__(self, name: str, token: str, parent: QWidget | None = None):
+    def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
+        """`explanation`: what is measured, for the tool tip."""
         super().__init__(parent)
         self._name = name
         self._token = token
@@ -34,6 +35,7 @@ class MiniPlot(QWidget):
         self._range: tuple[float, float] | None = None
         self._calm = False
         self._sentence = ""
+        self.explanation = explanation
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme().changed.connect(self.update)
         self._announce()
@@ -118,7 +120,7 @@ class MiniPlot(QWidget):
     def _announce(self) -> None:
         self.setAccessibleName(f"{self._name}{self._note}: {self._value}")
         self.setAccessibleDescription(self.sentence)
-        self.setToolTip(self.sentence)
+        self.setToolTip("\n".join(text for text in (self.explanation, self.sentence) if text))
 
 
 def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:

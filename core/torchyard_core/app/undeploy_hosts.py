@@ -1,0 +1,66 @@
+"""Removal of the agent from hosts, with the logs and outputs of past runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
+from torchyard_core.identity import desktop_identity
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.daemon_client import DaemonClient
+    from torchyard_core.fleet.fleet import Fleet
+
+UNDEPLOY_TIMEOUT_S = 60.0
+LEAVE_WITHIN_S = 10.0
+"""Time for the daemon to exit after its answer."""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The outcome of undeploying one host."""
+
+    name: str
+    node: str = ""
+    answer: dict[str, Any] | None = None
+    """The daemon's: `removed` (the folder) and `shared_with` (other nodes with this home). None if there was no agent,
+    or if it refused."""
+    error: TorchyardError | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None and not isinstance(self.error, AgentMissing)
+
+    def sentence(self, gone: Collection[str] = ()) -> str:
+        """One line for the user. `gone`: nodes that were undeployed together with this one."""
+        if self.answer is None:
+            return f"{self.name}: there is no agent; nothing to remove."
+        sharing = [node for node in self.answer["shared_with"] if node not in gone]
+        if sharing:
+            return (
+                f"{self.name}: the agent is gone; {self.answer['removed']}/store stays, "
+                f"for {', '.join(sharing)} shares this home."
+            )
+        return f"{self.name}: the agent and all of ours in {self.answer['removed']} are gone."
+
+
+def undeploy_host(fleet: Fleet, name: str, removing: Callable[[], None] = lambda: None) -> Removed:
+    """Removes the agent from a host. Refused while a run lives there. `removing` is called once the agent answers."""
+    try:
+        link = fleet.link(name, install=False)
+        removing()
+        return Removed(name, link.hello["node"], _undeploy(link))
+    except (HostError, AgentRefused) as error:
+        return Removed(name, error=error)
+
+
+def _undeploy(link: DaemonClient) -> dict[str, Any]:
+    """Returns the daemon's answer after its exit."""
+    left = threading.Event()
+    link.on_close(left.set)
+    answer: dict[str, Any] = link.call("undeploy", {"by": desktop_identity()}, UNDEPLOY_TIMEOUT_S)
+    left.wait(LEAVE_WITHIN_S)
+    return answer

@@ -1,0 +1,39 @@
+"""The newest checkpoint of a run on its hosts, from which a restart would resume."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.runs.download import list_files
+from torchyard_core.launch.runs.known_runs import KnownRun
+
+_COMPLETE = re.compile(r"outputs/checkpoints/step-(\d{12})/checkpoint\.json")
+"""A checkpoint's folder is renamed into place once it is complete, so its description is there with all other files."""
+
+
+@dataclass(frozen=True)
+class SavedStep:
+    """A complete checkpoint in a run's folder."""
+
+    step: int
+    host: str
+
+
+def newest_checkpoint(run: KnownRun, links: Mapping[str, AgentLink]) -> SavedStep | None:
+    """The newest checkpoint in the run's folders on hosts that answer; None if they have none.
+
+    Raises TorchyardError if no host lists its files. Checkpoints in a shared folder are not found.
+    """
+    found, problems = list_files(run.run_id, "outputs/checkpoints/step-*/checkpoint.json", run.hosts, links)
+    if problems and not found:
+        raise next(iter(problems.values()))
+    saved = [
+        SavedStep(int(match[1]), host)
+        for host, files in found.items()
+        for file in files
+        if (match := _COMPLETE.fullmatch(str(file["path"])))
+    ]
+    return max(saved, key=lambda one: one.step, default=None)

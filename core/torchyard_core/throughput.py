@@ -1,0 +1,25 @@
+"""Throughput of a run: the sum over its trainers, each of which measures its own.
+
+A trainer's throughput is the number of samples per second of its ranks' finished steps, as the mean of the last 10 s
+(`torchyard_roles.training_metrics`). Window and command show these two quantities, and compute no others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+TRAINER_ROLES = ("chief", "worker")
+"""Roles whose replicas train, the one that speaks for the run first."""
+
+
+def is_trainer(replica: str) -> bool:
+    """Whether a replica, such as `worker-3`, trains."""
+    return replica.rpartition("-")[0] in TRAINER_ROLES
+
+
+def run_throughput(by_replica: Mapping[str, float | None]) -> float | None:
+    """Samples per second of a run, from the latest throughput of each replica; None if no trainer reports one."""
+    rates = [rate for replica, rate in by_replica.items() if is_trainer(replica)]
+    known = [rate for rate in rates if rate is not None and math.isfinite(rate)]
+    return sum(known) if known else None

@@ -1,0 +1,71 @@
+"""The states of hosts, each defined once, and their count, which the Hosts page and the status bar show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchyard_gui.bridge.host_status import HostStatus
+
+
+class HostState(StrEnum):
+    """The state of a host, in the order of the filter and of the status bar."""
+
+    READY = "ready"
+    DEGRADED = "degraded"
+    """It answers and has problems."""
+    NO_AGENT = "no agent"
+    """The login works, and no agent is installed."""
+    AGENT_FAILED = "agent failed"
+    """The login works; the agent could not be installed, started or spoken to."""
+    NO_PYTHON = "no python"
+    KEY_UNKNOWN = "key unknown"
+    KEY_CHANGED = "key changed"
+    LOGIN_REFUSED = "login refused"
+    UNREACHABLE = "unreachable"
+    UNKNOWN = "unknown"
+    """Not checked since the window was opened, or no longer answering."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether the last login or request succeeded, so that the host is up and usable."""
+        return self in (HostState.READY, HostState.DEGRADED, HostState.NO_AGENT)
+
+    @property
+    def mark(self) -> str:
+        """The mark in `theme.marks`: failed states need the user before the host can be used."""
+        return _MARKS.get(self, "failed")
+
+
+_MARKS = {
+    HostState.READY: "ok",
+    HostState.DEGRADED: "warning",
+    HostState.NO_AGENT: "planned",
+    HostState.KEY_UNKNOWN: "warning",
+    HostState.UNKNOWN: "unknown",
+}
+
+
+@dataclass(frozen=True)
+class HostCount:
+    """Hosts by state."""
+
+    total: int
+    by_state: dict[HostState, list[HostStatus]]
+    """States with at least one host, in the order of HostState. A host that is checked for the first time has none."""
+    checking: list[HostStatus]
+    """Hosts without a known state that are being checked."""
+
+    @property
+    def answering(self) -> int:
+        return sum(len(hosts) for state, hosts in self.by_state.items() if state.answers)
+
+
+def count_hosts(hosts: Sequence[HostStatus]) -> HostCount:
+    checking = [host for host in hosts if host.doing is not None and host.condition is HostState.UNKNOWN]
+    known = [host for host in hosts if host not in checking]
+    by_state = {state: [host for host in known if host.condition is state] for state in HostState}
+    return HostCount(len(hosts), {state: found for state, found in by_state.items() if found}, checking)

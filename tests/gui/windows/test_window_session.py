@@ -1,0 +1,183 @@
+"""The next window opens where the last one was, also after a kill, and reports what happened meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QWidget
+from pytestqt.qtbot import QtBot
+
+from tests.gui.windows.conftest import wiring_of
+from tests.gui.windows.test_app import file, opened, topology_page
+from torchyard_core.errors import Unreachable
+from torchyard_core.fleet.host_check import HostCheck, failed_check
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.home import Home
+from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.host_status import HostStatus, now
+from torchyard_gui.windows.absence_report import AbsenceReport
+from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.window_session import SessionState
+
+__all__ = ["file"]  # a fixture
+SINCE = datetime.now().replace(hour=18, minute=42, second=30).timestamp()
+BEFORE = SessionState("runs", None, seen_at=SINCE, live_runs=("a", "b"), hosts=("gpu-a", "gpu-b", "gpu-c"))
+
+
+def started(window: MainWindow) -> MainWindow:
+    """Starts the session, as after the first paint."""
+    wiring_of(window).session.start()
+    return window
+
+
+def killed(home: Home) -> Home:
+    """A copy of the folder as a killed window leaves it: its locks are free."""
+    copy = Home(home.path.with_name("killed"))
+    shutil.copytree(home.path, copy.path)
+    (copy.path / "session.lock").unlink()
+    return copy
+
+
+def run(run_id: str, name: str, state: str, reason: str = "", *, is_fresh: bool = True) -> KnownRun:
+    return KnownRun(run_id, name, state, reason, "", "gpu-a", ("gpu-a",), is_fresh=is_fresh, submitted="")
+
+
+def test_file_and_page_are_open_again(qtbot: QtBot, home: Home, file: Path) -> None:
+    first = started(opened(qtbot, home, file))
+    first.show_page("fleet")
+    first.close()
+
+    second = opened(qtbot, home)
+    assert second.current == "fleet"
+    assert topology_page(second).document.path == file
+
+
+def test_a_killed_window_has_written_its_page_and_unsaved_work(qtbot: QtBot, home: Home, file: Path) -> None:
+    first = started(opened(qtbot, home, file))
+    page = topology_page(first)
+    page.editor.set_name("renamed")
+    page.autosave.write()
+    first.show_page("fleet")
+    session = home.path / "session.json"
+    qtbot.waitUntil(lambda: session.exists() and '"fleet"' in session.read_text())
+
+    second = opened(qtbot, killed(home))
+    assert second.current == "fleet"
+    again = topology_page(second)
+    assert (again.document.path, again.document.value.name) == (file, "renamed")
+    assert again.document.is_modified
+    assert again.notice_bar.text.startswith("Unsaved changes from ")
+    again.editor.stack.undo()
+    assert again.document.value.name == "small"
+    for window in (first, second):
+        topology_page(window).document.start_new()
+
+
+def test_unsaved_work_on_a_file_that_was_changed_since_is_only_offered(qtbot: QtBot, home: Home, file: Path) -> None:
+    first = started(opened(qtbot, home, file))
+    page = topology_page(first)
+    page.editor.set_name("renamed")
+    page.autosave.write()
+    wiring_of(first).session.write()
+    copy = killed(home)
+    text = file.read_text().replace("small", "theirs")
+    later = now().timestamp() + 10
+    page.document.start_new()
+    file.write_text(text)
+    os.utime(file, (later, later))
+
+    second = opened(qtbot, copy)
+    again = topology_page(second)
+    assert again.document.value.name == "theirs"
+    assert "was kept when the program ended" in again.notice_bar.text
+
+
+def test_a_second_window_neither_restores_nor_writes_the_session(qtbot: QtBot, home: Home, file: Path) -> None:
+    first = started(opened(qtbot, home, file))
+    first.show_page("runs")
+    second = started(opened(qtbot, home))
+    assert second.current == "topology"
+    assert topology_page(second).document.path is None
+    second.close()
+    wiring_of(first).session.write()
+    state = SessionState.from_text((home.path / "session.json").read_text())
+    assert state is not None
+    assert (state.page, state.file) == ("runs", file)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"page": 1, "file": 3}', "\xff"])
+def test_a_damaged_session_is_none(qtbot: QtBot, home: Home, text: str) -> None:
+    home.path.mkdir(parents=True)
+    (home.path / "session.json").write_text(text, encoding="latin-1")
+    window = opened(qtbot, home)
+    assert window.windowTitle() == "untitled[*] – Torchyard"
+    assert window.current == "topology"
+
+
+def test_a_file_that_is_gone_is_reported(qtbot: QtBot, home: Home, file: Path) -> None:
+    started(opened(qtbot, home, file)).close()
+    file.unlink()
+    page = topology_page(opened(qtbot, home))
+    assert page.document.path is None
+    assert "small.yaml" in page.notice_bar.text
+
+
+@pytest.fixture
+def around(qtbot: QtBot) -> QWidget:
+    """Holds the notice."""
+    made = QWidget()
+    qtbot.addWidget(made)
+    return made
+
+
+def report(around: QWidget, before: SessionState = BEFORE) -> AbsenceReport:
+    made = AbsenceReport(before, around)
+    made.bar.setParent(around)
+    return made
+
+
+def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, around: QWidget) -> None:
+    made = report(around)
+    old = [run("a", "resnet", "running", is_fresh=False), run("b", "digits", "running", is_fresh=False)]
+    made.take_runs(old)  # as in this computer's history
+    assert made.bar.isHidden()
+    made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "running")])
+    assert made.bar.text == "Since 18:42: run resnet finished"
+    made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "succeeded")])  # ended before the user's eyes
+    assert made.bar.text == "Since 18:42: run resnet finished"
+    assert made.has_reported("a")
+    assert not made.has_reported("b")
+    for name in ("gpu-a", "gpu-b", "gpu-c", "gpu-d"):
+        lost = failed_check(name, "unreachable", Unreachable(name, f"{name} does not answer on port 22."))
+        host = HostStatus(Host(name=name), HostFacts(name))
+        made.take_host(host)  # not checked yet
+        made.take_host(host.checked(HostCheck(name, "ready") if name == "gpu-c" else lost, now()))
+    assert made.bar.text == "Since 18:42: run resnet finished, 2 hosts were lost (gpu-a, gpu-b)"
+    assert made.bar.kind == "warn"
+    assert [button.text() for button in made.bar.buttons] == ["Show resnet", "Show the fleet"]
+    with qtbot.waitSignal(made.run_wanted) as wanted:
+        made.bar.buttons[0].click()
+    assert wanted.args == ["a"]
+
+
+def test_failures_come_first_and_many_runs_are_counted(around: QWidget) -> None:
+    names = ("a", "b", "c", "d", "e")
+    made = report(around, replace(BEFORE, live_runs=names))
+    states = {"d": "failed", "b": "stopped"}
+    made.take_runs([run(each, f"run-{each}", states.get(each, "succeeded"), "worker-1 was lost.") for each in names])
+    assert made.bar.text == (
+        "Since 18:42: run run-d failed (worker-1 was lost), run run-a finished, run run-b was stopped, "
+        "2 more runs ended"
+    )
+
+
+def test_a_run_that_goes_on_is_no_news(around: QWidget) -> None:
+    made = report(around)
+    made.take_runs([run("a", "resnet", "running"), run("b", "digits", "failed", is_fresh=False)])
+    assert made.bar.text == "Since 18:42: run digits failed"
