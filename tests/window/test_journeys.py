@@ -40,6 +40,8 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
         ("1440x900", "presets"),
         ("1440x900", "two_windows"),
         pytest.param("1440x900", "first_start", marks=pytest.mark.train),
+        ("1024x768", "bookings_by_hand"),
+        ("1440x900", "topology_by_hand"),
         ("1024x768", "small_screen"),
         ("1024x768", "bookings_by_hand"),
         ("1440x900", "runs_by_hand"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from enum import Enum
 from itertools import islice
@@ -34,8 +34,20 @@ def validate(
         result = _attempt(model, data)
     if not isinstance(result, list):
         return result, []
-    problems = [_problem(model, error, data, line) for error in islice(_distinct(result), MAX_PROBLEMS)]
-    return None, sorted(problems, key=lambda problem: problem.line or 0)
+    errors = list(islice(_distinct(result), MAX_PROBLEMS))
+    problems = [_problem(model, error, data, line) for error in errors]
+    found = list(zip(errors, problems, strict=True))
+    unknown = [(_place(error)[:-1], problem.message) for error, problem in found if problem.code == "unknown-key"]
+    kept = [problem for error, problem in found if not _is_misspelled(error, unknown)]
+    return None, sorted(kept, key=lambda problem: problem.line or 0)
+
+
+def _is_misspelled(error: ErrorDetails, unknown: Sequence[tuple[Place, str]]) -> bool:
+    """Whether a key is missing only because an unknown key of its block, by (block, message), was meant to be it."""
+    place = _place(error)
+    return error["type"] == "missing" and any(
+        block == place[:-1] and f"did you mean `{place[-1]}`" in message for block, message in unknown
+    )
 
 
 def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:

@@ -171,15 +171,23 @@ def shorter(cause: str) -> str:
     return translate("Canvas", "OOM") if cause == "out of memory" else cause
 
 
+def place_of(chip: ChipContent) -> str:
+    """Returns where a replica is: `GPU 2 on gpu-a`."""
+    if not chip.host:
+        return translate("Canvas", "not placed")
+    if chip.gpus:
+        return translate("Canvas", "GPU {numbers} on {host}").format(numbers=ranges(chip.gpus), host=chip.host)
+    return translate("Canvas", "on {host}").format(host=chip.host)
+
+
+def moved_from(place: str) -> str:
+    """Returns the previous place of a replica that was just moved."""
+    return translate("Canvas", "moved; was {place}").format(place=place)
+
+
 def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "") -> str:
     """Returns a description of a replica, for tool tips and screen readers."""
-    if not chip.host:
-        place = translate("Canvas", "not placed")
-    elif chip.gpus:
-        place = translate("Canvas", "GPU {numbers} on {host}").format(numbers=ranges(chip.gpus), host=chip.host)
-    else:
-        place = translate("Canvas", "on {host}").format(host=chip.host)
-    parts = [chip.name, place]
+    parts = [chip.name, place_of(chip)]
     if chip.pinned:
         parts.append(translate("Canvas", "pinned"))
     if chip.group is not None:
@@ -226,6 +234,12 @@ def target_text(target: str) -> str:
     return translate("Canvas", "pin to {host}, GPU {gpu}").format(host=host, gpu=gpu)
 
 
+def swap_text(other: str, target: str) -> str:
+    """Returns the effect of a drop on an occupied slot, beside the cursor."""
+    host, _, gpu = target.partition(":")
+    return translate("Canvas", "swap with {other} on {host}, GPU {gpu}").format(other=other, host=host, gpu=gpu)
+
+
 def add_text(role: str, host: str) -> str:
     """Returns the text beside the pointer that describes the effect of adding a replica."""
     if not host:
@@ -250,7 +264,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
             )
         return translate("Canvas", "GPU {gpu} of {host} is in use: it is not free").format(gpu=gpu, host=rack.key)
     if not rack.use_known:
-        return translate("Canvas", "GPU {gpu} of {host}: unknown whether it is free").format(gpu=gpu, host=rack.key)
+        return translate("Canvas", "GPU {gpu} of {host}: current use unknown").format(gpu=gpu, host=rack.key)
     return translate("Canvas", "GPU {gpu} of {host} is free").format(gpu=gpu, host=rack.key)
 
 
@@ -258,9 +272,9 @@ def rack_sentence(rack: RackContent, use: str) -> str:
     """Returns the unabridged header of a rack, for its tool tip."""
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
-        lines.append(translate("Canvas", "Its hardware is not known yet; it is assumed to suffice."))
+        lines.append(translate("Canvas", "It has not been checked; assuming it fits."))
     elif not rack.use_known:
-        lines.append(translate("Canvas", "It is not known who uses it now."))
+        lines.append(translate("Canvas", "Its current use is unknown."))
     return "\n".join(lines)
 
 

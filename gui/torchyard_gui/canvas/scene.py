@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from PySide6.QtCore import QObject, QPointF, QRectF, QSizeF, Signal
+from PySide6.QtCore import QObject, QPointF, QRectF, QSizeF, QTimer, Signal
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsSceneHelpEvent, QToolTip
 
 from torchyard_core.launch.rank_assignment import Plan
@@ -31,6 +31,8 @@ from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
 """Z values above the racks."""
+HIGHLIGHT_MS = 6000
+"""Duration of the highlight of moved replicas."""
 
 
 class TopologyScene(QGraphicsScene):
@@ -42,6 +44,8 @@ class TopologyScene(QGraphicsScene):
     """Racks were added, removed or moved."""
     states_changed = Signal()
     """Selection or states changed, and with them their description."""
+    traffic_changed = Signal()
+    """The lines and frames stand for other traffic."""
     touched = Signal()
     """Visible content changed or moved."""
 
@@ -67,15 +71,25 @@ class TopologyScene(QGraphicsScene):
         self._hovered = ""
         self._focused = ""
         self._lifted: frozenset[str] = frozenset()
+        self._moved: Mapping[str, str] = {}
+        self._highlighting = QTimer(self, singleShot=True, interval=HIGHLIGHT_MS)
+        self._highlighting.timeout.connect(self._end_highlight)
+        self.keeps = False
+        """Whether racks are kept, as while drawing."""
 
         theme().changed.connect(self._take_theme)
 
-    def show_plan(self, plan: Plan | None, hosts: Sequence[HostFacts] = (), also: Collection[str] = ()) -> None:
+    def show_plan(
+        self, plan: Plan | None, hosts: Sequence[HostFacts] = (), also: Collection[str] = (), *, keep: bool = False
+    ) -> None:
         """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
-        Items of unchanged racks and edges are kept.
+        With `keep`, as while drawing, racks do not move, and replicas that moved without being selected are highlighted
+        for a while. Items of unchanged racks and edges are kept.
         """
         self.touched.emit()
+        self.keeps = keep
+        before = self._chips if keep else {}
         traffic = traffic_of(plan.topology) if plan is not None else Traffic()
         contents = list(racks_of(plan, hosts, also, traffic.groups)) if plan is not None else []
         chips, reasons = unplaced(plan) if plan is not None else ((), ())
@@ -83,6 +97,7 @@ class TopologyScene(QGraphicsScene):
             layout = lay_tray([chip.name for chip in chips], len(reason_lines(reasons)))
             contents.append(RackContent(TRAY, layout, chips, reasons=reasons))
         members = {chip.name: chip for content in contents for chip in content.chips}
+        drawn = (self._kind, self._wiring, self.has_groups)
         order = [planned.name for planned in plan.replicas] if plan is not None else []
         self._chips = {name: members[name] for name in order if name in members}
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
@@ -90,9 +105,38 @@ class TopologyScene(QGraphicsScene):
         placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
         self._racks.take(contents, self._apply_states)
+        self._note_moves(before)
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
+        if (self._kind, self._wiring, self.has_groups) != drawn:
+            self.traffic_changed.emit()
+
+    @property
+    def moved(self) -> Mapping[str, str]:
+        """Previous places of the highlighted replicas, by name."""
+        return self._moved
+
+    def _note_moves(self, before: Mapping[str, ChipContent]) -> None:
+        moves = {
+            name: labels.place_of(old)
+            for name, old in before.items()
+            if (chip := self._chips.get(name)) is not None
+            and old.host
+            and chip.host
+            and (chip.host, chip.gpus) != (old.host, old.gpus)
+            and name not in self._selection
+        }
+        if moves:
+            self._moved = moves
+            self._highlighting.start()
+        elif not before:
+            self._highlighting.stop()
+            self._moved = {}
+
+    def _end_highlight(self) -> None:
+        moved, self._moved = self._moved, {}
+        self._mark(moved)
 
     def show_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
         """Shows the live states of replicas; None shows the design again."""
@@ -157,7 +201,8 @@ class TopologyScene(QGraphicsScene):
 
     def described(self, name: str) -> str:
         look = self._states.get(name) if self._states is not None else None
-        return labels.described(self._chips[name], look, self._problems.get(name, ""))
+        text = labels.described(self._chips[name], look, self._problems.get(name, ""))
+        return f"{text}, {labels.moved_from(self._moved[name])}" if name in self._moved else text
 
     @property
     def selection(self) -> list[str]:
@@ -310,7 +355,7 @@ class TopologyScene(QGraphicsScene):
         item.set_zoom(self._zoom)
 
     def _arrange(self) -> None:
-        moved = self._racks.arrange()
+        moved = self._racks.arrange(keep=self.keeps)
         self._edges.lay(self._racks.grid, self._wiring)
         self._show_edge_looks()
         if moved:
@@ -345,6 +390,7 @@ class TopologyScene(QGraphicsScene):
                 focused=name == self._focused,
                 lifted=name in self._lifted,
                 problem=self._problems.get(name, ""),
+                moved=name in self._moved,
             )
             self._racks[chip.host].set_mark(name, state)
 

@@ -62,6 +62,7 @@ class ZoomView(QGraphicsView):
         self._bar.fit_asked.connect(self.fit)
         scene.arranged.connect(self._take_arrangement)
         scene.states_changed.connect(self._show_legend)
+        scene.traffic_changed.connect(self._show_legend)
         theme().changed.connect(self._take_theme)
 
     @property
@@ -137,7 +138,7 @@ class ZoomView(QGraphicsView):
         super().scrollContentsBy(dx, dy)
 
     def _take_arrangement(self) -> None:
-        if self._follows:
+        if self._follows and not (self._canvas.keeps and self._shows_all()):
             self.fit()
         else:
             self._zoom_to(self.zoom)
@@ -145,6 +146,11 @@ class ZoomView(QGraphicsView):
         if self._canvas.is_empty != self._was_empty:
             self._was_empty = self._canvas.is_empty
             self._repaint_background()
+
+    def _shows_all(self) -> bool:
+        """Whether all content is visible, above the buttons, so that a fit would only move it."""
+        room = self.viewport().rect().adjusted(0, 0, 0, -BELOW // 2)
+        return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -173,9 +179,19 @@ class ZoomView(QGraphicsView):
             self.set_zoom(self.zoom * STEP**notches, event.position())
         event.accept()
 
+    @property
+    def empty_texts(self) -> tuple[str, str]:
+        """Title and sentence on the empty canvas."""
+        return self._empty
+
     def set_empty_text(self, title: str, sentence: str) -> None:
-        self._empty = (title, sentence)
-        self._repaint_background()
+        if (title, sentence) != self._empty:
+            self._empty = (title, sentence)
+            self._repaint_background()
+
+    @property
+    def legend_texts(self) -> list[str]:
+        return self._legend.texts
 
     def _show_legend(self) -> None:
         tiles = level_of(self.zoom) is Level.TILE
@@ -263,7 +279,8 @@ def paint_empty(painter: QPainter, area: QRectF, title: str, sentence: str) -> N
     painter.drawText(QRectF(0, middle.y() - 30, area.width(), 24), Qt.AlignmentFlag.AlignCenter, title)
     painter.setPen(theme().color("text2"))
     painter.setFont(paint_cache.font("body"))
-    room = QRectF(middle.x() - 165, middle.y() - 2, 330, 80)
+    width = min(520.0, area.width() - 40)
+    room = QRectF(middle.x() - width / 2, middle.y() - 2, width, area.height() / 2)
     flags = Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop | Qt.TextFlag.TextWordWrap
     painter.drawText(room, flags, sentence)
     painter.restore()

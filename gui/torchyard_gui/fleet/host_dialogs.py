@@ -64,6 +64,8 @@ class AddHostDialog(HostForm):
         self._known = QStringListModel(self)
         completer = QCompleter(self._known, self, caseSensitivity=Qt.CaseSensitivity.CaseInsensitive)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
+        if (popup := completer.popup()) is not None:
+            popup.setProperty("completions", True)
         completer.activated.connect(lambda text: self.edited("name"))
         self.fields["name"].setCompleter(completer)
         taken = {status.name for status in self._model.hosts}

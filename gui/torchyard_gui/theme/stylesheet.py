@@ -146,6 +146,7 @@ QAbstractItemView {{
     selection-background-color: {accent_soft}; selection-color: {text};
 }}
 QListView[bare="true"] {{ background: transparent; }}
+QListView[completions="true"] {{ border: 1px solid {line}; padding: 4px; }}
 QListView::item, QTreeView::item {{ min-height: 26px; padding: 0 6px; border-radius: {radius_small}px; }}
 QListView::item:hover, QTreeView::item:hover {{ background: {hover}; }}
 QListView::item:selected, QTreeView::item:selected {{ background: {accent_soft}; color: {text}; }}

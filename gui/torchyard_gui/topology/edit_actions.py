@@ -19,17 +19,23 @@ class EditActions(QObject):
     """The edit actions, enabled according to the selection. `say` is called with the reason why an edit was refused."""
 
     def __init__(
-        self, editor: Editor, say: Callable[[str], None], search: Callable[[], object], owner: QObject
+        self,
+        editor: Editor,
+        say: Callable[[str], None],
+        search: Callable[[], object],
+        choose_preset: Callable[[str], None],
+        owner: QObject,
     ) -> None:
         super().__init__(owner)
         self._editor = editor
         self._say = say
+        self._choose_preset = choose_preset
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
         # PySide deletes an action of createUndoAction together with the first menu or button that shows it.
         stack = editor.stack
-        self.undo = make(self.tr("Undo"), stack.undo, keys.Undo, "undo")
-        self.redo = make(self.tr("Redo"), stack.redo, keys.Redo, "redo")
+        self.undo = make(self.tr("Undo"), editor.undo, keys.Undo, "undo")
+        self.redo = make(self.tr("Redo"), editor.redo, keys.Redo, "redo")
         for one, can_changed, text_changed in (
             (self.undo, stack.canUndoChanged, stack.undoTextChanged),
             (self.redo, stack.canRedoChanged, stack.redoTextChanged),
@@ -46,14 +52,18 @@ class EditActions(QObject):
         self.cut = make(self.tr("Cu&t"), self._cut, keys.Cut, "cut")
         self.copy = make(self.tr("&Copy"), self._copy, keys.Copy, "copy")
         self.paste = make(self.tr("&Paste"), self._paste, keys.Paste, "paste")
-        tip = self.tr("More of what is selected")
+        tip = self.tr("Add copies of the selected replicas")
         self.duplicate = make(self.tr("D&uplicate"), self._duplicate, "Ctrl+D", "duplicate", tip)
-        self.delete = make(self.tr("&Delete"), self._delete, keys.Delete, "trash", self.tr("Delete what is selected"))
-        tip = self.tr("Leave it to the planner where the selected replicas go")
+        self.delete = make(
+            self.tr("&Delete"), self._delete, keys.Delete, "trash", self.tr("Delete the selected replicas")
+        )
+        tip = self.tr("Let the planner place the selected replicas")
         self.unpin = make(self.tr("U&npin"), self._unpin, "Ctrl+U", "pin", tip)
         self.select_all = make(self.tr("Select &all"), self._editor.select_all, keys.SelectAll)
         self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
-        self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
+        self.add = make(
+            self.tr("Add …"), search, "A", "plus", self.tr("Add a role, preset or host by typing part of its name")
+        )
         self.add_roles = [self._adds(role) for role in Role]
         editor.selection_changed.connect(self.refresh)
         editor.changed.connect(self.refresh)
@@ -70,7 +80,7 @@ class EditActions(QObject):
         """The actions that add presets. They are created on first use, because this reads all preset files."""
         made = [self._adds_preset(preset) for preset in all_presets()]
         for one in made:
-            one.setEnabled(not self._editor.document.broken)
+            one.setEnabled(self._editor.holds_design)
         return made
 
     def of_selection(self) -> list[QAction]:
@@ -79,7 +89,7 @@ class EditActions(QObject):
 
     def refresh(self) -> None:
         chosen = self._editor.selection
-        editable = not self._editor.document.broken
+        editable = self._editor.holds_design
         for one in (self.cut, self.duplicate, self.delete):
             one.setEnabled(bool(chosen) and editable)
         self.copy.setEnabled(bool(chosen))
@@ -98,7 +108,7 @@ class EditActions(QObject):
 
     def _adds_preset(self, preset: Preset) -> QAction:
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset))
-        made = action(self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)))
+        made = action(self, "edit", text, lambda: self._choose_preset(preset.key))
         made.setToolTip(preset_sentence(preset))
         made.setProperty(SUBMENU, self.tr("Presets"))
         return made

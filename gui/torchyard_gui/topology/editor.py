@@ -22,7 +22,7 @@ from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.presets import preset, with_preset
 from torchyard_gui.topology.labels import named, preset_title, role_name, role_plural
 from torchyard_gui.topology.undo import Edit
-from torchyard_gui.widgets.next_steps import quoted
+from torchyard_gui.widgets.next_steps import error_text, quoted
 
 MOST_STEPS = 2000
 """Most undoable steps. A step holds two topologies, which share equal parts."""
@@ -42,11 +42,18 @@ class Editor(QObject):
         self._selection: tuple[str, ...] = ()
         self._known: frozenset[str] = frozenset()
         self.stack = QUndoStack(self, undoLimit=MOST_STEPS)
+        self.settle: Callable[[], None] = lambda: None
+        """Applies what was just typed in the text of the file, before anything else uses the document."""
         document.changed.connect(self._document_changed)
 
     @property
     def value(self) -> Topology:
         return self.document.value
+
+    @property
+    def holds_design(self) -> bool:
+        """Whether there is a design to edit: not where an invalid file was opened, until its text is corrected."""
+        return not self.document.problems or bool(self.value.pools)
 
     def facts(self) -> Sequence[HostFacts]:
         return self._hosts.facts()
@@ -95,17 +102,33 @@ class Editor(QObject):
             key: Successive edits with the same key are merged into one step.
             select: Returns the replicas to select afterwards. By default, the selection is unchanged.
         """
-        before = self.value
+        self.settle()
+        before = self.document.state
         try:
-            after = change(before)
-            if after == before:
+            value = change(before.value)
+            if value == before.value:
                 return ""
-            chosen = tuple(select(after)) if select is not None else self._selection
+            after = self.document.with_value(value)
+            chosen = tuple(select(value)) if select is not None else self._selection
             selections = (self._selection, chosen)
             self.stack.push(Edit(self.document, before, after, text, key, self.select, selections))
         except TorchyardError as problem:
-            return quoted(problem.message)
+            return _refusal(problem)
         return ""
+
+    def type_text(self, shown: str, text: str = "") -> None:
+        """Replaces the text of the file by `shown`, which an editor shows. An invalid text leaves the value."""
+        if shown != self.document.shown_text:
+            before, after = self.document.state, self.document.with_shown_text(shown)
+            self.stack.push(Edit(self.document, before, after, text or self.tr("Edit the text")))
+
+    def undo(self) -> None:
+        self.settle()
+        self.stack.undo()
+
+    def redo(self) -> None:
+        self.settle()
+        self.stack.redo()
 
     def add(self, role: Role, count: int = 1, target: str = "") -> str:
         """Adds replicas and selects them. `target` is a host or slot, or "" to let the planner place them."""
@@ -123,12 +146,19 @@ class Editor(QObject):
             text = self.tr("Add {count} {roles}").format(count=count, roles=role_plural(role))
         return self.apply(text, change, select=lambda _: new)
 
-    def add_preset(self, key: str) -> str:
-        """Sets the strategy of a preset and adds the pools that the preset needs, as one step."""
+    def add_preset(self, key: str, *, removes_unused: bool = False) -> str:
+        """Sets the strategy of a preset and adds the pools that the preset needs, as one step.
+
+        With `removes_unused`, the step removes the servers and reducers that the strategy does not use.
+        """
         has_gpus = any(facts.gpus for facts in self.facts())
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
         # Without a selection, the inspector shows the settings of the strategy.
-        return self.apply(text, lambda value: with_preset(value, key, has_gpus=has_gpus)[0], select=lambda _: ())
+
+        def change(value: Topology) -> Topology:
+            return with_preset(value, key, has_gpus=has_gpus, removes_unused=removes_unused)[0]
+
+        return self.apply(text, change, select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
         """Sets the machine type of the pools to which the replicas belong, by default the selected replicas."""
@@ -192,13 +222,25 @@ class Editor(QObject):
 
     def why_not(self, names: Sequence[str], target: str) -> str:
         """Returns why replicas cannot be placed on a target, or ""."""
+        if why := self._why_invalid():
+            return why
         return manual_placement.drop_refusal(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
         """Returns why a new replica cannot be placed on a target, or ""."""
+        if why := self._why_invalid():
+            return why
         return manual_placement.new_replica_refusal(
             self.value, self.facts(), role, target, gpus=self.gpus_for(role, target)
         )
+
+    def _why_invalid(self) -> str:
+        """Returns why an edit of the value is refused while the text is invalid."""
+        try:
+            self.document.with_value(self.value)
+        except TorchyardError as problem:
+            return _refusal(problem)
+        return ""
 
     def copied(self) -> str:
         """Returns the selected replicas as text for the clipboard."""
@@ -271,6 +313,10 @@ class Editor(QObject):
             return edits.set_layout(value, layout)
 
         return self.apply(text, change)
+
+
+def _refusal(problem: TorchyardError) -> str:
+    return error_text(problem) if problem.code == "broken_file" else quoted(problem.message)
 
 
 class HostsSource(Protocol):

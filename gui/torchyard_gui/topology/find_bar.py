@@ -36,7 +36,9 @@ class FindBar(QFrame):
         self.setProperty("popup", True)
         self.setAccessibleName(self.tr("Find replicas"))
         self.field = SearchField(self.tr("Name, pool, host, is:pinned, is:invalid"))
-        self.field.setToolTip(self.tr("All words must fit. Enter keeps what was found selected, Esc does not"))
+        self.field.setToolTip(
+            self.tr("All words must match. Enter keeps the matches selected; Esc restores the previous selection")
+        )
         self.found = label(role="small", ink="2")
         hbox((self.field, 1), self.found, parent=self, margins=(8, 6, 10, 6), spacing=8)
         self.field.textChanged.connect(self._search)

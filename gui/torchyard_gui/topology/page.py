@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
@@ -12,7 +14,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
-from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
+from torchyard_core.topology.document.topology_document import DocumentState, TopologyDocument, topology_in
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role
 from torchyard_gui.bridge.planning_time import PlanningTime
@@ -28,11 +30,13 @@ from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.planned_time_control import name_launch
+from torchyard_gui.topology.preset_choice import choose_preset
+from torchyard_gui.topology.problem_locations import in_window
 from torchyard_gui.topology.problems_dock import ProblemNavigation, ProblemsDock
 from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
 from torchyard_gui.topology.top_bar import TopBar
 from torchyard_gui.topology.validation import Validation
-from torchyard_gui.topology.yaml_view import YamlPane
+from torchyard_gui.topology.yaml_pane import YamlPane
 from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.page_actions import action
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from torchyard_gui.topology.find_bar import FindBar
 
 YAML_WIDTH = 420
+SHOWN_PROBLEMS = 4
+"""Most problems of an invalid file on the canvas."""
 
 
 class TopologyPage(QWidget):
@@ -76,6 +82,10 @@ class TopologyPage(QWidget):
         self._hosts = hosts
         self.planning = planning if planning is not None else PlanningTime(parent=self)
         self._may_close = False
+        self._keeps_racks = False
+        """Whether racks stay where they are: from the first edit after opening, saving or tidying."""
+        self._racks: WeakKeyDictionary[DocumentState, Sequence[str]] = WeakKeyDictionary()
+        """The hosts with a rack, by step of the undo stack."""
         self._plan: Plan = plan(self.document.value, ())
 
         self.scene = TopologyScene(self)
@@ -94,7 +104,7 @@ class TopologyPage(QWidget):
 
         self.files = FileActions(self.editor, settings, self.notices, self)
         self.foreign = ImportExport(self.editor, self.files, self.notices, self.problems, self.say, self)
-        self.edits = EditActions(self.editor, self.say, self.side.open, self)
+        self.edits = EditActions(self.editor, self.say, self.side.open, self.choose_preset, self)
         self.autosave = Autosave(self.document, recovery_folder, self)
         self._make_actions()
         self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action, self.planning)
@@ -103,8 +113,8 @@ class TopologyPage(QWidget):
         )
         self.setFocusProxy(self.view)
         self._join()
-        self._refresh()
         self._follow_file()
+        self._refresh()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
 
     # The window calls the following methods.
@@ -137,6 +147,7 @@ class TopologyPage(QWidget):
 
         If there are unsaved changes, the page asks the user and closes the window afterwards.
         """
+        self.editor.settle()
         if self._may_close or not self.document.is_modified:
             self.autosave.finish()
             return True
@@ -188,27 +199,29 @@ class TopologyPage(QWidget):
 
     def _make_actions(self) -> None:
         view = partial(action, self, "view")
-        self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show the file's text"))
+        self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show and edit the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
-        fields = self.tr("Go to the fields; shuts them again where they lie over the page")
-        checks = self.tr("Log in on every host and read what it has. Changes nothing there")
+        fields = self.tr("Go to the fields of the selection; closes them again in a narrow window")
+        tidies = self.tr("Remove empty racks from the canvas and arrange the others")
+        checks = self.tr("Log in to every host and read its hardware and state. Nothing is changed there")
         self._view_actions = [
             view(self.tr("Zoom in"), self.view.zoom_in, "Ctrl++", "zoom-in"),
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
             view(self.tr("Full size"), self.view.reset, "Ctrl+0"),
             view(self.tr("Fit everything"), self.view.fit, "Ctrl+Shift+0", "fit"),
+            view(self.tr("Tidy"), self.tidy, "Ctrl+Shift+T", "", tidies),
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
             view(self.tr("Check all hosts"), self._hosts.check, "F5", "refresh", checks),
-            view(self.tr("Fields of what is selected"), self.fields.toggle, "Ctrl+I", "edit", fields),
+            view(self.tr("Fields of the selection"), self.fields.toggle, "Ctrl+I", "edit", fields),
         ]
-        found = self.tr("Select replicas by letters of their name, pool or host; is:pinned and is:invalid")
+        found = self.tr("Select replicas by part of their name, pool or host; is:pinned and is:invalid")
         self._view_actions.append(
             action(self, "edit", self.tr("Find replicas"), lambda: self.finder.open(), "Ctrl+F", "search", found)
         )
-        tip = self.tr("The planned time: what “free” means here")
+        tip = self.tr("Set the time for which free GPUs are counted")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Return", "play")
         name_launch(self.launch_action, self.planning)
@@ -221,6 +234,9 @@ class TopologyPage(QWidget):
         self.planning.changed.connect(self._planning_changed)
         self.document.path_changed.connect(self._follow_file)
         self.files.opened.connect(self.view.fit)
+        self.files.opened.connect(self.yaml.forget)
+        self.files.saved.connect(self.tidy)
+        self.yaml.left.connect(self.view.setFocus)
         self.scene.selection_changed.connect(self.editor.select)
         self.view.fits = self.editor.why_not
         self.view.role_fits = lambda role, target: self.editor.why_not_new(Role(role), target)
@@ -235,7 +251,7 @@ class TopologyPage(QWidget):
         self.view.activated.connect(lambda _: self.inspector.focus("pools", "replicas"))
         self.palette_.role_chosen.connect(lambda role, count: self._do(self.editor.add(Role(role), count)))
         self.palette_.host_chosen.connect(self._host_chosen)
-        self.palette_.preset_chosen.connect(lambda key: self._do(self.editor.add_preset(key)))
+        self.palette_.preset_chosen.connect(self.choose_preset)
         self.palette_.machine_chosen.connect(lambda name: self._do(self.editor.set_machine(name)))
         self.problems.jump.connect(self.jump_to)
         set_kind = partial(self.editor.set_strategy, "kind", label=self.tr("strategy"))
@@ -247,7 +263,12 @@ class TopologyPage(QWidget):
         hosts = tuple(self.editor.facts())
         value = self.document.value
         self._plan = plan(value, hosts)
-        self.scene.show_plan(self._plan, hosts, self.editor.shown_hosts())
+        keep, state = self._keeps_racks, self.document.state
+        # An undo shows the racks of its step; another edit those before it, and what it adds.
+        racks = self._racks.get(state, self.scene.hosts) if keep else ()
+        self.scene.show_plan(self._plan, hosts, {*racks, *self.editor.shown_hosts()}, keep=keep)
+        self._racks[state] = tuple(self.scene.hosts)
+        self._keeps_racks = True
         self.scene.show_hosts(booked_states(self._plan, hosts, self.planning))
         self.scene.set_selection(self.editor.selection)
         self.palette_.show_plan(self._plan, hosts)
@@ -257,9 +278,16 @@ class TopologyPage(QWidget):
         self.bar.show_plan(self._plan, hosts)
         self.bar.show_document(self.document)
         self.launch_action.setEnabled(bool(value.pools))
+        self._show_whether_editable()
         self._say_title()
         self.checks.soon()
         self.status_changed.emit()
+
+    def tidy(self) -> None:
+        """Removes racks that the design does not use, and arranges the others in the fleet's order."""
+        self._keeps_racks = False
+        self._racks.clear()
+        self._refresh()
 
     def _planning_changed(self) -> None:
         """Updates the page after a change of the planned time or of the bookings in it."""
@@ -278,22 +306,37 @@ class TopologyPage(QWidget):
             self.yaml.show_text(self.problems.problems)
 
     def _follow_file(self) -> None:
+        self._keeps_racks = False
+        self._racks.clear()
         self._say_title()
         self.bar.show_document(self.document)
-        self.palette_.setEnabled(not self.document.broken)
-        self.view.set_editable(not self.document.broken)
-        if self.document.broken:
-            self.view.set_empty_text(
-                self.tr("This file holds no topology"),
-                self.tr("Its problems are listed below. Correct it in a text editor: it is reloaded when it changes."),
-            )
+        if not self.editor.holds_design:
             self.show_yaml.setChecked(True)
             self.problems.set_open(True)
-        else:
+
+    def _show_whether_editable(self) -> None:
+        editable = self.editor.holds_design
+        self.palette_.setEnabled(editable)
+        self.view.set_editable(editable)
+        if editable:
             self.view.set_empty_text(
                 self.tr("Nothing drawn yet"),
                 self.tr("Drag a role from the left onto this canvas, or press A and type what to add."),
             )
+            return
+        # The first of each line: a wrong key is also a missing one.
+        found = list({one.line: one for one in reversed(in_window(self.document.problems))}.values())[::-1]
+        lines = [
+            self.tr("Line {line}: {problem}").format(line=one.line, problem=one.message) if one.line else one.message
+            for one in found[:SHOWN_PROBLEMS]
+        ]
+        if len(found) > SHOWN_PROBLEMS:
+            lines.append(self.tr("{count} more below.").format(count=len(found) - SHOWN_PROBLEMS))
+        lines.append(self.tr("Correct the text on the right."))
+        title = self.tr("1 line of {file} has an error")
+        if len(found) > 1:
+            title = self.tr("{count} lines of {file} have errors")
+        self.view.set_empty_text(title.format(count=len(found), file=self.document.name), "\n".join(lines))
 
     def _say_title(self) -> None:
         mark = "*" if self.document.is_modified else ""
@@ -301,13 +344,14 @@ class TopologyPage(QWidget):
 
     def launch(self) -> None:
         """Requests the launch of the current topology, or shows its errors."""
+        self.editor.settle()
         self.checks.now()
         if errors := self.checks.errors:
             self._report_errors(errors)
             return
         self.notices.clear("launch")
         if self.document.path is None and self.document.value.program.workdir is not None:
-            text = self.tr("Save this topology first: the folder that is sent to hosts is the one it lies in.")
+            text = self.tr("Save this topology first: the working folder is relative to its file.")
             save = NoticeButton(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
             self.notices.show("launch", "info", text, save)
             return
@@ -317,10 +361,14 @@ class TopologyPage(QWidget):
     def _report_errors(self, count: int) -> None:
         self.problems.set_open(True)
         if count == 1:
-            text, way = self.tr("1 error keeps this from running."), self.tr("Show it")
+            text, way = self.tr("1 error prevents the launch."), self.tr("Show it")
         else:
-            text, way = self.tr("{count} errors keep this from running."), self.tr("Show the first")
+            text, way = self.tr("{count} errors prevent the launch."), self.tr("Show the first")
         self.notices.show("launch", "fail", text.format(count=count), NoticeButton(way, self.problems.next_problem))
+
+    def choose_preset(self, key: str) -> None:
+        """Applies a preset, after asking about replicas that its strategy does not use."""
+        choose_preset(self.editor, key, self.say, self)
 
     def jump_to(self, problem: Problem) -> None:
         """Shows the place where a problem can be fixed: replicas, field, host or line."""

@@ -57,8 +57,10 @@ class Palette(QFrame):
         self.search = SearchField(self.tr("Add …"))
         tip = self.tr("Type a role, preset, host or machine type and press Enter; “4 worker” adds four. (A)")
         self.search.setToolTip(tip)
-        fleet = self.tr("CloudML's machines, for the pools of the selected replicas, or of those they are dragged onto")
-        frameworks = self.tr("Clusters as other frameworks draw them")
+        fleet = self.tr(
+            "CloudML's machine types, for the pools of the selected replicas or of those they are dropped on"
+        )
+        frameworks = self.tr("Clusters as in other frameworks")
         tiers = self.tr("CloudML's clusters, with the sizes of their machines")
         section = PaletteSection
         self._roles = section(self.tr("Roles"), self._make_roles)
@@ -134,7 +136,7 @@ class Palette(QFrame):
         """Creates a list of presets, given as (key, title, sentence)."""
         made = self._listed(PRESET_MIME, name)
         made.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
-        how = self.tr("Click or Enter adds what the design lacks; or drag it.")
+        how = self.tr("Click, press Enter or drag it to add what the design lacks.")
         made.put([(key, title, "") for key, title, _ in rows], [f"{sentence}\n{how}" for _, _, sentence in rows])
         _draw_icon(made, "topology")
         return made
@@ -142,7 +144,7 @@ class Palette(QFrame):
     def _make_machines(self, name: str) -> PaletteList:
         made = self._listed(MACHINE_MIME, name)
         made.chosen.connect(lambda machine, _: self.machine_chosen.emit(machine))
-        how = self.tr("Click or Enter puts the selected replicas' pools on it; or drag it onto a replica or host.")
+        how = self.tr("Click or press Enter to use it for the selected pools, or drag it onto a replica or host.")
         machines = cloudml_machines()
         made.put(
             [(one.name, one.name, "") for one in machines], [f"{machine_sentence(one)}\n{how}" for one in machines]
@@ -153,9 +155,10 @@ class Palette(QFrame):
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
         """Updates the numbers of replicas and of free GPUs."""
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
+        how = self.tr("Click or press Enter to add one, with Shift several; or drag it.")
         self.roles.put(
             [(role.value, role_name(role), str(counts[role]) if counts[role] else NONE) for role in Role],
-            [role_sentence(role) + "\n" + self.tr("Click or Enter adds one, Shift many; or drag it.") for role in Role],
+            [f"{role_sentence(role)}\n{how}" for role in Role],
         )
         used = {host.name: 0 for host in hosts}
         for planned in plan.replicas:
@@ -190,7 +193,7 @@ class Palette(QFrame):
         if booked:
             who = dict.fromkeys(host.gpu_bookings[uuid] for uuid in booked)
             tip += ", " + self.tr("booked by {who}").format(who=", ".join(who))
-        return f"{tip}\n" + self.tr("Click or Enter puts it on the canvas; or drag it.")
+        return f"{tip}\n" + self.tr("Click, press Enter or drag it to show it on the canvas.")
 
     def _free(self, host: HostFacts, used: int) -> str:
         if not host.checked:
@@ -237,7 +240,7 @@ class Palette(QFrame):
         _, letters = self._parse_search()
         found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))
-        self.nothing.setText(self.tr("Nothing here is called “{letters}”.").format(letters=letters))
+        self.nothing.setText(self.tr("No match for “{letters}”.").format(letters=letters))
         return found
 
     def eventFilter(self, watched: object, event: QEvent) -> bool:

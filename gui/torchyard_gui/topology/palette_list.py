@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from PySide6.QtCore import QMimeData, QModelIndex, QPersistentModelIndex, QPoint, QRect, QSize, Qt, Signal
-from PySide6.QtGui import QDrag, QIcon, QKeyEvent, QMouseEvent, QPainter
+from PySide6.QtCore import QEvent, QMimeData, QModelIndex, QPersistentModelIndex, QPoint, QRect, QSize, Qt, Signal
+from PySide6.QtGui import QDrag, QFocusEvent, QIcon, QKeyEvent, QMouseEvent, QPainter
 from PySide6.QtWidgets import (
     QApplication,
     QListWidget,
@@ -41,6 +41,8 @@ class PaletteList(QListWidget):
         super().__init__()
         self._mime = mime
         self._pressed: QPoint | None = None
+        self.is_by_keyboard = False
+        """Whether the focus came by keyboard, or a key was pressed since; only then a ring shows it."""
         self.setAccessibleName(name)
         self.setItemDelegate(PaletteRow(self))
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -51,9 +53,13 @@ class PaletteList(QListWidget):
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
         """Sets the rows as (key, text, count). The current row is kept if it still exists."""
         current = self.current_key()
-        self.clear()
-        for (key, text, count), tip in zip(rows, tips, strict=True):
-            item = QListWidgetItem(text, self)
+        # Rows that stay keep hover and focus.
+        if [self.item(row).data(KEY) for row in range(self.count())] != [key for key, *_ in rows]:
+            self.clear()
+            self.addItems([text for _, text, _ in rows])
+        for row, ((key, text, count), tip) in enumerate(zip(rows, tips, strict=True)):
+            item = self.item(row)
+            item.setText(text)
             item.setData(KEY, key)
             item.setData(COUNT, count)
             item.setToolTip(tip)
@@ -85,7 +91,12 @@ class PaletteList(QListWidget):
         shown = sum(not self.item(row).isHidden() for row in range(self.count()))
         self.setFixedHeight(shown * theme().metrics.row)
 
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.is_by_keyboard = event.reason() is not Qt.FocusReason.MouseFocusReason
+        super().focusInEvent(event)
+
     def mousePressEvent(self, event: QMouseEvent) -> None:
+        self.is_by_keyboard = False
         super().mousePressEvent(event)
         at = event.position().toPoint()
         self._pressed = at if event.button() is Qt.MouseButton.LeftButton and self.itemAt(at) is not None else None
@@ -109,6 +120,9 @@ class PaletteList(QListWidget):
         self._pressed = None
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
+        if not self.is_by_keyboard:
+            self.is_by_keyboard = True
+            self.viewport().update()
         if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space) and self.currentItem() is not None:
             self._choose(self.currentItem(), event.modifiers())
             return
@@ -131,6 +145,9 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
+        # The drag has taken the events by which the view would know that the pointer left.
+        QApplication.sendEvent(self.viewport(), QEvent(QEvent.Type.Leave))
+        self.viewport().update()
 
 
 COUNT = int(Qt.ItemDataRole.UserRole) + 1
@@ -141,7 +158,11 @@ BADGE_ONLY = 48
 
 
 class PaletteRow(QStyledItemDelegate):
-    """Draws the rows: tinted under the pointer, with a focus ring when current."""
+    """Draws the rows: tinted under the pointer, with a ring when current and focused by keyboard."""
+
+    def __init__(self, rows: PaletteList) -> None:
+        super().__init__(rows)
+        self._rows = rows
 
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
         return QSize(80, theme().metrics.row)
@@ -158,7 +179,7 @@ class PaletteRow(QStyledItemDelegate):
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme().brush("hover"))
             painter.drawRoundedRect(rect, radius, radius)
-        if state & QStyle.StateFlag.State_HasFocus:
+        if state & QStyle.StateFlag.State_HasFocus and self._rows.is_by_keyboard:
             painter.setPen(theme().pen("accent", theme().metrics.focus_ring))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), radius, radius)

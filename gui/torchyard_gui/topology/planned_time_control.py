@@ -59,9 +59,9 @@ class PlannedTimeControl(QPushButton):
         self.setText(planning.words if self._is_short else named)
         tip = self.tr("What “free” means on this page: GPUs that others have booked for some of this time are taken.")
         if planning.planned.is_later:
-            tip += " " + self.tr("Launching books the GPUs, and the run starts by itself then.")
+            tip += " " + self.tr("A launch books the GPUs, and the run starts automatically at that time.")
         if planning.away:
-            tip += " " + self.tr("The calendar is away: its bookings are as of {time}.").format(time=planning.away)
+            tip += " " + self.tr("The calendar does not answer; bookings are as of {time}.").format(time=planning.away)
         self.setToolTip(tip)
         self.setAccessibleName(named)
         self.setAccessibleDescription(tip)
@@ -73,7 +73,7 @@ def name_launch(launch: QAction, planning: PlanningTime) -> None:
     tr = QCoreApplication.translate
     if planning.planned.is_later:
         text = tr("Topology", "Book and launch …")
-        tip = tr("Topology", "Book the GPUs for {when}; the run starts by itself then").format(when=planning.words)
+        tip = tr("Topology", "Book the GPUs for {when}; the run starts automatically then").format(when=planning.words)
     else:
         text, tip = tr("Topology", "Launch …"), tr("Topology", "Run this topology on its hosts")
     if launch.text() != text:
@@ -90,7 +90,7 @@ class PlannedTimePopup(Popup):
 
     def __init__(self, planning: PlanningTime, parent: QWidget) -> None:
         super().__init__(parent)
-        self.setAccessibleName(self.tr("When is planned"))
+        self.setAccessibleName(self.tr("Planned time"))
         self.setFixedWidth(WIDTH)
         self._planning = planning
         self.start = QLineEdit(placeholderText="now")
@@ -104,7 +104,7 @@ class PlannedTimePopup(Popup):
         for button in self.lengths:
             button.setAccessibleName(self.tr("For {length}").format(length=button.text()))
         lengths = hbox(*self.lengths, None, margins=(56, 0, 0, 0), spacing=4)
-        self.ok = push_button(self.tr("Plan for it"), self.agree, "primary")
+        self.ok = push_button(self.tr("Plan for this time"), self.agree, "primary")
         now, tip = self.tr("Now, {length}").format(length="8 h"), self.tr("The usual: now, for eight hours")
         self.usual = push_button(now, lambda: self._choose(PlannedTime()), tip=tip)
         foot = hbox(self.usual, None, self.ok, spacing=8)

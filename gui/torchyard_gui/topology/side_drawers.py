@@ -78,6 +78,11 @@ class SideDrawer(QObject):
             self._panel.hide()
             self._turned()
 
+    def escape(self) -> None:
+        """Handles Esc in the panel: returns to the page."""
+        self.shut()
+        self._page.setFocus(Qt.FocusReason.OtherFocusReason)
+
     def fit(self) -> None:
         """Shows the strip in a narrow window, and the panel in a wide one."""
         narrow = self._page.window().width() < M.narrow_below
@@ -107,8 +112,7 @@ class SideDrawer(QObject):
         if watched is self._page and event.type() in (QEvent.Type.Resize, QEvent.Type.Show):
             self.fit()
         elif watched is self._panel and _is_escape(event):
-            self.shut()
-            self._page.setFocus(Qt.FocusReason.OtherFocusReason)
+            self.escape()
             return True
         return super().eventFilter(watched, event)
 
@@ -188,6 +192,14 @@ class PaletteSide(SideDrawer):
         self.reveal()
         self._palette.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self._palette.search.selectAll()
+
+    def escape(self) -> None:
+        """Esc first ends a search, as in the search field itself, then returns to the page."""
+        if self._palette.search.text():
+            self._palette.search.clear()
+            self._palette.search.setFocus(Qt.FocusReason.OtherFocusReason)
+        else:
+            super().escape()
 
     def _focus_moved(self, focus: QObject | None) -> None:
         if not self.is_open or not isinstance(focus, QWidget):

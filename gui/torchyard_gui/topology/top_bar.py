@@ -94,7 +94,7 @@ class TopBar(QFrame):
         self.gpus.setToolTip("")
         self.gpus.setText(self._gpus(plan, hosts, bool(unknown)))
         if unknown:
-            tip = self.tr("It is not known who uses the GPUs of {hosts} now.")
+            tip = self.tr("The current use of the GPUs of {hosts} is unknown.")
             self.gpus.setToolTip(tip.format(hosts=", ".join(unknown)))
 
     def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...], unknown: bool) -> str:

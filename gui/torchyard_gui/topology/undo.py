@@ -1,4 +1,4 @@
-"""The undo command: the topology before and after an edit."""
+"""The undo command: the document's state before and after an edit, of the value or of the text."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from PySide6.QtGui import QUndoCommand
 
-from torchyard_core.topology.document.topology_document import TopologyDocument
-from torchyard_core.topology.model import Topology
+from torchyard_core.topology.document.topology_document import DocumentState, TopologyDocument
 
 Select = Callable[[tuple[str, ...]], None]
 
 
 class Edit(QUndoCommand):
-    """Command that replaces the topology. Topologies are immutable, so that both versions can be kept.
+    """Command that replaces the document's state. States are immutable, so that both versions can be kept.
 
     Successive edits with the same `key`, such as typing, are merged. `selections` contains the replicas to select after
     an undo and after a redo.
@@ -23,8 +22,8 @@ class Edit(QUndoCommand):
     def __init__(
         self,
         document: TopologyDocument,
-        before: Topology,
-        after: Topology,
+        before: DocumentState,
+        after: DocumentState,
         text: str,
         key: str = "",
         select: Select | None = None,
@@ -48,8 +47,8 @@ class Edit(QUndoCommand):
     def undo(self) -> None:
         self._put(self._before, self._selections[0])
 
-    def _put(self, value: Topology, selection: tuple[str, ...]) -> None:
-        self._document.replace(value)
+    def _put(self, state: DocumentState, selection: tuple[str, ...]) -> None:
+        self._document.restore(state)
         if self._select is not None:
             self._select(selection)
 
@@ -58,5 +57,5 @@ class Edit(QUndoCommand):
             return False
         self._after = other._after
         self._selections = (self._selections[0], other._selections[1])
-        self.setObsolete(self._after == self._before)
+        self.setObsolete(self._after.value == self._before.value)
         return True

@@ -11,7 +11,7 @@ from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import in_window, place_of
 from torchyard_gui.topology.problems_dock import ProblemsDock
-from torchyard_gui.topology.yaml_view import YamlPane
+from torchyard_gui.topology.yaml_pane import YamlPane
 
 CHECK_AFTER_MS = 120
 """Delay from an edit to its validation, which reads files."""
@@ -45,8 +45,8 @@ class Validation(QObject):
         """Validates the topology and shows its problems in the list, at fields, on chips and at lines."""
         self._timer.stop()
         document, file = self._editor.document, None
-        if document.broken:
-            found: tuple[Problem, ...] = document.broken
+        if document.problems:
+            found: tuple[Problem, ...] = in_window(document.problems)
         elif not document.value.pools and not document.is_modified:
             found = ()  # A new document is empty, which is not an error.
         else:
@@ -57,7 +57,7 @@ class Validation(QObject):
         self._yaml.file = file
         self._problems.show_problems(found)
         self._inspector.show_problems(found)
-        self._mark_chips(found)
+        self._mark_chips(() if document.problems else found)  # The chips are those of the last valid text.
         if self._yaml.isVisible():
             self._yaml.show_text(self._problems.problems)
 
@@ -65,7 +65,7 @@ class Validation(QObject):
     def errors(self) -> int:
         """The number of errors in the last validation. A topology with errors cannot be launched."""
         file = self._yaml.file
-        found = file.check(self._editor.facts()) if file is not None else self._editor.document.broken
+        found = file.check(self._editor.facts()) if file is not None else self._editor.document.problems
         return sum(problem.severity == "error" for problem in found)
 
     def _mark_chips(self, problems: tuple[Problem, ...]) -> None:

@@ -1,16 +1,19 @@
-"""View of the topology as YAML beside the canvas, with marks at lines that have problems."""
+"""Editor of the file's text beside the canvas, with line numbers and marks at lines that have problems."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 
-from PySide6.QtCore import QRect, QSize, Qt
+from PySide6.QtCore import QEvent, QPoint, QRect, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
+    QContextMenuEvent,
     QFont,
     QFontDatabase,
+    QHelpEvent,
+    QKeyEvent,
+    QKeySequence,
     QPainter,
     QPaintEvent,
     QResizeEvent,
@@ -20,29 +23,28 @@ from PySide6.QtGui import (
     QTextDocument,
     QTextFormat,
 )
-from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QToolTip, QWidget
 
 from torchyard_core.problems import Problem
-from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.topology.editor import Editor
-from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """Read-only text view."""
+    """Text editor, whose undo is that of the page."""
+
+    undo_wanted = Signal()
+    redo_wanted = Signal()
+    left = Signal()
+    """Esc was pressed."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setReadOnly(True)
+        self.setUndoRedoEnabled(False)
         self.setAccessibleName(self.tr("YAML of this topology"))
         self.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
-        self.setTextInteractionFlags(
-            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
-        )
         self.setFrameShape(QPlainTextEdit.Shape.NoFrame)
         self.setFont(monospaced())
         self.setStyleSheet("QPlainTextEdit { border: none; border-radius: 0; }")
@@ -55,15 +57,24 @@ class YamlView(QPlainTextEdit):
         theme().changed.connect(self._mark_lines)
         self._make_room()
 
+    @property
+    def text(self) -> str:
+        # `toPlainText` replaces no-break spaces.
+        return self.document().toRawText().replace("\u2029", "\n")
+
     def show_text(self, text: str) -> None:
-        """Replaces the text. The scroll position is kept."""
-        if text == self.toPlainText():
+        """Replaces the parts that differ from `text`, so that caret, selection and scroll position are kept."""
+        now = self.text
+        if text == now:
             return
-        bar, across = self.verticalScrollBar(), self.horizontalScrollBar()
-        at = bar.value(), across.value()
-        self.setPlainText(text)
-        bar.setValue(at[0])
-        across.setValue(at[1])
+        start = _equal_start(text, now)
+        end = _equal_start(text[start:][::-1], now[start:][::-1])
+        cursor = QTextCursor(self.document())
+        cursor.setPosition(_utf16_length(now[:start]))
+        cursor.setPosition(_utf16_length(now[: len(now) - end]), QTextCursor.MoveMode.KeepAnchor)
+        cursor.insertText(text[start : len(text) - end])
+        if self.hasFocus():
+            self.setTextCursor(cursor)  # to what an undo has changed
         self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
@@ -71,11 +82,11 @@ class YamlView(QPlainTextEdit):
         self._problems = dict(problems)
         self._mark_lines()
 
-    def show_lines(self, first: int, last: int) -> None:
-        """Highlights lines, counted from 1, and scrolls to the first of them."""
+    def show_lines(self, first: int, last: int, *, scroll: bool = True) -> None:
+        """Highlights lines, counted from 1, and with `scroll` moves the caret to the first."""
         self._shown = (first, last) if first else None
         self._mark_lines()
-        if first and (block := self.document().findBlockByNumber(first - 1)).isValid():
+        if scroll and first and (block := self.document().findBlockByNumber(first - 1)).isValid():
             self.setTextCursor(QTextCursor(block))
             self.ensureCursorVisible()
 
@@ -89,7 +100,9 @@ class YamlView(QPlainTextEdit):
         for line in range(first, last + 1):
             marks.append(self._band(line, theme().color("accent_soft")))
         for line, problem in self._problems.items():
-            marks.append(self._band(line, theme().color("fail_soft" if problem.severity == "error" else "wait_soft")))
+            token = "fail" if problem.severity == "error" else "wait"
+            marks.append(self._band(line, theme().color(f"{token}_soft")))
+            marks.append(self._underline(line, problem.message, theme().color(token)))
         self.setExtraSelections([mark for mark in marks if not mark.cursor.isNull()])
         self._margin.update()
 
@@ -100,6 +113,72 @@ class YamlView(QPlainTextEdit):
         mark.format.setBackground(color)
         mark.format.setProperty(QTextFormat.Property.FullWidthSelection, True)
         return mark
+
+    def _underline(self, line: int, message: str, color: QColor) -> QTextEdit.ExtraSelection:
+        mark = QTextEdit.ExtraSelection()
+        block = self.document().findBlockByNumber(line - 1)
+        mark.cursor = QTextCursor(block) if block.isValid() else QTextCursor()
+        if block.isValid():
+            first, last = wrong_part(block.text(), message)
+            start = block.position() + _utf16_length(block.text()[:first])
+            mark.cursor.setPosition(start)
+            length = _utf16_length(block.text()[first:last])
+            mark.cursor.setPosition(start + length, QTextCursor.MoveMode.KeepAnchor)
+        mark.format.setUnderlineStyle(QTextCharFormat.UnderlineStyle.WaveUnderline)
+        mark.format.setUnderlineColor(color)
+        return mark
+
+    def problem_at(self, line: int) -> Problem | None:
+        return self._problems.get(line)
+
+    @property
+    def line(self) -> int:
+        """The line of the caret, counted from 1."""
+        return self.textCursor().blockNumber() + 1
+
+    def viewportEvent(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            self.tell_problem(event.globalPos(), event.pos().y())
+            return True
+        return super().viewportEvent(event)
+
+    def tell_problem(self, place: QPoint, height: int) -> None:
+        """Shows the problem of the line at a height of the viewport as a tool tip."""
+        problem = self.problem_at(self.cursorForPosition(QPoint(0, height)).blockNumber() + 1)
+        QToolTip.showText(place, problem.message if problem is not None else "", self)
+
+    # Keyboard
+
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride and _is_undo(event):
+            event.accept()  # It reaches `keyPressEvent` even where the page has nothing to undo yet.
+            return True
+        return super().event(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        key, cursor = event.key(), self.textCursor()
+        if event.matches(QKeySequence.StandardKey.Undo):
+            self.undo_wanted.emit()
+        elif _is_undo(event):
+            self.redo_wanted.emit()
+        elif key == Qt.Key.Key_Escape:
+            self.left.emit()
+        elif key == Qt.Key.Key_Tab and not cursor.hasSelection():
+            cursor.insertText(" " * (INDENT - cursor.positionInBlock() % INDENT))
+        elif key == Qt.Key.Key_Backtab:
+            self.left.emit()
+        elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and not event.modifiers() & CONTROL:
+            cursor.insertText("\n" + " " * indent_after(cursor.block().text()[: cursor.positionInBlock()]))
+            self.ensureCursorVisible()
+        else:
+            super().keyPressEvent(event)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        menu = self.createStandardContextMenu()
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        for action in menu.actions()[:3]:
+            menu.removeAction(action)  # undo, redo and a separator: those of the page are in its bar
+        menu.popup(event.globalPos())
 
     # The following methods implement the margin with line numbers.
 
@@ -154,50 +233,62 @@ class _Margin(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         self._view.paint_margin(event)
 
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            self._view.tell_problem(event.globalPos(), event.pos().y())
+            return True
+        return super().event(event)
+
+
+INDENT = 2
+CONTROL = Qt.KeyboardModifier.ControlModifier
+_REDO = QKeySequence("Ctrl+Y"), QKeySequence("Ctrl+Shift+Z")
+
+
+def _is_undo(event: QKeyEvent) -> bool:
+    """Whether a key means undo or redo."""
+    keys = QKeySequence.StandardKey
+    return event.matches(keys.Undo) or event.matches(keys.Redo) or QKeySequence(event.keyCombination()) in _REDO
+
+
+def indent_after(line: str) -> int:
+    """Returns the indentation of the line after `line`: one level deeper below a key without a value."""
+    text = line.split(" #")[0].rstrip()
+    own = len(line) - len(line.lstrip(" "))
+    dash = 2 if text.lstrip(" ").startswith("- ") else 0
+    return own + dash + INDENT if text.endswith(":") else own + dash
+
+
+_NAMED = re.compile(r"`([^`]+)`|“([^”]+)”|'([^']+)'")
+
+
+def wrong_part(line: str, message: str) -> tuple[int, int]:
+    """Returns the part of a line that a problem is about: a word that its message quotes, else all but the comment."""
+    for match in _NAMED.finditer(message):
+        word = next(group for group in match.groups() if group)
+        at = line.find(word)
+        if at >= 0:
+            return at, at + len(word)
+    text = line.split(" #")[0].rstrip()
+    return len(line) - len(line.lstrip(" ")), len(text) or len(line)
+
+
+def _equal_start(one: str, other: str) -> int:
+    """The number of equal characters at the start of two texts."""
+    length = min(len(one), len(other))
+    return next((at for at in range(length) if one[at] != other[at]), length)
+
+
+def _utf16_length(text: str) -> int:
+    """The length of a text as Qt counts it."""
+    return len(text.encode("utf-16-le")) // 2
+
 
 def monospaced() -> QFont:
     """Returns the monospaced font of the system."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     font.setPixelSize(12)
     return font
-
-
-class YamlPane(QWidget):
-    """Pane that contains the text view, which is created on first use."""
-
-    def __init__(self, editor: Editor) -> None:
-        super().__init__()
-        self._editor = editor
-        self.file: TopologyFile | None = None
-        """The document as last validated, which knows the lines of pools; None if it cannot be parsed."""
-
-    @cached_property
-    def view(self) -> YamlView:
-        """The text view. It is created on first use, because most windows never need it."""
-        made = YamlView()
-        vbox(made, parent=self, margins=FLUSH)
-        made.show()
-        return made
-
-    def show_text(self, problems: Iterable[Problem]) -> None:
-        """Shows the current text with marks at the lines that have problems."""
-        self.view.show_text(self._editor.document.text.removeprefix("\ufeff"))
-        lines: dict[int, Problem] = {}
-        for problem in problems:
-            if problem.line is not None:
-                lines.setdefault(problem.line, problem)
-        self.view.show_problems(lines)
-        self.point_at_selection()
-
-    def point_at_selection(self) -> None:
-        """Highlights the lines of the pools to which the selected replicas belong."""
-        if not self.isVisible() or self.file is None:
-            return
-        lines = [line for at in self._editor.selected_pools() if (line := self.file.line(("pools", at)))]
-        self.view.show_lines(min(lines, default=0), max(lines, default=0))
-
-    def point_at(self, line: int) -> None:
-        self.view.show_lines(line, line)
 
 
 _KEY = re.compile(r"(?:^|[{,]|^\s*-)\s*([A-Za-z_][\w.-]*)\s*:(?=\s|$)")

@@ -74,7 +74,7 @@ def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
     )
 
 
-_BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there", "this"}
+_BEGINNINGS = {"a", "compare", "line", "no", "only", "port", "something", "the", "there", "this"}
 """First words of core sentences to capitalize; other first words are names."""
 
 

@@ -27,6 +27,7 @@ from torchyard_gui.fleet.host_form import HostForm
 from torchyard_gui.fleet.host_keys_dialog import HostKeysDialog
 from torchyard_gui.fleet.labels import heat_text
 from torchyard_gui.fleet.page import FleetPage
+from torchyard_gui.theme.theme import theme
 
 LEFT = Qt.MouseButton.LeftButton
 
@@ -167,6 +168,8 @@ def test_names_are_completed_from_the_ssh_configuration(three: FleetModel, show:
     qtbot.keyClicks(field, "et")
     popup = field.completer().popup()
     qtbot.waitUntil(popup.isVisible, timeout=WITHIN_MS)
+    edge = popup.grab().toImage().pixelColor(0, popup.height() // 2)
+    assert edge == theme().color("line"), "the list has a border"
     qtbot.keyClick(popup, Qt.Key.Key_Down)
     qtbot.keyClick(popup, Qt.Key.Key_Return)
     assert field.text() == "beta"

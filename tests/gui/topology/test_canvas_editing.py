@@ -151,7 +151,6 @@ def test_a_chip_carried_off_the_racks_is_left_to_the_planner(digits: Driver) -> 
     [
         ("gpu-b:3", "gpu-b:3 is used by kim"),
         ("cpu-d", "on cpu-d, where it is pinned, worker-1 needs 1 GPU"),
-        ("gpu-c:0", "gpu-c:0 is taken by chief-0"),
     ],
 )
 def test_what_does_not_fit_says_why_at_the_cursor_and_stays(digits: Driver, target: str, reason: str) -> None:

@@ -85,10 +85,10 @@ def test_unknown_use_is_not_called_free(make_driver: MakeDriver) -> None:
     driver = make_driver([UNKNOWN, host("gpu-b", 2)])
     assert free(driver, "gpu-a") == "? of 4 free"
     assert driver.page.bar.gpus.text() == "0 of 6 GPUs used"
-    assert driver.page.bar.gpus.toolTip() == "It is not known who uses the GPUs of gpu-a now."
+    assert driver.page.bar.gpus.toolTip() == "The current use of the GPUs of gpu-a is unknown."
     driver.choose(driver.page.palette_.hosts, "gpu-a")
-    assert told(driver, "gpu-a:1") == "GPU 1 of gpu-a: unknown whether it is free"
-    assert told(driver, "gpu-a").endswith("It is not known who uses it now.")
+    assert told(driver, "gpu-a:1") == "GPU 1 of gpu-a: current use unknown"
+    assert told(driver, "gpu-a").endswith("Its current use is unknown.")
     driver.fleet.hosts[0] = host("gpu-a", 4)
     driver.fleet.facts_changed.emit()
     assert free(driver, "gpu-a") == "4 of 4 free"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QDragLeaveEvent
-from PySide6.QtWidgets import QApplication
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 
-from tests.gui.topology.page_driver import CONTROL, Driver
+from tests.gui.topology.page_driver import CONTROL, LEFT, Driver
 from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_gui.topology.palette_list import PaletteList
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 RETURN = Qt.Key.Key_Return
 
@@ -55,7 +57,7 @@ def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver
     assert not palette.tiers.isVisible()
     assert not palette.hosts.visibleRegion().isEmpty()
     empty.type("zzz")
-    assert palette.nothing.text() == "Nothing here is called “zzz”."
+    assert palette.nothing.text() == "No match for “zzz”."
     assert palette.nothing.isVisible()
     assert not any(section.isVisible() for section in palette.sections)
     empty.keys(Qt.Key.Key_Escape)
@@ -180,3 +182,42 @@ def test_servers_get_no_gpus_of_their_machine_and_it_can_be_typed(empty: Driver)
     empty.keys(RETURN)
     (servers,) = empty.value.pools
     assert (servers.machine, servers.cpus, servers.gpus, servers.gpu_model) == ("complex_model_m_p100", 16, 0, None)
+
+
+def answer(driver: Driver, text: str) -> None:
+    """Presses a button of the question about unused replicas."""
+    box = driver.page.findChild(ConfirmationDialog, "preset")
+    assert box.windowTitle() == "Remove 3 reducers?"
+    assert "Downpour uses no reducers." in " ".join(one.text() for one in box.findChildren(QLabel))
+    (button,) = (one for one in box.findChildren(QPushButton) if one.text().replace("&", "") == text)
+    QTest.mouseClick(button, LEFT)
+
+
+@pytest.mark.parametrize(("choice", "reducers"), [("Remove them", 0), ("Keep them", 3), ("Cancel", 3)])
+def test_a_preset_offers_to_remove_what_its_strategy_does_not_use(digits: Driver, choice: str, reducers: int) -> None:
+    digits.page.editor.set_pools([1], "replicas", 3, "replicas")
+    digits.choose(digits.page.palette_.presets, "reduction_server")
+    before, text = digits.value, digits.page.document.text
+    assert digits.counts()["reducers"] == 3
+    digits.choose(digits.page.palette_.presets, "downpour")
+    assert digits.value == before
+    answer(digits, choice)
+    assert digits.counts().get("reducers", 0) == reducers
+    assert (digits.value == before) is (choice == "Cancel")
+    assert ("strategy-ignores" in digits.codes()) is (choice == "Keep them")
+    if choice != "Cancel":
+        digits.on_canvas()
+        digits.keys(Qt.Key.Key_Z, CONTROL)
+        assert digits.value == before
+        assert digits.page.document.text == text
+
+
+def test_the_legend_follows_the_strategy(digits: Driver) -> None:
+    digits.page.editor.pin(["worker-3"], "gpu-b:0")
+    assert digits.page.view.legend_texts == ["trainers", "all-reduce, in step"]
+    before = digits.page.scene.hosts
+    digits.page.editor.set_strategy("kind", "hogwild", "strategy")
+    assert digits.page.scene.hosts == before
+    assert "neighbours, each at its own pace" in digits.page.view.legend_texts
+    digits.page.editor.set_strategy("kind", "none", "strategy")
+    assert digits.page.view.legend_texts == []

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication, QPushButton, QScrollArea
 
 from tests.core.examples import host
 from tests.gui.topology.conftest import DIGITS, MakeDriver
-from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, SHIFT, Driver
+from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, Driver
 from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
@@ -163,30 +163,6 @@ def test_nothing_that_trains_leads_to_the_roles(empty: Driver) -> None:
     assert QApplication.focusWidget() is empty.page.palette_.roles
 
 
-# Tests of problems in the YAML text
-
-
-def test_the_yaml_follows_and_marks_the_line(digits: Driver) -> None:
-    yaml = digits.page.yaml.view
-    digits.keys(Qt.Key.Key_E, CONTROL)
-    assert yaml.toPlainText() == digits.page.document.text
-    digits.choose(digits.page.palette_.roles, "worker")
-    digits.wait_until(lambda: "replicas: 5" in yaml.toPlainText())
-    digits.on_canvas()
-    digits.keys(Qt.Key.Key_A, CONTROL | SHIFT)
-    digits.fill(digits.page.inspector.program.program, "script", "no.py")
-    digits.wait_until(lambda: yaml.marked_lines() != [])
-    (line,) = yaml.marked_lines()
-    assert yaml.toPlainText().splitlines()[line - 1] == "  script: no.py   # beside this file"
-
-
-def test_the_yaml_cannot_be_typed_into(digits: Driver) -> None:
-    digits.keys(Qt.Key.Key_E, CONTROL)
-    digits.page.yaml.view.setFocus()
-    QTest.keyClicks(digits.page.yaml.view, "hello")
-    assert digits.page.yaml.view.toPlainText() == digits.page.document.text
-
-
 # Tests of the effect on Launch
 
 
@@ -233,7 +209,7 @@ def test_errors_keep_it_from_being_launched(digits: Driver) -> None:
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Return, CONTROL)
     assert files == []
-    assert digits.notice() == "1 error keeps this from running."
+    assert digits.notice() == "1 error prevents the launch."
     (button,) = digits.page.notice_bar.findChildren(QPushButton)
     QTest.mouseClick(button, LEFT)
     assert QApplication.focusWidget() is digits.page.inspector.program.program.field("script")

@@ -207,7 +207,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
     office.ask_when("18:00", "3h")
     wanted = PlannedTime(NOW + 9 * HOUR, 3 * HOUR)
     assert office.wiring.planning.planned == wanted
-    assert "Launching books the GPUs" in page.bar.when.accessibleDescription()
+    assert "A launch books the GPUs" in page.bar.when.accessibleDescription()
 
     monkeypatch.setattr(launch_panel, "LaunchJob", StagedLaunch)  # The staged launch contacts no host.
     office.wiring._launch(page.document.as_file())
@@ -229,7 +229,7 @@ def test_a_calendar_that_is_away_is_told_in_the_control(office: Office) -> None:
     seen = office.wiring.bookings.seen
     office.wiring.bookings.seen = replace(seen, is_live=False)
     office.wiring.planning.refresh()
-    assert "The calendar is away: its bookings are as of 2031-01-08 08:00 UTC." in office.page.bar.when.toolTip()
+    assert "The calendar does not answer; bookings are as of 2031-01-08 08:00 UTC." in office.page.bar.when.toolTip()
     assert office.wiring.planning.booked.others
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import FileProblem
 from torchyard_core.problems import Problem, no_lines
 from torchyard_core.topology.document.edits import empty_topology, with_parts
+from torchyard_core.topology.document.typed_text import BOM, shown_text, typed_over
 from torchyard_core.topology.document.yaml_patch import patch_yaml
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Pool, Role, Topology
@@ -21,7 +22,6 @@ from torchyard_core.yaml_io.model_validation import validate
 from torchyard_core.yaml_io.yaml_file import Document, parse_document, read_text
 
 UNTITLED = "untitled"
-BOM = "\ufeff"
 
 DiskState = Literal["same", "changed", "gone"]
 
@@ -34,8 +34,21 @@ class Written:
     text: str
 
 
+@dataclass(frozen=True, eq=False)
+class DocumentState:
+    """What an edit changes and undo restores."""
+
+    value: Topology
+    typed: Written | None = None
+    """The valid text that was typed last. Later edits of the value change this text."""
+    invalid_text: str = ""
+    """A text that is not a topology, opened or typed after `value`."""
+    problems: tuple[Problem, ...] = ()
+    """The problems of the invalid text; empty without one."""
+
+
 class TopologyDocument:
-    """An open topology. `value` is immutable, and `replace` sets another value."""
+    """An open topology. Its state is immutable, and `replace` and `restore` set another state."""
 
     changed = Signal()
     """Emitted when `value` has been replaced."""
@@ -44,58 +57,100 @@ class TopologyDocument:
 
     def __init__(self) -> None:
         self.path: Path | None = None
-        self.broken: tuple[Problem, ...] = ()
-        """Problems of an invalid file. The value is then empty, and edits are refused."""
-        self._value = empty_topology(UNTITLED)
+        self._state = DocumentState(empty_topology(UNTITLED))
         self._first: Written | None = None
         self._saved: Written | None = None
         self._on_disk: bytes | None = None
         self._text: str | None = None
-        self._broken_text = ""
 
     # Value and text
 
     @property
+    def state(self) -> DocumentState:
+        return self._state
+
+    @property
     def value(self) -> Topology:
-        return self._value
+        """The topology of the text, or of the last valid text. It is empty for an invalid file."""
+        return self._state.value
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems of a text that is not a topology. Edits of the value are refused until it is corrected."""
+        return self._state.problems
 
     def replace(self, value: Topology) -> None:
-        if self.broken:
-            raise FileProblem("this file holds no topology, so there is nothing to change.", code="broken_file")
-        if value is self._value:
-            return
-        self._value = value
+        """Changes the value, and the text with it. Raises FileProblem while the text is invalid."""
+        if value is not self.value:
+            self.restore(self.with_value(value))
+
+    def with_value(self, value: Topology) -> DocumentState:
+        """The state after an edit of the value. Raises FileProblem while the text is invalid."""
+        if self.problems:
+            raise self._invalid()
+        return replace(self._state, value=value)
+
+    def with_shown_text(self, shown: str) -> DocumentState:
+        """The state after `shown`, with line ends as in an editor, has replaced the text."""
+        text = typed_over(self.text, shown)
+        value, problems = topology_in(text, self.path)
+        if value is None:
+            return replace(self._state, invalid_text=text, problems=problems)
+        return DocumentState(value, Written(value, text))
+
+    def restore(self, state: DocumentState) -> None:
+        """Sets a state, as an edit or its undo does."""
+        self._state = state
         self._text = None
         self.changed.emit()
 
     @property
     def text(self) -> str:
-        """The text of the value: unchanged if the value was read or saved, else with the changed parts rewritten."""
-        if self.broken:
-            return self._broken_text
+        """The text of the value: unchanged if it was typed, read or saved, else with the changed parts rewritten.
+
+        While the text is invalid, the invalid text.
+        """
+        if self.problems:
+            return self._state.invalid_text
         if self._text is None:
             self._text = self._written()
         return self._text
 
+    @property
+    def shown_text(self) -> str:
+        """The text as an editor shows it."""
+        return shown_text(self.text)
+
     def _written(self) -> str:
-        for known in (self._first, self._saved):
-            if known is not None and known.value == self._value:
+        typed = self._state.typed
+        # What was typed after the last save differs from the saved text, even where their topologies are equal.
+        known_texts = (typed,) if typed is not None else (self._first, self._saved)
+        for known in known_texts:
+            if known is not None and known.value == self.value:
                 return known.text
-        for known in (self._saved, self._first):
+        for known in (typed, self._saved, self._first):
             if known is not None:
                 bom = BOM if known.text.startswith(BOM) else ""
-                text = patch_yaml(known.text.removeprefix(BOM), known.value, self._value)
+                text = patch_yaml(known.text.removeprefix(BOM), known.value, self.value)
                 if text is not None:
                     return bom + text
-        return dump(self._value)
+        return dump(self.value)
 
     @property
     def is_modified(self) -> bool:
-        if self.broken:
-            return False
+        if self.problems or self._state.typed is not None:
+            new = dump(empty_topology(UNTITLED)).encode() if self.path is None else None
+            return self.text.encode("utf-8") != (self._on_disk if self._on_disk is not None else new)
         if self._saved is None:
-            return self.path is not None or self._value != empty_topology(UNTITLED)
-        return self._value != self._saved.value
+            return self.path is not None or self.value != empty_topology(UNTITLED)
+        return self.value != self._saved.value
+
+    def _invalid(self) -> FileProblem:
+        """The refusal to use a text that is not a topology."""
+        first = self.problems[0]
+        where = f"line {first.line} of the text" if first.line is not None else "the text"
+        hint = "Correct the text, or undo what was typed."
+        return FileProblem(f"{where} has an error: {first.message}", code="broken_file", hint=hint)
 
     @property
     def name(self) -> str:
@@ -110,18 +165,18 @@ class TopologyDocument:
     def as_file(self) -> TopologyFile:
         """Returns the document as if it were read from its file, with lines for problems. It may have no pools."""
         parsed = parse_document(self.text.removeprefix(BOM), str(self.path or UNTITLED))
-        return TopologyFile(parsed, self.folder, self._value, parsed.problems)
+        return TopologyFile(parsed, self.folder, self.value, parsed.problems)
 
     # Access to the file
 
     def start_new(self, value: Topology | None = None) -> None:
         """Starts a document without a file."""
-        self._become(None, value or empty_topology(UNTITLED), None, None)
+        self._become(None, DocumentState(value or empty_topology(UNTITLED)), None, None)
 
     def open(self, path: Path | str) -> None:
         """Opens a file. Raises FileProblem without changing the document if the file is not readable text.
 
-        Text that is not a topology is opened with its problems in `broken`.
+        Text that is not a topology is opened with its `problems`.
         """
         path = Path(path).absolute()
         text = read_text(path)
@@ -129,27 +184,18 @@ class TopologyDocument:
         exact = raw.decode("utf-8")
         value, problems = topology_in(text, path)
         if value is None:
-            self._become(path, empty_topology(path.stem), None, raw, broken=problems, broken_text=text)
+            self._become(path, DocumentState(empty_topology(path.stem), None, exact, problems), None, raw)
         else:
-            self._become(path, value, Written(value, exact), raw)
+            self._become(path, DocumentState(value), Written(value, exact), raw)
 
     def reload(self) -> None:
         """Reads the file again. Raises FileProblem."""
         if self.path is not None:
             self.open(self.path)
 
-    def _become(
-        self,
-        path: Path | None,
-        value: Topology,
-        written: Written | None,
-        raw: bytes | None,
-        *,
-        broken: tuple[Problem, ...] = (),
-        broken_text: str = "",
-    ) -> None:
-        self.path, self.broken, self._broken_text = path, broken, broken_text
-        self._value, self._first, self._saved, self._on_disk = value, written, written, raw
+    def _become(self, path: Path | None, state: DocumentState, written: Written | None, raw: bytes | None) -> None:
+        self.path, self._state = path, state
+        self._first, self._saved, self._on_disk = written, written, raw
         self._text = None
         self.path_changed.emit()
         self.changed.emit()
@@ -157,13 +203,15 @@ class TopologyDocument:
     def save(self, path: Path | str | None = None) -> None:
         """Writes the file atomically. With `path`, saves the document under another name.
 
-        Raises FileProblem with the code `read_only_file`, `changed_on_disk` (see `keep_mine`) or `unwritable_file`.
+        Raises FileProblem with the code `broken_file`, `read_only_file`, `changed_on_disk` (see `keep_mine`) or
+        `unwritable_file`.
         """
         target = Path(path).absolute() if path is not None else self.path
         if target is None:
             raise FileProblem("this topology has no file yet.", code="no_file", hint="Save it under a name.")
-        if self.broken:
-            raise FileProblem(f"{target} holds no topology, and is left as it is.", code="broken_file")
+        if self.problems:
+            problem = self._invalid()
+            raise FileProblem(f"{target} is not saved: {problem.message}", code=problem.code, hint=problem.hint)
         _refuse_read_only(target)
         if target == self.path and self.disk_state() == "changed":
             message = f"{target} was changed by another program since it was read."
@@ -172,7 +220,7 @@ class TopologyDocument:
         text = self.text
         write_atomically(target, text)
         self.path = target
-        self._saved = Written(self._value, text)
+        self._saved = Written(self.value, text)
         self._on_disk = text.encode("utf-8")
         self._text = text
         self.path_changed.emit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from math import inf
 
 from torchyard_core.topology.host_facts import Gpu, HostFacts
@@ -52,10 +53,17 @@ class HostCapacity:
             and (pool.memory_gb is None or pool.memory_gb * GB_IN_GIB <= self.memory_gb)
         )
 
-    def take(self, pool: Pool) -> tuple[Gpu, ...]:
-        """Reserves capacity for a replica of a pool that fits. Returns its GPUs, the lowest index first."""
+    def take(self, pool: Pool, leaving: Collection[str] = ()) -> tuple[Gpu, ...]:
+        """Reserves capacity for a replica of a pool that fits, and returns its GPUs.
+
+        They are those with the lowest index, and of those in `leaving` (by UUID) only as many as it needs, the last.
+        """
         if self.host.checked:
-            gpus = tuple(self.matching(pool)[: pool.gpus])
+            matching = self.matching(pool)
+            if leaving:
+                left = [gpu for gpu in matching if gpu.uuid in leaving]
+                matching = [gpu for gpu in matching if gpu.uuid not in leaving] + left[::-1]
+            gpus = tuple(sorted(matching[: pool.gpus], key=lambda gpu: gpu.index))
         else:
             gpus = tuple(self._imagined(index) for index in self._unnamed(pool.gpus))
         return self.take_these(pool, gpus)

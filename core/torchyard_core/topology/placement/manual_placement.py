@@ -6,15 +6,16 @@ leaves the choice to the planner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import counted
 from torchyard_core.topology.document.edits import add_replicas, set_pins
-from torchyard_core.topology.host_facts import HostFacts
-from torchyard_core.topology.model import MAX_GPUS, Role, Topology
+from torchyard_core.topology.host_facts import Gpu, HostFacts
+from torchyard_core.topology.model import MAX_GPUS, Pool, Role, Topology
+from torchyard_core.topology.placement.capacity import suits
 from torchyard_core.topology.placement.pin_syntax import parse_pin
-from torchyard_core.topology.placement.planner import Placement, place
+from torchyard_core.topology.placement.planner import Placement, Slot, homes_of, place
 from torchyard_core.topology.replicas import Replica, replicas_of
 
 
@@ -23,30 +24,107 @@ def pins_for(
 ) -> dict[str, str | None]:
     """Returns the pins of replicas that the user drags onto a target. Raises UsageError if the drop is refused.
 
-    If the target is a GPU, the replicas get GPUs from its index on, in order, except GPUs that are in use or to which
-    other replicas are pinned. Replicas without GPUs, and replicas dragged onto a host, are pinned to the host.
+    If the target is a GPU, the replicas take GPUs from its index on, in order, except GPUs that other replicas are
+    pinned to or that are in use. The replicas on the GPUs of the first one swap with it: they get the GPUs that it
+    leaves, by a pin where the planner would not place them there. Replicas without GPUs, and those dragged onto a
+    host, are pinned to the host.
     """
-    if not target:
-        return dict.fromkeys(names)
-    replicas = {replica.name: replica for replica in replicas_of(topology)}
-    chosen = [replicas[name] for name in names if name in replicas]
-    choice = parse_pin(target)
-    host = next((host for host in hosts if host.name == choice.host), None)
-    if host is None:
-        raise UsageError(f"the fleet has no host {choice.host}", code="unknown-host")
-    if not choice.indices:
-        return {replica.name: host.name for replica in chosen}
-    slots = _Slots(topology, host, names)
-    pins: dict[str, str | None] = {}
-    first = choice.indices[0]
-    for replica in chosen:
-        if not replica.pool.gpus:
-            pins[replica.name] = host.name
-            continue
-        taken = slots.take(replica, first, exactly=not pins)
-        pins[replica.name] = f"{host.name}:{_written(taken)}"
-        first = taken[-1] + 1
-    return pins
+    return _Drop(topology, hosts, names, target).pins
+
+
+class _Drop:
+    """The pins of a drop, and the placement before and after it. Raises UsageError with the reason for a refusal."""
+
+    def __init__(self, topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str):
+        self._topology = topology
+        self._hosts = hosts
+        self._homes = homes_of(topology, hosts)
+        self.before = place(topology, hosts, homes=self._homes)
+        self._swap = _Swap(topology, hosts, self.before.slots, set(names))
+        self.pins = self._pins_of_dragged(names, target)
+        self.pins |= self._swap.pinned
+        self.after = self._placed(self.pins)
+        if missing := self._swap.missing(self.after.slots):
+            self.pins |= missing
+            self.after = self._placed(self.pins)
+
+    def _placed(self, pins: Mapping[str, str | None]) -> Placement:
+        return place(set_pins(self._topology, pins), self._hosts, homes=self._homes)
+
+    def _pins_of_dragged(self, names: Sequence[str], target: str) -> dict[str, str | None]:
+        if not target:
+            return dict.fromkeys(names)
+        replicas = {replica.name: replica for replica in replicas_of(self._topology)}
+        chosen = [replicas[name] for name in names if name in replicas]
+        choice = parse_pin(target)
+        host = next((host for host in self._hosts if host.name == choice.host), None)
+        if host is None:
+            raise UsageError(f"the fleet has no host {choice.host}", code="unknown-host")
+        if not choice.indices:
+            return {replica.name: host.name for replica in chosen}
+        slots = _Slots(self._topology, host, names)
+        pins: dict[str, str | None] = {}
+        first, exactly = choice.indices[0], True
+        for replica in chosen:
+            if not replica.pool.gpus:
+                pins[replica.name] = host.name
+                continue
+            if exactly:
+                slots.free(self._swap.partners(replica, host.name, slots.wanted(replica, first)))
+            taken = slots.take(replica, first, exactly=exactly)
+            pins[replica.name] = f"{host.name}:{_written(taken)}"
+            first, exactly = taken[-1] + 1, False
+        return pins
+
+
+class _Swap:
+    """The replicas on the GPUs that a dragged one takes, and the GPUs that it leaves to them."""
+
+    def __init__(self, topology: Topology, hosts: Sequence[HostFacts], placed: Mapping[str, Slot], dragged: set[str]):
+        self._topology = topology
+        self._hosts = hosts
+        self._placed = placed
+        self._dragged = dragged
+        self._left: dict[str, str] = {}
+        """By replica, the pin to its part of the GPUs that are left."""
+
+    def partners(self, replica: Replica, host: str, taken: Sequence[int]) -> Collection[str]:
+        """The replicas on the GPUs that a dragged one takes, all of which fit on the GPUs that it leaves."""
+        old = self._placed.get(replica.name)
+        if old is None:
+            return ()
+        left = [gpu for gpu in old.gpus if old.host != host or gpu.index not in taken]
+        for other in replicas_of(self._topology):
+            slot = self._placed.get(other.name)
+            if slot is None or other.name in self._dragged or slot.host != host:
+                continue
+            if not {gpu.index for gpu in slot.gpus}.intersection(taken):
+                continue
+            share, left = left[: len(slot.gpus)], left[len(slot.gpus) :]
+            if len(share) < len(slot.gpus) or not self._suit(old.host, share, other.pool):
+                self._left.clear()
+                return ()
+            self._left[other.name] = f"{old.host}:{_written([gpu.index for gpu in share])}"
+        return self._left
+
+    def _suit(self, host: str, gpus: Sequence[Gpu], pool: Pool) -> bool:
+        labels = next(one.labels for one in self._hosts if one.name == host)
+        if any(labels.get(key) != value for key, value in pool.labels.items()):
+            return False
+        return (not pool.hosts or host in pool.hosts) and all(suits(gpu, pool) for gpu in gpus)
+
+    @property
+    def pinned(self) -> dict[str, str]:
+        """The new pins of partners that have one."""
+        return {name: pin for name, pin in self._left.items() if name in self._topology.pins}
+
+    def missing(self, after: Mapping[str, Slot]) -> dict[str, str]:
+        """Pins of the other partners that are not placed where the dragged one was."""
+        return {
+            name: pin
+            for name, pin in self._left.items()
+            if (slot := after.get(name)) is None or pin != f"{slot.host}:{_written([gpu.index for gpu in slot.gpus])}"
+        }
 
 
 class _Slots:
@@ -71,14 +149,24 @@ class _Slots:
         if choice.host == self._host.name:
             self._holders.update(dict.fromkeys(choice.indices or (), f"taken by {name}"))
 
+    def wanted(self, replica: Replica, first: int) -> list[int]:
+        """The GPUs that a replica takes if it is dropped on index `first` and all of them are free."""
+        # Near the last GPU, a replica of several GPUs begins at a lower index.
+        first = max(0, min(first, self._end - replica.pool.gpus))
+        return list(range(first, first + replica.pool.gpus))
+
+    def free(self, names: Collection[str]) -> None:
+        """Takes away the pins of replicas that leave their GPUs."""
+        gone = {f"taken by {name}" for name in names}
+        self._holders = {index: why for index, why in self._holders.items() if why not in gone}
+
     def take(self, replica: Replica, first: int, *, exactly: bool) -> list[int]:
         """Returns GPUs for a replica from index `first` on, or exactly at `first` with `exactly`. Raises UsageError."""
         wanted = replica.pool.gpus
         if not self._end:
             raise UsageError(f"{self._host.name} has no GPU, and {replica.name} takes {counted(wanted, 'GPU')}")
         if exactly:
-            # Near the last GPU, a replica with several GPUs begins at a lower index.
-            first = max(0, min(first, self._end - wanted))
+            first = self.wanted(replica, first)[0]
             if first in self._holders:
                 raise UsageError(f"{self._host.name}:{first} is {self._holders[first]}", code="pin-clash")
         free = [index for index in range(first, min(self._end, first + MAX_GPUS)) if index not in self._holders]
@@ -106,10 +194,10 @@ def drop_refusal(topology: Topology, hosts: Sequence[HostFacts], names: Sequence
     A drop is also refused if another replica would lose its place.
     """
     try:
-        pins = pins_for(topology, hosts, names, target)
+        drop = _Drop(topology, hosts, names, target)
     except (UsageError, ValueError) as problem:
         return str(problem)
-    return _what_breaks(place(topology, hosts), place(set_pins(topology, pins), hosts), pins)
+    return _what_breaks(drop.before, drop.after, drop.pins)
 
 
 def new_replica_refusal(

@@ -5,11 +5,18 @@ possible GPUs or hosts, smallest first, so that flexible pools leave scarce GPUs
 trainers come first, then evaluators, then servers and reducers. If replicas remain without a place, other orders are
 tried, and the placement with the most trainers, then the most replicas, is returned.
 
+A pin moves only what it must. The *home* of a replica is its slot in the placement without any pins. A replica that is
+not pinned stays at home unless a pinned one takes its GPUs; then it takes the home of that one if it fits there. A
+replica without GPUs makes way for a pinned one of its class on its host, so that a spread stays even. If this leaves
+replicas without a place, the pools are placed around the pins instead, as far as that places more. Homes depend only on
+topology and hosts, so the same file gives the same plan in the window, in the command and in a launch.
+
 - *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas, else
   the largest host. The chief is packed together with the workers.
 - *spread* uses the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
   fewest replicas of the run. It is the default of pools without GPUs.
-- A chief without GPUs is placed on the host with the most workers, after the workers.
+- A chief without GPUs is placed on the host with the most workers, after the workers. A chief leaves its home if pins
+  have taken all other trainers from that host.
 - A machine type determines CPUs, memory and GPU model unless the pool sets them. Hosts whose label `machine` has this
   type come first.
 - Servers and reducers are placed on hosts without GPUs as long as one has capacity.
@@ -20,17 +27,19 @@ tried, and the placement with the most trainers, then the most replicas, is retu
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from types import MappingProxyType
 
 from torchyard_core.next_steps import AddHost, CheckHosts
 from torchyard_core.problems import LineOf, Problem, no_lines
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.machine_types import same_machine, with_machine_sizes
 from torchyard_core.topology.model import PlacementRule, Pool, Role, Topology
-from torchyard_core.topology.placement.capacity import SERVERS, TRAINERS, HostCapacity, spread_class
+from torchyard_core.topology.placement.capacity import SERVERS, TRAINERS, HostCapacity, spread_class, suits
 from torchyard_core.topology.placement.infeasibility import explain_infeasible
 from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin
 from torchyard_core.topology.replicas import Replica, replicas_of
@@ -57,9 +66,36 @@ class Placement:
     problems: tuple[Problem, ...]
 
 
-def place(topology: Topology, hosts: Sequence[HostFacts], line: LineOf = no_lines) -> Placement:
-    """Assigns a host and GPUs to every replica that fits. GPUs in a host's `busy_gpus` are not used."""
+def place(
+    topology: Topology,
+    hosts: Sequence[HostFacts],
+    line: LineOf = no_lines,
+    homes: Mapping[str, Slot] | None = None,
+) -> Placement:
+    """Assigns a host and GPUs to every replica that fits. GPUs in a host's `busy_gpus` are not used.
+
+    `homes` is `homes_of(topology, hosts)`, for callers that compare pins of the same pools on the same hosts.
+    """
     topology = with_machine_sizes(topology)
+    if not topology.pins:
+        return _best_attempt(topology, hosts, line).placement()
+    if homes is None:
+        homes = homes_of(topology, hosts)
+    best = _PlacementAttempt(topology, hosts, line, homes)
+    best.place_pools(best.order(_usual_order))
+    if best.short:
+        best = max(best, _best_attempt(topology, hosts, line), key=lambda one: one.placed)
+    return best.placement()
+
+
+def homes_of(topology: Topology, hosts: Sequence[HostFacts]) -> Mapping[str, Slot]:
+    """The slots of all replicas that fit, without regard to pins."""
+    free = with_machine_sizes(topology).model_copy(update={"pins": {}})
+    return _best_attempt(free, hosts, no_lines).slots
+
+
+def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) -> _PlacementAttempt:
+    """The attempt that places the most; the usual order of pools among equals."""
     best = _PlacementAttempt(topology, hosts, line)
     tried = [best.order(_usual_order)]
     best.place_pools(tried[0])
@@ -72,19 +108,30 @@ def place(topology: Topology, hosts: Sequence[HostFacts], line: LineOf = no_line
             other.place_pools(order)
             # `max` keeps the first of equal results, which is the usual order that keeps chief and workers together.
             best = max(best, other, key=lambda one: one.placed)
-    return best.placement()
+    return best
 
 
 class _PlacementAttempt:
-    """An attempt to place a topology: pinned replicas first, then the pools in some order."""
+    """An attempt to place a topology: pinned replicas, those that stay at home, then the pools in some order."""
 
-    def __init__(self, topology: Topology, hosts: Sequence[HostFacts], line: LineOf):
+    def __init__(
+        self,
+        topology: Topology,
+        hosts: Sequence[HostFacts],
+        line: LineOf,
+        homes: Mapping[str, Slot] = MappingProxyType({}),
+    ):
         self._topology = topology
         self._hosts = hosts
         self._line = line
         self._capacities = [HostCapacity(host, order) for order, host in enumerate(hosts)]
         self._by_name = {capacity.host.name: capacity for capacity in self._capacities}
-        self._slots: dict[str, Slot] = {}
+        self._homes = homes
+        self._free_homes: Counter[tuple[str, str, bool]] = Counter()
+        """Homes that pinned replicas have not taken, by lane."""
+        self._home_gpus = {gpu.uuid for slot in homes.values() for gpu in slot.gpus}
+        self._names_of_allowed: dict[int, frozenset[str]] = {}
+        self.slots: dict[str, Slot] = {}
         self._failed_pins: set[str] = set()
         self._choices: dict[object, float] = {}
         self._problems: list[Problem] = []
@@ -92,7 +139,8 @@ class _PlacementAttempt:
         """Pools with replicas that have no place."""
         self._replicas = replicas_of(topology)
         self._place_pinned(self._replicas)
-        settled = {*self._slots, *self._failed_pins}
+        self._stay_at_home()
+        settled = {*self.slots, *self._failed_pins}
         self.left: dict[int, list[Replica]] = {}
         """Replicas that are not pinned, by pool."""
         for replica in self._replicas:
@@ -110,15 +158,15 @@ class _PlacementAttempt:
     @property
     def placed(self) -> tuple[int, int]:
         """The numbers of placed trainers and of all placed replicas, by which attempts are compared."""
-        trainers = sum(replica.role.trains and replica.name in self._slots for replica in self._replicas)
-        return trainers, len(self._slots)
+        trainers = sum(replica.role.trains and replica.name in self.slots for replica in self._replicas)
+        return trainers, len(self.slots)
 
     def pool(self, pool_index: int) -> Pool:
         return self._topology.pools[pool_index]
 
     def placement(self) -> Placement:
         self._warn_of_unchecked()
-        return Placement(self._slots, tuple(self._problems))
+        return Placement(self.slots, tuple(self._problems))
 
     def is_worth_another_try(self) -> bool:
         """Returns whether a replica without a place would fit if other pools were placed later."""
@@ -164,8 +212,12 @@ class _PlacementAttempt:
             self._fail_pin(replica, f"{replica.name} is pinned to {choice.host}, which the fleet does not have")
             return
         if not choice.indices:
+            if self._took(replica, self._homes.get(replica.name), on=choice.host):
+                return
             if capacity.fits(replica.pool):
-                self._slots[replica.name] = Slot(capacity.host.name, capacity.take(replica.pool))
+                self.slots[replica.name] = Slot(
+                    capacity.host.name, capacity.take(replica.pool, leaving=self._home_gpus)
+                )
             else:
                 reason = explain_infeasible([replica.name], replica.pool, [capacity], [capacity])
                 self._fail_pin(replica, f"on {choice.host}, where it is pinned, {reason}")
@@ -178,12 +230,76 @@ class _PlacementAttempt:
                 replica, f"{replica.name} is pinned to {choice.host}:{missing}, {_why_not_free(capacity.host, missing)}"
             )
             return
-        self._slots[replica.name] = Slot(capacity.host.name, capacity.take_these(replica.pool, gpus))
+        self.slots[replica.name] = Slot(capacity.host.name, capacity.take_these(replica.pool, gpus))
 
     def _fail_pin(self, replica: Replica, message: str) -> None:
         self._failed_pins.add(replica.name)
         line = self._line(("pins", replica.name))
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
+
+    # Homes
+
+    def _stay_at_home(self) -> None:
+        """Places replicas without a pin at home, or in the home of the pinned replica that took their GPUs."""
+        if not self._homes:
+            return
+        taken_by = {gpu.uuid: name for name, slot in self.slots.items() for gpu in slot.gpus}
+        settled = {*self.slots, *self._failed_pins}
+        moving = [one for one in self._replicas if one.name not in settled]
+        # The chief follows the workers, which decide whether it stays.
+        moving.sort(key=lambda one: one.role is Role.CHIEF)
+        self._free_homes = Counter(self._lane(one) for one in self._replicas if one.name in self._homes)
+        self._free_homes.subtract(
+            self._lane(one, self.slots[one.name]) for one in self._replicas if one.name in self.slots
+        )
+        displaced = [one for one in moving if not self._stays(one)]
+        for replica in displaced:
+            home = self._homes.get(replica.name)
+            takers = [taken_by[gpu.uuid] for gpu in home.gpus if gpu.uuid in taken_by] if home is not None else []
+            for left in takers:
+                if self._took(replica, self._homes.get(left)):
+                    break
+
+    def _stays(self, replica: Replica) -> bool:
+        home = self._homes.get(replica.name)
+        if home is None:
+            return False
+        if replica.role is Role.CHIEF:
+            trainers = [capacity.class_counts[TRAINERS] for capacity in self._capacities]
+            if any(trainers) and not self._by_name[home.host].class_counts[TRAINERS]:
+                return False
+        lane = self._lane(replica)
+        if not replica.pool.gpus and self._free_homes[lane] < 1:
+            return False
+        self._free_homes[lane] -= 1
+        return self._took(replica, home)
+
+    def _lane(self, replica: Replica, slot: Slot | None = None) -> tuple[str, str, bool]:
+        """Host, class, and whether it has GPUs, of a replica on a slot, by default at home."""
+        return (slot or self._homes[replica.name]).host, spread_class(replica.role), bool(replica.pool.gpus)
+
+    def _took(self, replica: Replica, slot: Slot | None, on: str = "") -> bool:
+        """Places a replica on exactly a slot, with `on` only one of that host, if it fits; returns whether it did."""
+        if slot is None or len(slot.gpus) != replica.pool.gpus or on not in ("", slot.host):
+            return False
+        capacity = self._by_name[slot.host]
+        gpus = tuple(gpu for one in slot.gpus if (gpu := capacity.named(one.index)) is not None)
+        if (
+            len(gpus) < len(slot.gpus)
+            or not capacity.fits(replica.pool)
+            or not all(suits(g, replica.pool) for g in gpus)
+        ):
+            return False
+        if not on and slot.host not in self._allowed_names(replica.pool_index):
+            return False
+        self.slots[replica.name] = Slot(slot.host, capacity.take_these(replica.pool, gpus))
+        return True
+
+    def _allowed_names(self, pool_index: int) -> frozenset[str]:
+        if pool_index not in self._names_of_allowed:
+            allowed = self._allowed(self.pool(pool_index), self._capacities)
+            self._names_of_allowed[pool_index] = frozenset(capacity.host.name for capacity in allowed)
+        return self._names_of_allowed[pool_index]
 
     # Placement of pools
 
@@ -207,7 +323,7 @@ class _PlacementAttempt:
                 step = None if self._capacities else AddHost()
                 self._problems.append(Problem("error", "no-room", message, line, f"pools.{pool.name}", next_step=step))
                 return False
-            self._slots[replica.name] = Slot(capacity.host.name, capacity.take(pool))
+            self.slots[replica.name] = Slot(capacity.host.name, capacity.take(pool))
         return True
 
     def _allowed(self, pool: Pool, among: Sequence[HostCapacity]) -> Sequence[HostCapacity]:
@@ -237,7 +353,7 @@ class _PlacementAttempt:
             replica.pool.gpus
             for replicas in self.left.values()
             for replica in replicas
-            if replica.role is Role.WORKER and replica.name not in self._slots
+            if replica.role is Role.WORKER and replica.name not in self.slots
         )
 
     def _packed(self, pool: Pool, allowed: Sequence[HostCapacity], count: int) -> Iterator[HostCapacity]:
@@ -265,9 +381,9 @@ class _PlacementAttempt:
 
     def _last_of_trainers(self, allowed: Sequence[HostCapacity]) -> HostCapacity | None:
         """Returns the host on which the chief, or another pool of workers, was placed last."""
-        for name in reversed(self._slots):
+        for name in reversed(self.slots):
             if name.startswith((f"{Role.CHIEF}-", f"{Role.WORKER}-")):
-                capacity = self._by_name[self._slots[name].host]
+                capacity = self._by_name[self.slots[name].host]
                 return capacity if capacity in allowed else None
         return None
 
@@ -310,7 +426,7 @@ class _PlacementAttempt:
         return spread_class(pool.role) == SERVERS and bool(capacity.host.gpus)
 
     def _warn_of_unchecked(self) -> None:
-        used = {slot.host for slot in self._slots.values()}
+        used = {slot.host for slot in self.slots.values()}
         for capacity in self._capacities:
             if capacity.host.name in used and not capacity.host.checked:
                 name = capacity.host.name

@@ -67,7 +67,7 @@ SPEC = StrategySpec(
         StrategySetting(
             "max_staleness",
             "Maximum staleness",
-            "A push from parameters that are more versions old than this is dropped and counted.",
+            "Pushes computed from parameters older than this many versions are dropped and counted.",
         ),
         StrategySetting(
             "warm_start_steps", "Warm start", "Steps that group 0 trains alone before the other groups begin."

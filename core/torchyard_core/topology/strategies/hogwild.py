@@ -22,7 +22,7 @@ def _traffic(participants: Participants) -> Traffic:
 SPEC = StrategySpec(
     StrategyKind.HOGWILD,
     title="Hogwild",
-    sentence="Groups train apart and exchange parameters with their neighbours now and then.",
+    sentence="Groups train independently and exchange parameters with their neighbours periodically.",
     preset=StrategyPreset(  # The counterpart in SINGA has 3 groups of 1 worker and 3 groups of 1 server.
         "Three workers that train apart and exchange with their neighbours.",
         ({"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},),
@@ -33,7 +33,7 @@ SPEC = StrategySpec(
         StrategySetting(
             "sync_every",
             "Sync every",
-            "Updates between two exchanges with the neighbours. More updates send less, and drift further.",
+            "Updates between two exchanges with the neighbours. More updates send less but drift further.",
         ),
     ),
     shared_settings=("worker_groups", "on_nan"),

@@ -17,11 +17,12 @@ from torchyard_core.topology.document.edits import (
     add_replicas,
     empty_topology,
     pools_of,
+    remove_replicas,
     set_pools,
     set_program,
     set_strategy,
 )
-from torchyard_core.topology.model import MAX_REPLICAS, Role, Strategy, StrategyKind, Topology
+from torchyard_core.topology.model import MAX_REPLICAS, Launcher, Role, Strategy, StrategyKind, Topology
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandwidth, reducers_that_beat_the_ring
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
@@ -136,13 +137,33 @@ def presets_of(group: str) -> tuple[Preset, ...]:
     return tuple(one for one in all_presets() if one.group == group)
 
 
-def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topology, tuple[str, ...]]:
+def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ...]]:
+    """Returns the topology's servers and reducers that the preset's strategy does not use, by role."""
+    chosen = preset(key)
+    if topology.program.launcher is Launcher.COMMAND:
+        return {}  # The framework, not the strategy, decides what its servers do.
+    used = {spec_of(StrategyKind(chosen.strategy["kind"])).server_role, *(pool.role for pool in chosen.pools)}
+    names = {
+        role: tuple(replica.name for replica in replicas_of(topology) if replica.role is role)
+        for role in (Role.PS, Role.REDUCER)
+        if role not in used
+    }
+    return {role: found for role, found in names.items() if found}
+
+
+def with_preset(
+    topology: Topology, key: str, *, has_gpus: bool, removes_unused: bool = False
+) -> tuple[Topology, tuple[str, ...]]:
     """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
-    If the topology has pools of a role, they are not changed. Other settings of the strategy are reset. Without
-    `has_gpus` the new trainers require no GPUs.
+    If the topology has pools of a role, they are not changed; `removes_unused` removes those of `unused_replicas`.
+    Other settings of the strategy are reset. Without `has_gpus` the new trainers require no GPUs.
     """
     chosen = preset(key)
+    if removes_unused:
+        topology = remove_replicas(
+            topology, [name for names in unused_replicas(topology, key).values() for name in names]
+        )
     defaults = {name: field.get_default(call_default_factory=True) for name, field in Strategy.model_fields.items()}
     settings = defaults | chosen.strategy
     groups = settings["worker_groups"]

@@ -18,18 +18,18 @@ SHARED_SETTINGS = (
     StrategySetting(
         "server_groups",
         "Server groups",
-        "So many blocks of servers, each with all parameters. Only 1 runs; several copies are Hogwild's.",
+        "Number of server groups, each with all parameters. Must be 1; for several copies use Hogwild.",
     ),
     StrategySetting(
         "reduction_order",
         "Sum gradients",
-        "By rank, two runs are equal bit by bit. As they come is faster.",
-        choices=((ReductionOrder.RANK, "by rank"), (ReductionOrder.ARRIVAL, "as they come")),
+        "By rank, equal runs give bitwise equal results. By arrival is faster.",
+        choices=((ReductionOrder.RANK, "by rank"), (ReductionOrder.ARRIVAL, "by arrival")),
     ),
     StrategySetting(
         "on_nan",
         "On NaN or Inf",
-        "What happens to a step whose gradients are not finite. Skipped steps are counted.",
+        "Action for a step with gradients that are not finite. Skipped steps are counted.",
         choices=((OnNan.FAIL, "fail"), (OnNan.SKIP, "skip the step")),
     ),
     StrategySetting(

@@ -67,7 +67,7 @@ SPEC = StrategySpec(
         StrategySetting(
             "backup_workers",
             "Backup workers",
-            "A step waits for all but so many trainers; the slowest ones' gradients are dropped.",
+            "Number of trainers that a step does not wait for; the gradients of the slowest are dropped.",
         ),
     ),
     shared_settings=("server_groups", "reduction_order", "on_nan"),

@@ -68,7 +68,7 @@ class DragChips(Gesture):
             self._ghost = self._lift()
             self._still = SnapshotCache(self._view, self._scene, self._ghost.item)
         point = self._view.mapToScene(position)
-        self._aim(self._scene.target_at(point))
+        self._aim(self._scene.target_at(point), self._scene.replica_at(point))
         self._ghost.move(point, position, self._room)
         if not self._still.is_taken:
             self._still.moved()
@@ -99,14 +99,22 @@ class DragChips(Gesture):
         self._target = "?"
         return ghost
 
-    def _aim(self, target: str) -> None:
+    def _aim(self, target: str, there: str) -> None:
         # The refusal is computed once per target, because computing it for every pixel is too slow.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
         self._reason = self._fits(self._names, target) if self._changes(target) else ""
-        self._ghost.say(self._reason or labels.target_text(target), bool(self._reason))
+        text = labels.swap_text(there, target) if self._swaps(there) else labels.target_text(target)
+        self._ghost.say(self._reason or text, bool(self._reason))
         self._scene.set_target(target, not self._reason)
+
+    def _swaps(self, there: str) -> bool:
+        """Whether a drop on a replica swaps with it: both are placed, with equally many GPUs."""
+        own, other = self._scene.chip(self._pressed), self._scene.chip(there)
+        if own is None or other is None or len(self._names) > 1 or there in self._names:
+            return False
+        return bool(own.host) and 0 < len(own.gpus) == len(other.gpus)
 
     def _changes(self, target: str) -> bool:
         """Returns whether a drop on the target would have an effect."""

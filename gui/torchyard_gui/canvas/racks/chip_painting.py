@@ -37,6 +37,8 @@ class ChipState:
     lifted: bool = False
     """Is dragged: its preview is at the cursor."""
     problem: str = ""
+    moved: bool = False
+    """The planner has just moved it."""
 
 
 NORMAL = ChipState()
@@ -97,6 +99,10 @@ def _paint_body(painter: QPainter, box: Box, look: ReplicaLiveState | None, stat
     painter.drawRoundedRect(rect, RADIUS, RADIUS)
     if unknown:
         painter.setBrush(paint_cache.hatching("hair"))
+        painter.drawRoundedRect(rect, RADIUS, RADIUS)
+    if state.moved and not state.selected:
+        painter.setPen(paint_cache.outline("accent", 2, True))
+        painter.setBrush(theme().brush("accent_soft"))
         painter.drawRoundedRect(rect, RADIUS, RADIUS)
     if state.selected:
         painter.setPen(paint_cache.outline("accent", 2))

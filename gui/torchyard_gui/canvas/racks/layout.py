@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import count, groupby
+from types import MappingProxyType
 
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.theme.tokens import METRICS as M
@@ -150,6 +151,10 @@ def _cpu_chip(position: int, top: float) -> Box:
     return Box(PAD + column * (width + M.slot_gap), top + row * (M.cpu_chip + M.slot_gap), width, M.cpu_chip)
 
 
+Place = tuple[int, int]
+"""Row and column on the canvas."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """Position of a rack on the canvas."""
@@ -174,12 +179,13 @@ class Grid:
 
         The position is computed without a search, because this method is called on every mouse move.
         """
-        row, column = bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS)
-        at = row * self.columns + column
-        if row < 0 or not 0 <= column < self.columns or at >= len(self.cells):
-            return None
-        cell = self.cells[at]
-        return cell if cell.box.has(x, y) else None
+        place = (bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS))
+        cell = self._by_place.get(place)
+        return cell if cell is not None and cell.box.has(x, y) else None
+
+    @cached_property
+    def _by_place(self) -> Mapping[Place, Cell]:
+        return {(cell.row, cell.column): cell for cell in self.cells}
 
     def cell(self, key: str) -> Cell:
         return next(cell for cell in self.cells if cell.key == key)
@@ -193,23 +199,28 @@ class Grid:
         return members[0].y + round(min(box.height for box in members) / 2)
 
 
-def arrange(heights: Mapping[str, float], columns: int) -> Grid:
+def arrange(heights: Mapping[str, float], columns: int, kept: Mapping[str, Place] = MappingProxyType({})) -> Grid:
     """Arranges racks row by row.
 
     Args:
         heights: Height of each rack by its key.
+        kept: Places of racks that stay; the others fill the free places.
     """
+    places = {key: kept[key] for key in heights if key in kept}
+    taken = set(places.values())
+    free = (place for at in count() if (place := divmod(at, columns)) not in taken)
+    places |= {key: next(free) for key in heights if key not in kept}
+    rows = {row: number for number, row in enumerate(sorted({row for row, _ in places.values()}))}
     cells: list[Cell] = []
     tops: list[float] = []
     top = 0.0
-    keys = list(heights)
-    for row, start in enumerate(range(0, len(keys), columns)):
-        members = keys[start : start + columns]
+    for row, number in rows.items():
+        members = sorted((column, key) for key, (own_row, column) in places.items() if own_row == row)
         tops.append(top)
-        for column, key in enumerate(members):
+        for column, key in members:
             box = Box(column * (M.rack + M.gap_across), top, M.rack, heights[key])
-            cells.append(Cell(key, row, column, box))
-        top += max(heights[key] for key in members) + M.gap_down
+            cells.append(Cell(key, number, column, box))
+        top += max(heights[key] for _, key in members) + M.gap_down
     return Grid(columns, tuple(cells), tuple(tops))
 
 
@@ -218,15 +229,15 @@ def best_columns(heights: Sequence[float], width: float, height: float) -> int:
 
     Among equal sizes, the most square arrangement is chosen, because it keeps loops short, and then the wider one.
     """
-    count = len(heights)
-    if count <= 1 or width <= 0 or height <= 0:
+    number = len(heights)
+    if number <= 1 or width <= 0 or height <= 0:
         return 1
 
     def merit(columns: int) -> tuple[float, int, int]:
-        rows = [heights[start : start + columns] for start in range(0, count, columns)]
+        rows = [heights[start : start + columns] for start in range(0, number, columns)]
         across = columns * (M.rack + M.gap_across) - M.gap_across + 2 * MARGIN
         down = sum(max(row) for row in rows) + (len(rows) - 1) * M.gap_down + 2 * MARGIN
         scale = min(1.0, width / across, height / down)
         return (round(scale, 3), -abs(columns - len(rows)), columns)
 
-    return max(range(1, min(count, 64) + 1), key=merit)
+    return max(range(1, min(number, 64) + 1), key=merit)

@@ -132,7 +132,8 @@ class RackItem(QGraphicsRectItem):
         level = level_of(self._zoom)
         if level is Level.TILE:
             selected = frozenset(name for name, mark in self._marks.items() if mark.selected)
-            paint_tile(painter, self.content, self.host, self._states, selected, self._zoom)
+            moved = frozenset(name for name, mark in self._marks.items() if mark.moved)
+            paint_tile(painter, self.content, self.host, self._states, selected, self._zoom, moved)
             return
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)

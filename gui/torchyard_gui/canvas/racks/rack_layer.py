@@ -24,6 +24,8 @@ class RackLayer(Mapping[str, RackItem]):
         self._room = QSizeF()
         self._occasion: tuple[tuple[str, ...], float, float] | None = None
         self._columns = 1
+        self._placed_in = QSizeF()
+        """The room at the last arrangement."""
 
     def __getitem__(self, key: str) -> RackItem:
         return self._items[key]
@@ -55,15 +57,22 @@ class RackLayer(Mapping[str, RackItem]):
         """Sets the size of the view, from which `arrange` chooses the number of columns."""
         self._room = room
 
-    def arrange(self) -> bool:
-        """Places the racks. Returns whether a rack was added, removed or moved."""
+    def arrange(self, *, keep: bool = False) -> bool:
+        """Places the racks. Returns whether a rack was added, removed or moved.
+
+        With `keep`, racks stay at their places, and new ones take free places, as long as the view keeps its width.
+        """
         heights = {key: item.content.layout.height for key, item in self._items.items()}
+        keep = keep and self._room.width() == self._placed_in.width()
         # The number of columns changes only with the hosts or the view, so that racks stay in place during a gesture.
         occasion = (tuple(heights), self._room.width(), self._room.height())
         if occasion != self._occasion:
+            best = best_columns(list(heights.values()), self._room.width(), self._room.height())
+            self._columns = max(best, self._columns) if keep else best
             self._occasion = occasion
-            self._columns = best_columns(list(heights.values()), self._room.width(), self._room.height())
-        grid = arrange(heights, self._columns)
+        kept = {cell.key: (cell.row, cell.column) for cell in self.grid.cells} if keep else {}
+        self._placed_in = self._room
+        grid = arrange(heights, self._columns, kept)
         if grid == self.grid:
             return False
         self.grid = grid

@@ -17,6 +17,10 @@ from torchyard_gui.theme.theme import theme
 STEPS = 5
 """Shades between an idle and a busy GPU."""
 TROUBLE = ("fail", "wait")
+BADGE = 0.86
+"""Size of a role's badge in a cell, as a part of the cell."""
+BADGE_FROM = 7.0
+"""Least size of a badge in screen pixels; smaller cells are filled in part, by role."""
 
 
 def paint_tile(
@@ -26,6 +30,7 @@ def paint_tile(
     states: Mapping[str, ReplicaLiveState] | None,
     selected: frozenset[str],
     zoom: float,
+    moved: frozenset[str] = frozenset(),
 ) -> None:
     """Paints a rack in its own coordinates.
 
@@ -40,7 +45,7 @@ def paint_tile(
     painter.setBrush(theme().brush("s2"))
     radius = 4 / zoom
     painter.drawRoundedRect(QRectF(0, 0, rack.layout.width, rack.layout.height), radius, radius)
-    _paint_cells(painter, rack, states, selected, zoom, unknown)
+    _paint_cells(painter, rack, states, selected, zoom, unknown, moved)
     if zoom >= NO_NAME_BELOW:
         _paint_name(painter, rack, _mark(rack, host, trouble, unknown, states is not None), zoom)
 
@@ -81,9 +86,11 @@ def _paint_cells(
     selected: frozenset[str],
     zoom: float,
     unknown: bool,
+    moved: frozenset[str],
 ) -> None:
     roles = {chip.name: chip.role for chip in rack.chips}
     rings: list[QRectF] = []
+    dashed: list[QRectF] = []
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
     painter.setPen(Qt.PenStyle.NoPen)
     for name, box in cells(rack, zoom):
@@ -98,23 +105,55 @@ def _paint_cells(
             painter.fillRect(QRectF(0, 0, rect.width() * zoom / 0.7, rect.height() * zoom / 0.7), brush)
             painter.restore()
         else:
-            painter.fillRect(rect, _shade(name, roles.get(name, ""), look, states is not None))
+            role = roles.get(name, "")
+            size = min(rect.width(), rect.height()) * BADGE
+            has_badge = bool(role) and states is None and size * zoom >= BADGE_FROM
+            if not role or states is not None:
+                painter.fillRect(rect, _shade(name, look))
+            elif has_badge:
+                painter.fillRect(rect, paint_cache.mixed(role, "s2", 0.75))
+                middle = rect.center()
+                paint_cache.put_badge(painter, role, middle.x() - size / 2, middle.y() - size / 2, size)
+            else:
+                _paint_small(painter, rect, role)
         if name in selected:
             rings.append(rect)
+        elif name in moved:
+            dashed.append(rect)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     if rings:
         painter.setPen(paint_cache.outline("accent", 2))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         for ring in rings:
             painter.drawRect(ring)
+    if dashed:
+        painter.setPen(paint_cache.outline("accent", 2, True))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        for ring in dashed:
+            painter.drawRect(ring)
 
 
-def _shade(name: str, role: str, look: ReplicaLiveState | None, live: bool) -> QColor:
-    if not name:
-        return theme().color("track")
-    if not live:
-        return paint_cache.mixed(role, "s2", 0.2)
-    if look is None:
+_PARTS = {
+    "worker": ((0.0, 0.0, 1.0, 1.0),),
+    "chief": ((0.0, 0.0, 0.35, 1.0), (0.65, 0.0, 0.35, 1.0)),
+    "ps": ((0.0, 0.5, 1.0, 0.5),),
+    "reducer": ((0.3, 0.0, 0.4, 1.0),),
+    "evaluator": ((0.0, 0.0, 0.5, 1.0),),
+}
+"""The filled parts (left, top, width, height) of a cell without room for a badge, by role."""
+
+
+def _paint_small(painter: QPainter, rect: QRectF, role: str) -> None:
+    painter.fillRect(rect, paint_cache.mixed(role, "s2", 0.75))
+    for left, top, width, height in _PARTS[role]:
+        part = QRectF(
+            rect.x() + left * rect.width(), rect.y() + top * rect.height(), width * rect.width(), height * rect.height()
+        )
+        painter.fillRect(part, paint_cache.mixed(role, "s2", 0.2))
+
+
+def _shade(name: str, look: ReplicaLiveState | None) -> QColor:
+    if not name or look is None:
         return theme().color("track")
     tint = tint_of(look)
     if tint:

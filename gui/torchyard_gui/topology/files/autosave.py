@@ -8,7 +8,8 @@ from PySide6.QtCore import QCoreApplication, QObject, QTimer, Signal
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.topology.document.crash_recovery import Recovery, UnsavedWork
-from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
+from torchyard_core.topology.document.topology_document import TopologyDocument
+from torchyard_core.topology.document.typed_text import shown_text
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
@@ -128,11 +129,7 @@ def _was_changed_since(work: UnsavedWork) -> bool:
 
 
 def _restore(work: UnsavedWork, files: FileActions, editor: Editor) -> None:
-    """Opens the file to which the work belongs, and applies the work as an edit."""
-    value, _ = topology_in(work.text, work.path)
-    if value is None:
-        return
-    if work.path is not None and work.path.exists() and files.open_now(work.path) and not editor.document.broken:
-        editor.apply(tr("Restore unsaved work"), lambda _: value)
-    else:
-        files.begin(value)
+    """Opens the file of the work and applies the work as an edit of its text."""
+    if work.path is None or not work.path.exists() or not files.open_now(work.path):
+        files.begin()
+    editor.type_text(shown_text(work.text), tr("Restore unsaved work"))

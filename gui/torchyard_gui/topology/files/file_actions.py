@@ -36,6 +36,7 @@ class FileActions(QObject):
 
     opened = Signal()
     """Another document was opened."""
+    saved = Signal()
 
     def __init__(self, editor: Editor, recent: RecentFiles, notices: NoticeQueue, window: QWidget) -> None:
         super().__init__(window)
@@ -104,6 +105,7 @@ class FileActions(QObject):
 
     def save(self, then: Callable[[], object] | None = None) -> None:
         """Saves the document and calls `then`. If the document has no file, the user is asked for one."""
+        self._editor.settle()
         if self._document.path is None:
             self.ask_save(then)
         else:
@@ -133,10 +135,11 @@ class FileActions(QObject):
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
         """Saves the document, to `path` if given. Returns False after it has shown why that failed."""
+        self._editor.settle()
         # A topology without a name, and thus its runs, gets the name of its file.
         names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
         if names and path is not None:
-            self._editor.set_name(path.stem)
+            names = not self._editor.set_name(path.stem)
         try:
             self._document.save(path)
         except FileProblem as problem:
@@ -148,6 +151,7 @@ class FileActions(QObject):
             self._notices.clear(subject)
         assert self._document.path is not None
         self._recent.remember_file(self._document.path)
+        self.saved.emit()
         if then is not None:
             then()
         return True
@@ -160,9 +164,10 @@ class FileActions(QObject):
         self._notices.show_error("file", problem, self._elsewhere(), again)
 
     def _disk_changed(self, state: str) -> None:
+        self._editor.settle()
         if state == "same":
             self._notices.clear("disk")
-        elif self._document.broken and state == "changed":
+        elif self._document.problems and state == "changed" and not self._document.is_modified:
             # The user opened the invalid file in order to repair it elsewhere, so that there are no changes to lose.
             self.reload()
         elif state == "gone":
@@ -190,8 +195,6 @@ class FileActions(QObject):
 
     def _follow(self) -> None:
         self.reload_action.setEnabled(self._document.path is not None)
-        self.save_action.setEnabled(not self._document.broken)
-        self.save_as_action.setEnabled(not self._document.broken)
         if self._document.is_read_only:
             text = self.tr("{file} is read-only: changes can be saved under another name.")
             self._notices.show("read-only", "info", text.format(file=self._document.name), self._elsewhere())
@@ -200,6 +203,7 @@ class FileActions(QObject):
 
     def guard(self, then: Callable[[], object]) -> None:
         """Calls `then` at once if there are no unsaved changes, else after the user has saved or discarded them."""
+        self._editor.settle()
         if not self._document.is_modified:
             then()
             return

@@ -43,6 +43,7 @@ class ImportExport(QObject):
     ) -> None:
         """Creates the actions. `say` is called with short messages for the user."""
         super().__init__(window)
+        self._editor = editor
         self._document = editor.document
         self._files = files
         self._notices = notices
@@ -153,7 +154,7 @@ class ImportExport(QObject):
         """Offers an import if the file that was opened as a topology is a document of another system."""
         self._problems.show_remarks(None)
         path = self._document.path
-        if not self._document.broken or path is None:
+        if not self._document.problems or path is None:
             return
         from torchyard_core.interop.format_detection import TITLES, detect_format
         from torchyard_core.interop.format_registry import READ
@@ -169,7 +170,9 @@ class ImportExport(QObject):
         from torchyard_core.interop.format_registry import problems_of_export
         from torchyard_gui.topology.files.export_dialog import ExportDialog
 
-        errors = sum(problem.severity == "error" for problem in problems_of_export(self._document.as_file()))
+        self._editor.settle()
+        found = self._document.problems or problems_of_export(self._document.as_file())
+        errors = sum(problem.severity == "error" for problem in found)
         if errors:
             self._report_errors(errors)
             return
@@ -182,9 +185,9 @@ class ImportExport(QObject):
     def _report_errors(self, count: int) -> None:
         self._problems.set_open(True)
         if count == 1:
-            text, way = self.tr("1 error keeps this from being exported."), self.tr("Show it")
+            text, way = self.tr("1 error prevents the export."), self.tr("Show it")
         else:
-            text, way = self.tr("{count} errors keep this from being exported."), self.tr("Show the first")
+            text, way = self.tr("{count} errors prevent the export."), self.tr("Show the first")
         show = NoticeButton(way, self._problems.next_problem)
         self._notices.show("export", "fail", text.format(count=count), show)
 

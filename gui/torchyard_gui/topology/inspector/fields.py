@@ -8,7 +8,8 @@ message.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QEvent, QRect, Qt, Signal
@@ -22,7 +23,16 @@ from PySide6.QtGui import (
     QTextOption,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QComboBox, QLineEdit, QMenu, QPlainTextEdit, QStyle, QStyleOptionFrame, QToolTip
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFileDialog,
+    QLineEdit,
+    QMenu,
+    QPlainTextEdit,
+    QStyle,
+    QStyleOptionFrame,
+    QToolTip,
+)
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.topology.labels import tr
@@ -236,6 +246,46 @@ class TextField(LineField):
 
     def read(self, text: str) -> Any:
         return text.strip() or None
+
+
+class PathField(TextField):
+    """A path, written relative to a base folder where it lies in it. The button, or Alt+Down, opens a file dialog."""
+
+    def __init__(self, empty: str, base: Callable[[], Path | None], *, folders: bool = False) -> None:
+        """Creates a field. `base` returns the folder; without one, paths are absolute. `folders`: of a folder."""
+        super().__init__(empty)
+        self._base = base
+        self._folders = folders
+        self.taken_at_end = BUTTON
+        more = self.addAction(icon("open"), QLineEdit.ActionPosition.TrailingPosition)
+        more.setToolTip(tr("Choose a folder …") if folders else tr("Choose a file …"))
+        more.triggered.connect(self.choose)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Down and event.modifiers() & Qt.KeyboardModifier.AltModifier:
+            self.choose()
+            return
+        super().keyPressEvent(event)
+
+    def choose(self) -> None:
+        """Opens the dialog at the present path."""
+        base = self._base() or Path.home()
+        present = base / self.text().strip()
+        title = tr("Choose the working folder") if self._folders else tr("Choose the script")
+        dialog = QFileDialog(self, title, str(present if present.is_dir() else present.parent), tr("Python (*.py)"))
+        dialog.setFileMode(QFileDialog.FileMode.Directory if self._folders else QFileDialog.FileMode.ExistingFile)
+        dialog.setOption(QFileDialog.Option.ShowDirsOnly, self._folders)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.fileSelected.connect(self._take)
+        dialog.open()
+
+    def _take(self, chosen: str) -> None:
+        base = self._base()
+        path = Path(chosen)
+        if base is not None and path.resolve().is_relative_to(base.resolve()):
+            chosen = path.resolve().relative_to(base.resolve()).as_posix()
+        self.setText(chosen)
+        self.commit()
 
 
 class WholeField(LineField):

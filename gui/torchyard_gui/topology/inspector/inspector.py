@@ -64,7 +64,7 @@ class Inspector(QFrame):
         They are created by `make_rest` or at the first selection, which saves time when the window opens.
         """
         place, pools = PlaceGroup(self._editor, self._planning), PoolGroup(self._editor)
-        self._panels.addWidget(_scrolled(self.tr("Fields of what is selected"), place, pools))
+        self._panels.addWidget(_scrolled(self.tr("Fields of the selection"), place, pools))
         return place, pools
 
     @property
@@ -82,7 +82,7 @@ class Inspector(QFrame):
     def show_plan(self, plan: Plan) -> None:
         """Shows the current topology and its plan."""
         self._plan = plan
-        self.setEnabled(not self._editor.document.broken)
+        self.setEnabled(self._editor.holds_design)
         chosen = self._editor.selection
         if chosen:
             self._show_replicas(chosen, plan)

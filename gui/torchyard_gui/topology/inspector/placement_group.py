@@ -31,12 +31,12 @@ class PlaceGroup(QWidget):
         self.booked = label(role="small", ink="2", wrap=True)
         self._where = label(role="small", ink="2", wrap=True)
         self.pin = TextField(self.tr("planner chooses"))
-        self.pin.setToolTip(self.tr("A host as gpu-b, or its GPUs: gpu-b:2, gpu-b:0-3, gpu-b:0,2. Empty: free."))
+        self.pin.setToolTip(self.tr("A host such as gpu-b, or its GPUs: gpu-b:2, gpu-b:0-3, gpu-b:0,2."))
         self.row = FormRow(self.tr("Pinned to"), self.pin, name_width=NAME_WIDTH)
-        tip = self.tr("Keeps the selected replicas where the planner has put them.")
+        tip = self.tr("Pin the selected replicas to their current places.")
         self.pin_here = push_button(self.tr("Pin here"), lambda: editor.pin_all(self._here()), tip=tip)
         self.pin_here.setIcon(icon("pin"))
-        tip = self.tr("Leaves it to the planner where the selected replicas go.")
+        tip = self.tr("Let the planner place the selected replicas.")
         self.unpin = push_button(self.tr("Unpin"), lambda: editor.unpin(editor.selection), tip=tip)
         buttons = hbox(self.pin_here, self.unpin, None, spacing=8)
         heading = SectionLabel(self.tr("Place"))
@@ -66,10 +66,12 @@ class PlaceGroup(QWidget):
         lost = chosen - len(places)
         if chosen == 1:
             where = next(iter(places.values()), "")
-            where = self.tr("On {place}.").format(place=where.replace(":", ", GPU ")) if where else self.tr("Nowhere.")
-            return where + (" " + self.tr("Pinned.") if pinned else " " + self.tr("The planner's choice."))
+            where = (
+                self.tr("On {place}.").format(place=where.replace(":", ", GPU ")) if where else self.tr("Not placed.")
+            )
+            return where + (" " + self.tr("Pinned.") if pinned else " " + self.tr("Placed by the planner."))
         if not hosts:
-            where = self.tr("Nowhere.")
+            where = self.tr("Not placed.")
         elif len(hosts) <= 3:
             where = self.tr("On {hosts}.").format(hosts=", ".join(hosts))
         else:

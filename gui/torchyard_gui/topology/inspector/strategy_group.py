@@ -27,7 +27,7 @@ class StrategyGroup(QWidget):
         super().__init__()
         self.group = Group(self.tr("Strategy"), editor.set_strategy)
         self.kind = ChoiceField([(kind, strategy_name(kind)) for kind in StrategyKind])
-        tip = self.tr("How the trainers keep their parameters in step.")
+        tip = self.tr("How trainers synchronise their parameters.")
         self.group.add("kind", self.tr("Kind"), self.kind, tip).name.setFixedWidth(KIND_WIDTH)
         self._sentence = label(role="small", ink="2", wrap=True)
         self.sums = label(role="small", ink="2", wrap=True)

@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.core.examples import EVERY_KEY
 from torchyard_core.errors import FileProblem
@@ -15,6 +17,7 @@ from torchyard_core.topology.document.edits import (
     set_strategy,
 )
 from torchyard_core.topology.document.topology_document import TopologyDocument
+from torchyard_core.topology.document.typed_text import BOM, shown_text, typed_over
 from torchyard_core.topology.file import read_topology
 from torchyard_core.topology.model import Role
 
@@ -70,7 +73,8 @@ def test_text_that_is_no_topology_opens_with_its_problems(file: Path) -> None:
     file.write_text(WITH_COMMENTS.replace("replicas: 2", "replica: 2"))
     document = TopologyDocument()
     document.open(file)
-    assert {(problem.code, problem.line) for problem in document.broken} == {("unknown-key", 11), ("missing-key", 11)}
+    # That `replicas` is missing follows from the wrong key.
+    assert [(problem.code, problem.line) for problem in document.problems] == [("unknown-key", 11)]
     assert "replica: 2" in document.text
     with pytest.raises(FileProblem):
         document.replace(set_name(document.value, "x"))
@@ -78,7 +82,7 @@ def test_text_that_is_no_topology_opens_with_its_problems(file: Path) -> None:
         document.save()
     file.write_text(WITH_COMMENTS)
     document.reload()
-    assert document.broken == ()
+    assert document.problems == ()
     assert len(document.value.pools) == 2
 
 
@@ -86,7 +90,7 @@ def test_text_that_is_no_yaml_opens_with_the_line_of_its_problem(file: Path) -> 
     file.write_text("version: 1\nname: [a\npools: []\n")
     document = TopologyDocument()
     document.open(file)
-    (problem,) = document.broken
+    (problem,) = document.problems
     assert problem.line == 2
     assert problem.message.startswith("the `[` that begins here")
 
@@ -169,8 +173,92 @@ def test_a_draft_without_pools_can_be_saved_and_opened(tmp_path: Path) -> None:
     document.save(tmp_path / "draft.yaml")
     again = TopologyDocument()
     again.open(tmp_path / "draft.yaml")
-    assert again.broken == ()
+    assert again.problems == ()
     assert again.value == document.value
+
+
+# Tests of typed text
+
+
+def shown_with(document: TopologyDocument, old: str, new: str) -> str:
+    assert old in document.shown_text
+    return document.shown_text.replace(old, new)
+
+
+def test_typed_text_is_the_text_that_later_edits_change(document: TopologyDocument, file: Path) -> None:
+    typed = shown_with(document, "# beside this file", "# my own words")
+    document.restore(document.with_shown_text(typed))
+    assert document.is_modified
+    assert document.text == typed
+    grown, _ = add_replicas(document.value, Role.WORKER)
+    document.replace(grown)
+    assert document.text == typed.replace("role: worker, replicas: 2}", "role: worker, replicas: 3}")
+    document.replace(remove_replicas(grown, ["worker-2"]))
+    assert document.text == typed
+    document.save()
+    assert not document.is_modified
+    assert file.read_text() == typed
+
+
+def test_an_invalid_text_leaves_the_value_and_is_not_saved(document: TopologyDocument, file: Path) -> None:
+    before = document.state
+    document.restore(document.with_shown_text(shown_with(document, "replicas: 2", "replicas: two")))
+    assert document.value == before.value
+    assert [(problem.code, problem.line) for problem in document.problems] == [("wrong-value", 11)]
+    assert document.is_modified
+    for refused in (lambda: document.replace(set_name(document.value, "x")), document.save):
+        with pytest.raises(FileProblem, match="line 11 of the text has an error: replicas must be"):
+            refused()
+    assert file.read_text() == WITH_COMMENTS
+    document.restore(document.with_shown_text(shown_with(document, "replicas: two", "replicas: 5")))
+    assert document.problems == ()
+    assert document.value.pools[1].replicas == 5
+    document.restore(before)
+    assert (document.text, document.is_modified) == (WITH_COMMENTS, False)
+
+
+def test_an_invalid_file_is_corrected_by_typing(file: Path) -> None:
+    file.write_text(WITH_COMMENTS.replace("replicas: 2", "replica: 2"))
+    document = TopologyDocument()
+    document.open(file)
+    assert not document.is_modified
+    document.restore(document.with_shown_text(WITH_COMMENTS))
+    assert document.is_modified
+    document.save()
+    assert file.read_text() == WITH_COMMENTS
+
+
+def test_a_comment_typed_into_a_new_document_is_unsaved_work() -> None:
+    document = TopologyDocument()
+    document.restore(document.with_shown_text("# soon\n" + document.shown_text))
+    assert document.value.pools == ()
+    assert document.is_modified
+
+
+MIXED = BOM + "# a\u00a0b\r\nversion: 1\r\nname: a # x\n\npools: []\rprogram: {}\r\n# last"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("name: a", "name: b", MIXED.replace("name: a # x\n", "name: b # x\r\n")),
+        ("# last", "# last\n# more\n", MIXED + "\r\n# more\r\n"),
+        ("\n\npools", "\npools", MIXED.replace("\n\npools", "\npools")),
+        ("# a\u00a0b\n", "", MIXED.replace("# a\u00a0b\r\n", "")),
+        ("version", "version", MIXED),
+    ],
+)
+def test_lines_that_were_not_typed_keep_their_bytes(old: str, new: str, expected: str) -> None:
+    shown = shown_text(MIXED)
+    assert shown.count("\n") == 6
+    assert old in shown
+    assert typed_over(MIXED, shown.replace(old, new)) == expected
+
+
+@given(st.text("ab\n\r", max_size=12), st.text("ab\n", max_size=12))
+def test_typed_text_is_shown_as_it_was_typed(text: str, typed: str) -> None:
+    assert shown_text(typed_over(text, typed)) == typed
+    assert typed_over(text, shown_text(text)) == text
 
 
 # Tests of saving files

@@ -6,11 +6,13 @@ import pytest
 
 from tests.core.examples import host, topology
 from torchyard_core.errors import UsageError
-from torchyard_core.topology.document.edits import empty_topology
+from torchyard_core.topology.document.edits import empty_topology, set_pins
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.placement.manual_placement import drop_refusal, new_replica_refusal, pins_for
+from torchyard_core.topology.placement.planner import place
 
+EVALUATOR = "{name: e, role: evaluator, replicas: 1, gpus: "
 ONE_EACH = topology("{name: w, role: worker, replicas: 4, gpus: 1}")
 TWO_EACH = topology("{name: w, role: worker, replicas: 2, gpus: 2}")
 HOSTS = [host("a", 4), host("b", 4)]
@@ -63,7 +65,7 @@ def test_a_host_that_was_never_checked_counts_as_able() -> None:
     ("target", "reason"),
     [
         ("c:0", "the fleet has no host c"),
-        ("a:0", "a:0 is taken by worker-3"),
+        ("a:0", ""),
         ("b:1", "b:1 is used by another user"),
         ("cpu:0", "cpu has no GPU, and worker-0 takes 1 GPU"),
         ("cpu", "on cpu, where it is pinned, worker-0 needs 1 GPU"),
@@ -76,6 +78,45 @@ def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
     hosts = [host("a", 4), host("b", 4, busy=(1,)), host("cpu")]
     refusal = drop_refusal(pinned, hosts, ["worker-0"], target)
     assert refusal.startswith(reason) if reason else refusal == ""
+
+
+def test_a_drop_on_an_occupied_gpu_swaps() -> None:
+    # An unpinned partner is placed there by the planner, without a pin.
+    assert pins_for(ONE_EACH, [host("a", 4)], ["worker-3"], "a:0") == {"worker-3": "a:0"}
+    after = place(set_pins(ONE_EACH, {"worker-3": "a:0"}), [host("a", 4)])
+    assert after.slots["worker-0"].gpus[0].index == 3
+    # A pinned one keeps a pin.
+    pinned = set_pins(ONE_EACH, {"worker-0": "a:0", "worker-3": "b:1"})
+    assert pins_for(pinned, HOSTS, ["worker-3"], "a:0") == {"worker-3": "a:0", "worker-0": "b:1"}
+    # A partner whose home is elsewhere gets one.
+    assert pins_for(pinned, HOSTS, ["worker-3"], "a:2") == {"worker-3": "a:2", "worker-2": "b:1"}
+
+
+def test_a_replica_of_two_gpus_swaps_with_both_replicas_there() -> None:
+    mixed = topology(
+        "{name: e, role: evaluator, replicas: 1, gpus: 2}", "{name: w, role: worker, replicas: 2, gpus: 1}"
+    )
+    assert {name: slot.gpus[0].index for name, slot in place(mixed, [host("a", 4)]).slots.items()} == {
+        "worker-0": 0, "worker-1": 1, "evaluator-0": 2,
+    }  # fmt: skip
+    pins = pins_for(mixed, [host("a", 4)], ["evaluator-0"], "a:0")
+    assert pins == {"evaluator-0": "a:0-1"}
+    after = place(set_pins(mixed, pins), [host("a", 4)])
+    assert {name: slot.gpus[0].index for name, slot in after.slots.items()} == {
+        "worker-0": 2, "worker-1": 3, "evaluator-0": 0,
+    }  # fmt: skip
+
+
+def test_no_swap_with_a_replica_that_does_not_fit_in_return() -> None:
+    worker = "{name: w, role: worker, replicas: 1, gpus: 1}"
+    both = topology(EVALUATOR + "2}", worker)
+    pinned = set_pins(both, {"evaluator-0": "a:0-1", "worker-0": "b:0"})
+    assert drop_refusal(pinned, HOSTS, ["worker-0"], "a:0") == "a:0 is taken by evaluator-0"
+    one_host = topology(
+        "{name: w, role: worker, replicas: 1, gpus: 1}", "{name: e, role: evaluator, replicas: 1, gpus: 1, hosts: [a]}"
+    )
+    pinned = set_pins(one_host, {"evaluator-0": "a:0", "worker-0": "b:0"})
+    assert drop_refusal(pinned, HOSTS, ["worker-0"], "a:0") == "a:0 is taken by evaluator-0"
 
 
 def test_the_refusal_of_a_used_gpu_names_its_user() -> None:

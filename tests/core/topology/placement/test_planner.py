@@ -308,9 +308,65 @@ def test_trainers_count_before_evaluators_where_not_all_fit() -> None:
 
 def test_a_chief_joins_most_of_its_workers_where_they_are_pinned_or_have_less_choice() -> None:
     asked = topology(CHIEF, workers(3, "gpus: 1"), pins="{worker-0: a, worker-1: b, worker-2: b}")
-    assert where(place(asked, [host("a", 2), host("b", 8)]))["chief-0"] == "b:2"
+    assert where(place(asked, [host("a", 2), host("b", 8)]))["chief-0"] == "b:0"
+    asked = topology(CHIEF, workers(3, "gpus: 1"), pins="{worker-0: a, worker-1: a, worker-2: a}")
+    assert where(place(asked, [host("a", 4), host("b", 4), host("c", 8)]))["chief-0"] == "a:0"
+    asked = topology(CHIEF, workers(3, "gpus: 1"), pins="{worker-0: b, worker-1: b, worker-2: b}")
+    assert where(place(asked, [host("a", 4), host("b", 4), host("c", 8)]))["chief-0"] == "b:3"
     asked = topology(CHIEF, workers(3, "gpus: 1, hosts: [b]"))
     assert where(place(asked, [host("a", 4), host("b", 8)]))["chief-0"] == "b:3"
+
+
+# Tests of replicas around pins
+
+FLEET = [host(f"h{number:02}", 8) for number in range(26)]
+
+
+def moved(before: Placement, after: Placement) -> set[str]:
+    was, now = where(before), where(after)
+    return {name for name in was if was[name] != now[name]}
+
+
+@pytest.mark.parametrize(
+    ("pin", "also"),
+    [("h03:4", {"worker-28"}), ("h25:0", set()), ("h25", set()), ("h03", {"worker-31"}), ("h00:0", set())],
+    ids=["another's GPU", "a free GPU", "a host with room", "a full host", "its own GPU"],
+)
+def test_a_pin_moves_no_others_than_the_replica_that_it_displaces(pin: str, also: set[str]) -> None:
+    free, pinned = (topology(workers(200, "gpus: 1"), pins=pins) for pins in ("{}", f"{{worker-0: '{pin}'}}"))
+    before, after = place(free, FLEET), place(pinned, FLEET)
+    assert moved(before, after) - {"worker-0"} == also
+    # The displaced one takes the place of the pinned one.
+    assert {where(after)[name] for name in also} <= {where(before)["worker-0"]}
+
+
+def test_a_spread_stays_even_around_a_pin() -> None:
+    servers, fleet = "{name: s, role: ps, replicas: 4}", [host("a"), host("b")]
+    free = place(topology(workers(1), servers), fleet)
+    home = free.slots["ps-0"].host
+    assert where(place(topology(workers(1), servers, pins=f"{{ps-0: {home}}}"), fleet)) == where(free)
+    pinned = place(topology(workers(1), servers, pins=f"{{ps-1: {home}}}"), fleet)
+    assert Counter(slot.host for name, slot in pinned.slots.items() if name.startswith("ps")) == {"a": 2, "b": 2}
+    assert moved(free, pinned) == {"ps-1", "ps-2"}
+
+
+def test_the_plan_of_many_pins_does_not_depend_on_their_order() -> None:
+    pins = {"worker-3": "h01:2", "worker-10": "h00:3", "worker-5": "h25"}
+    asked = topology(workers(200, "gpus: 1"))
+    orders = (pins, dict(reversed(pins.items())))
+    placed = [place(asked.model_copy(update={"pins": order}), FLEET) for order in orders]
+    assert where(placed[0]) == where(placed[1])
+    assert moved(place(asked, FLEET), placed[0]) == set(pins)  # worker-3 and worker-10 swap
+
+
+def test_replicas_leave_home_where_staying_would_cost_another_its_place() -> None:
+    # With worker-0 and worker-1 at home on a, no host has two GPUs left for the evaluator, whose home is b.
+    asked = topology(
+        workers(3, "gpus: 1"), "{name: e, role: evaluator, replicas: 1, gpus: 2}", pins="{worker-2: 'b:0'}"
+    )
+    assert where(place(asked, [host("a", 3), host("b", 2)])) == {
+        "worker-0": "b:1", "worker-1": "a:0", "worker-2": "b:0", "evaluator-0": "a:1,2",
+    }  # fmt: skip
 
 
 # Tests of insufficient capacity

@@ -6,7 +6,7 @@ import pytest
 
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.checks.strategy import check_strategy
-from torchyard_core.topology.document.edits import add_replicas, empty_topology, set_strategy
+from torchyard_core.topology.document.edits import add_replicas, empty_topology, set_pins, set_program, set_strategy
 from torchyard_core.topology.file import check_topology
 from torchyard_core.topology.machine_types import machine
 from torchyard_core.topology.model import Role, StrategyKind, Topology
@@ -16,6 +16,7 @@ from torchyard_core.topology.strategies.presets import (
     all_presets,
     preset,
     preset_topology,
+    unused_replicas,
     with_preset,
 )
 from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandwidth
@@ -48,6 +49,22 @@ def test_what_the_design_has_already_stays_as_it_is() -> None:
     assert counts(after) == {"worker": 9, "ps": 2}
     assert after.pools[0] == before.pools[0]
     assert new == ("ps-0", "ps-1")
+
+
+def test_replicas_that_the_strategy_does_not_use_can_be_removed() -> None:
+    before, _ = with_preset(empty_topology("x"), StrategyKind.REDUCTION_SERVER, has_gpus=True)
+    before = set_pins(add_replicas(before, Role.EVALUATOR)[0], {"reducer-0": "a", "worker-0": "a"})
+    unused = unused_replicas(before, StrategyKind.DOWNPOUR)
+    assert unused == {Role.REDUCER: tuple(f"reducer-{n}" for n in range(counts(before)["reducer"]))}
+    after, _ = with_preset(before, StrategyKind.DOWNPOUR, has_gpus=True, removes_unused=True)
+    assert counts(after).keys() == {"worker", "evaluator", "ps"}
+    assert after.pins == {"worker-0": "a"}
+    assert list(check_strategy(after)) == []
+    kept, _ = with_preset(before, StrategyKind.DOWNPOUR, has_gpus=True)
+    assert [finding.code for finding in check_strategy(kept)] == ["strategy-ignores"]
+    assert unused_replicas(after, StrategyKind.SANDBLASTER) == {}
+    command = set_program(before, launcher="command", command=["x"])
+    assert unused_replicas(command, StrategyKind.DOWNPOUR) == {}
 
 
 @pytest.mark.parametrize(("workers", "reducers"), [(2, 1), (4, 3), (8, 5), (16, 9)])

@@ -325,6 +325,20 @@ def test_unsaved_work_of_a_program_that_died_is_restored_as_an_edit(
     assert driver.page.document.text == DIGITS
 
 
+def test_unsaved_text_with_an_error_is_restored_as_it_was_typed(
+    make_driver: MakeDriver, digits_file: Path, tmp_path: Path
+) -> None:
+    typed = DIGITS.replace("replicas: 4", "replicas: four   # soon")
+    die_with_work(tmp_path / "recovery", digits_file, typed)
+    driver = make_driver(recovery=tmp_path / "recovery")
+    press(driver, "Restore it")
+    assert driver.page.document.text == typed
+    assert driver.codes() == ["wrong-value"]
+    assert driver.counts() == {"chief": 1, "workers": 4}
+    driver.page.editor.undo()
+    assert (driver.page.document.text, driver.page.document.is_modified) == (DIGITS, False)
+
+
 def test_unsaved_work_can_be_discarded(make_driver: MakeDriver, digits_file: Path, tmp_path: Path) -> None:
     die_with_work(tmp_path / "recovery", digits_file, DIGITS)
     driver = make_driver(recovery=tmp_path / "recovery")

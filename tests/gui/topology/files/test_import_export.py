@@ -295,7 +295,7 @@ def test_a_topology_with_errors_is_not_exported(digits: Driver) -> None:
     digits.on_canvas()
     digits.keys(Qt.Key.Key_E, CONTROL | SHIFT)
     assert digits.page.findChildren(ExportDialog) == []
-    assert digits.notice() == "1 error keeps this from being exported."
+    assert digits.notice() == "1 error prevents the export."
     assert digits.page.problems.is_open
     digits.page.editor.set_strategy("kind", "all_reduce", "strategy")
     export_dialog(digits).reject()

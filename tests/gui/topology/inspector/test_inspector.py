@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QMenu, QToolTip
+from PySide6.QtWidgets import QApplication, QFileDialog, QMenu, QToolTip
 from pytestqt.qtbot import QtBot
 
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.page_driver import CONTROL, Driver
 from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
-from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField, PairsField
+from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField, PairsField, PathField
 
 
 def test_it_says_what_is_selected(digits: Driver) -> None:
@@ -104,11 +106,11 @@ def test_what_survives_a_failure_is_typed_and_taken_back(digits: Driver, key: st
 def test_spares_are_switched_off_and_on(digits: Driver) -> None:
     failures = digits.page.inspector.program.failures
     field = failures.field("warm_spares")
-    assert field.currentText() == "one a rank"
+    assert field.currentText() == "one per rank"
     digits.pick(field, "none")
     assert digits.value.program.warm_spares is False
     assert "warm_spares: false" in digits.page.document.text
-    digits.pick(field, "one a rank")
+    digits.pick(field, "one per rank")
     assert digits.value.program.warm_spares is True
 
 
@@ -117,7 +119,7 @@ def test_the_least_replicas_are_set_for_many_pools_at_once(digits: Driver) -> No
     pool = digits.page.inspector.pools.pool
     digits.fill(pool, "min_replicas", "1")
     assert [there.min_replicas for there in digits.value.pools] == [1, 1]
-    assert digits.undo_text() == "Change Least replicas of 2 pools"
+    assert digits.undo_text() == "Change Minimum replicas of 2 pools"
     digits.select("worker-1")
     digits.fill(pool, "min_replicas", "9")
     digits.page.checks.now()
@@ -227,7 +229,7 @@ def test_a_role_is_changed_and_one_that_cannot_be_is_not(digits: Driver) -> None
 def test_a_pin_is_typed_set_and_freed(digits: Driver) -> None:
     place = digits.page.inspector.place
     digits.select("worker-1")
-    assert "The planner's choice." in place._where.text()
+    assert "Placed by the planner." in place._where.text()
     place.pin.setFocus()
     QTest.keyClicks(place.pin, "gpu-b:2")
     QTest.keyClick(place.pin, Qt.Key.Key_Return)
@@ -299,7 +301,7 @@ def test_a_setting_is_typed_or_chosen_and_taken_back(digits: Driver) -> None:
     digits.fill(group, "max_staleness", "3")
     order = group.field("reduction_order")
     assert isinstance(order, ChoiceField)
-    digits.pick(order, "as they come")
+    digits.pick(order, "by arrival")
     assert digits.value.strategy.max_staleness == 3
     assert digits.value.strategy.reduction_order is ReductionOrder.ARRIVAL
     digits.on_canvas()
@@ -319,3 +321,30 @@ def test_what_the_exchange_costs_is_worked_out_for_the_design(digits: Driver) ->
         "4 trainers, 2 reducers: mixed, about 1.2·M/B; the ring takes 1.5, reducers alone 2. "
         "Reducers alone beat the ring from 3 on."
     )
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    ("key", "chosen", "written"),
+    [("script", "code/train.py", "train.py"), ("workdir", "code", "code"), ("workdir", "/", "/"), ("workdir", "", ".")],
+)
+def test_a_chosen_path_is_written_relative_to_its_base(
+    digits: Driver, digits_file: Path, key: str, chosen: str, written: str
+) -> None:
+    folder = digits_file.parent
+    (folder / "code").mkdir()
+    (folder / "code" / "train.py").write_text("")
+    if key == "script":
+        digits.page.editor.set_program("workdir", "code", "working folder")
+    group = digits.page.inspector.program.program if key == "script" else digits.page.inspector.program.around
+    field = group.field(key)
+    assert isinstance(field, PathField)
+    field.setFocus()
+    QTest.keyClick(field, Qt.Key.Key_Down, Qt.KeyboardModifier.AltModifier)
+    (dialog,) = field.findChildren(QFileDialog)
+    assert Path(dialog.directory().absolutePath()) in (folder, folder / "code")
+    dialog.fileSelected.emit(str(folder / chosen))
+    dialog.reject()
+    assert getattr(digits.value.program, key) == written

@@ -1,0 +1,138 @@
+"""The text of the file beside the canvas: what is typed becomes an edit of the document after a short pause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from PySide6.QtCore import QTimer, Signal
+from PySide6.QtWidgets import QFrame, QWidget
+
+from torchyard_core.problems import Problem
+from torchyard_core.topology.file import TopologyFile
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.yaml_view import YamlView
+from torchyard_gui.widgets.indicators import StateMark
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
+from torchyard_gui.widgets.text_labels import label
+
+PAUSE_MS = 400
+"""Delay from the last key to the edit."""
+
+
+class YamlPane(QWidget):
+    """Pane that contains the text view. An invalid text leaves the canvas in its last valid state."""
+
+    left = Signal()
+    """The user leaves the text by keyboard."""
+
+    def __init__(self, editor: Editor) -> None:
+        super().__init__()
+        self._editor = editor
+        self.file: TopologyFile | None = None
+        """The document as last validated, which knows the lines of pools; None if it cannot be parsed."""
+        self._typing = QTimer(self, singleShot=True, interval=PAUSE_MS)
+        self._typing.timeout.connect(self.apply)
+        self._is_showing = False
+        editor.settle = self.settle
+
+    @cached_property
+    def view(self) -> YamlView:
+        """The text view. It is created on first use, because most windows never need it."""
+        made = YamlView()
+        self.strip = ProblemStrip()
+        vbox((made, 1), self.strip, parent=self, margins=FLUSH, spacing=0)
+        made.textChanged.connect(self._typed)
+        made.cursorPositionChanged.connect(self._show_problem)
+        made.undo_wanted.connect(self._editor.undo)
+        made.redo_wanted.connect(self._editor.redo)
+        made.left.connect(self.left)
+        self.setFocusProxy(made)
+        made.show()
+        return made
+
+    # Typing
+
+    @property
+    def is_typing(self) -> bool:
+        """Whether typed text is not applied yet."""
+        return self._typing.isActive()
+
+    def _typed(self) -> None:
+        if not self._is_showing:
+            self._typing.start()
+
+    def apply(self) -> None:
+        """Makes what was typed an edit of the document."""
+        self._typing.stop()
+        self._editor.type_text(self.view.text)
+
+    def settle(self) -> None:
+        """Applies typed text now, before anything else uses the document."""
+        if self.is_typing:
+            self.apply()
+
+    def forget(self) -> None:
+        """Drops typed text, because another document was opened."""
+        self._typing.stop()
+
+    # Contents
+
+    def show_text(self, problems: Iterable[Problem]) -> None:
+        """Shows the current text with marks at the lines that have problems."""
+        if self.is_typing:
+            return  # what is being typed is newer
+        self._is_showing = True
+        self.view.show_text(self._editor.document.shown_text)
+        self._is_showing = False
+        lines: dict[int, Problem] = {}
+        for problem in problems:
+            if problem.line is not None:
+                lines.setdefault(problem.line, problem)
+        self.view.show_problems(lines)
+        self._show_problem()
+        self.point_at_selection()
+
+    def _show_problem(self) -> None:
+        """Shows the sentence of the problem at the caret, else the first of an invalid text."""
+        invalid = bool(self._editor.document.problems)
+        problem = self.view.problem_at(self.view.line)
+        if problem is None and invalid:
+            problem = next((found for line in self.view.marked_lines() if (found := self.view.problem_at(line))), None)
+        self.strip.say(problem, invalid)
+
+    def point_at_selection(self) -> None:
+        """Highlights the lines of the pools to which the selected replicas belong."""
+        if not self.isVisible() or self.file is None:
+            return
+        lines = [line for at in self._editor.selected_pools() if (line := self.file.line(("pools", at)))]
+        first, last = min(lines, default=0), max(lines, default=0)
+        self.view.show_lines(first, last, scroll=not self.view.hasFocus())
+
+    def point_at(self, line: int) -> None:
+        self.view.show_lines(line, line)
+
+
+class ProblemStrip(QFrame):
+    """The sentence of a problem below the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("panel", "bottom")
+        self._mark = StateMark("failed")
+        self.text = label(wrap=True)
+        hbox(self._mark, (self.text, 1), parent=self, margins=(8, 6, 12, 6), spacing=8)
+        self.hide()
+
+    def say(self, problem: Problem | None, invalid: bool) -> None:
+        """Shows a problem; `invalid`: the canvas does not show this text."""
+        self.setVisible(problem is not None)
+        if problem is None:
+            return
+        self._mark.set_state("failed" if problem.severity == "error" else "warning")
+        sentence = self.tr("Line {line}: {problem}").format(line=problem.line, problem=problem.message)
+        if not sentence.endswith("."):
+            sentence += "."
+        if invalid:
+            sentence += " " + self.tr("The canvas shows the last valid text.")
+        self.text.setText(sentence)

@@ -1,0 +1,64 @@
+"""Rows of the palette under pointer and keyboard, and Esc in its search."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPersistentModelIndex, Qt
+from PySide6.QtGui import QColor, QImage
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+
+from tests.core.examples import host
+from tests.gui.topology.page_driver import Driver
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.topology.palette_list import PaletteList
+
+
+def has_ring(rows: PaletteList) -> bool:
+    """Whether a focus ring is drawn around the current row."""
+    image = rows.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
+    rect = rows.visualItemRect(rows.currentItem())
+    accent = theme().color("accent")
+    column = [QColor(image.pixel(rect.left() + 1, y)) for y in range(rect.top() + 6, rect.bottom() - 6)]
+    return all(abs(color.red() - accent.red()) < 40 and abs(color.blue() - accent.blue()) < 40 for color in column)
+
+
+def test_rows_keep_hover_and_focus_when_their_counts_change(empty: Driver) -> None:
+    rows = empty.page.palette_.hosts
+    rows.setCurrentRow(1)
+    kept = QPersistentModelIndex(rows.model().index(1, 0))
+    empty.fleet.hosts[1] = host("gpu-b", 4, busy=(0, 1, 2, 3))
+    empty.fleet.facts_changed.emit()
+    assert kept.isValid()
+    assert kept.data() == "gpu-b"
+    assert rows.item(1).data(Qt.ItemDataRole.AccessibleTextRole) == "gpu-b, 0 of 4 free"
+    assert rows.currentRow() == 1
+
+
+def test_the_focus_ring_is_for_the_keyboard(empty: Driver) -> None:
+    rows = empty.page.palette_.roles
+    empty.choose(rows, "worker")
+    assert rows.hasFocus()
+    assert rows.current_key() == "worker"
+    assert not has_ring(rows)
+    QTest.keyClick(rows, Qt.Key.Key_Down)
+    assert has_ring(rows)
+    empty.choose(rows, "ps")
+    assert not has_ring(rows)
+    empty.on_canvas()
+    rows.setFocus(Qt.FocusReason.TabFocusReason)
+    assert has_ring(rows)
+
+
+def test_escape_clears_the_search_and_then_returns_to_the_canvas(empty: Driver) -> None:
+    palette = empty.page.palette_
+    empty.on_canvas()
+    empty.keys(Qt.Key.Key_A)
+    empty.type("work")
+    empty.keys(Qt.Key.Key_Down)
+    assert palette.roles.hasFocus()
+    empty.keys(Qt.Key.Key_Escape)
+    assert palette.search.hasFocus()
+    assert palette.search.text() == ""
+    assert palette.hosts.isVisible()
+    empty.keys(Qt.Key.Key_Escape)
+    assert QApplication.focusWidget() is empty.page.view
