@@ -43,7 +43,6 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
         ("1024x768", "bookings_by_hand"),
         ("1440x900", "topology_by_hand"),
         ("1024x768", "small_screen"),
-        ("1024x768", "bookings_by_hand"),
         ("1440x900", "runs_by_hand"),
         pytest.param("1440x900", "hosts_by_hand", marks=pytest.mark.lab),
     ],
