@@ -42,6 +42,7 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.param("1440x900", "first_start", marks=pytest.mark.train),
         ("1024x768", "bookings_by_hand"),
         ("1440x900", "topology_by_hand"),
+        ("1440x900", "big_fleet"),
         ("1024x768", "small_screen"),
         ("1440x900", "runs_by_hand"),
         pytest.param("1440x900", "hosts_by_hand", marks=pytest.mark.lab),

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QCoreApplication
 
+from torchyard_core.formatting import seconds, size
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
+from torchyard_core.topology.strategies.replica_groups import GroupKind, ReplicaGroup
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 
@@ -25,7 +28,7 @@ def gpu_kinds(rack: RackContent) -> str:
 
 def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, ReplicaLiveState] | None) -> str:
     """Returns the text at the right of a rack's header: the use of its GPUs, or why the use is unknown."""
-    if rack.is_tray:
+    if rack.is_tray or rack.group is not None:
         return role_counts(rack.chips)
     if host is not None and host.is_unknown:
         if host.since:
@@ -51,6 +54,37 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)
+
+
+def section_summary(
+    racks: Sequence[RackContent],
+    hosts: Mapping[str, HostLiveState],
+    states: Mapping[str, ReplicaLiveState] | None,
+    edges: int,
+) -> str:
+    """Returns the summary of a section of racks, such as `120 of 128 GPUs used · 96 edges out`."""
+    count = len(racks)
+    parts = []
+    total = sum(len(rack.layout.slots) for rack in racks)
+    unknown = sum(rack.key in hosts and hosts[rack.key].is_unknown for rack in racks)
+    if states is None:
+        used, text = sum(rack.used for rack in racks), translate("Canvas", "{used} of {total} GPUs used")
+    else:
+        chips = [chip for rack in racks for chip in rack.chips]
+        used = sum(len(chip.gpus) for chip in chips if _is_busy(states.get(chip.name)))
+        text = translate("Canvas", "{used} of {total} GPUs busy")
+    if total:
+        parts.append(text.format(used=used, total=total))
+    else:
+        one, several = translate("Canvas", "1 host"), translate("Canvas", "{count} hosts")
+        parts.append((one if count == 1 else several).format(count=count))
+    if unknown:
+        parts.append(translate("Canvas", "{count} unknown").format(count=unknown))
+    if edges == 1:
+        parts.append(translate("Canvas", "1 edge out"))
+    elif edges:
+        parts.append(translate("Canvas", "{count} edges out").format(count=f"{edges:,}"))
+    return " · ".join(parts)
 
 
 def short_use(rack: RackContent) -> str:
@@ -100,7 +134,9 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns the second line of a chip in a design, which names its GPUs."""
+    """Returns the second line of a chip in a design, which names its GPUs, and in the frame of a group its host."""
+    if chip.by_group and chip.host:
+        return f"{chip.host}:{ranges(chip.gpus)}" if chip.gpus else chip.host
     if not chip.host and chip.wanted:
         return gpu_count(chip.wanted)
     if not chip.gpus:
@@ -206,18 +242,51 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
     return ", ".join(parts)
 
 
-def group_mark(number: int) -> str:
-    """Returns the mark of a group on a chip, such as `g0`."""
-    return translate("Canvas", "g{number}").format(number=number)
-
-
 def edges(count: int) -> str:
     """Returns the label of a trunk with the number of edges that it represents."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
-def not_placed() -> str:
-    return translate("Canvas", "Not placed")
+def load_parts(load: float, facts: ExchangeFacts) -> tuple[str, str]:
+    """Returns the data of a step on a link, in two lines such as `1.5 M` and `per step`, where M is unknown."""
+    return load_text(load, facts), translate("Canvas", "per step")
+
+
+def load_text(load: float, facts: ExchangeFacts) -> str:
+    known = facts.bytes_of(load)
+    return f"{load:.2f}".rstrip("0").rstrip(".") + " M" if known is None else size(known)
+
+
+def link_sentence(load: float, facts: ExchangeFacts) -> str:
+    """Returns what the link of a host carries, for its tool tip."""
+    text = translate("Canvas", "Its link carries {load} per step in each direction").format(load=load_text(load, facts))
+    time = facts.seconds_of(load)
+    if time is not None:
+        return text + translate("Canvas", ", in about {time}.").format(time=seconds(time))
+    if facts.gradient_bytes is None:
+        return text + translate("Canvas", "; M is the size of the gradients.")
+    return f"{text}."
+
+
+def rack_name(rack: RackContent) -> str:
+    """Returns the name of a host or a group, for the header of its rack."""
+    if rack.group is not None:
+        return group_name(rack.group)
+    return translate("Canvas", "Not placed") if rack.is_tray else rack.key
+
+
+def group_name(group: ReplicaGroup) -> str:
+    """Returns the title of a group, such as `Worker group 1`."""
+    if group.number is None:
+        return {
+            GroupKind.TRAINERS: translate("Canvas", "Trainers"),
+            GroupKind.SERVERS: translate("Canvas", "Servers"),
+            GroupKind.REDUCERS: translate("Canvas", "Reducers"),
+            GroupKind.EVALUATORS: translate("Canvas", "Evaluators"),
+        }[group.kind]
+    if group.kind is GroupKind.TRAINERS:
+        return translate("Canvas", "Worker group {number}").format(number=group.number)
+    return translate("Canvas", "Server group {number}").format(number=group.number)
 
 
 def more(count: int) -> str:
@@ -232,6 +301,10 @@ def target_text(target: str) -> str:
     if not gpu or gpu == "cpu":
         return translate("Canvas", "pin to {host}").format(host=host)
     return translate("Canvas", "pin to {host}, GPU {gpu}").format(host=host, gpu=gpu)
+
+
+def no_change() -> str:
+    return translate("Canvas", "changes nothing")
 
 
 def swap_text(other: str, target: str) -> str:

@@ -1,4 +1,4 @@
-"""Legend of the canvas: the meaning of ports, lines and frames, or of the shades of tiles."""
+"""Legend of the canvas: the meaning of ports and lines, or of the shades of tiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_gui.canvas.racks.tile_painting import STEPS
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
-Sign = Literal["trains", "serves", "both", "line", "dashes", "thin", "group"]
+Sign = Literal["trains", "serves", "both", "line", "dashes", "thin"]
 Entry = tuple[Sign, str]
 
 PAD = 10
@@ -29,8 +29,8 @@ SHADE_WIDTH = 18
 translate = QCoreApplication.translate
 
 
-def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> list[Entry]:
-    """Returns a sign and a text for each kind of port, line and frame that is drawn."""
+def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
+    """Returns a sign and a text for each kind of port and line that is drawn."""
     found: list[Entry] = []
     does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())
     if wiring.neighbours:
@@ -54,8 +54,6 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> 
         found.append(("dashes", translate("Legend", "each at its own pace")))
     if wiring.checkpoints:
         found.append(("thin", translate("Legend", "checkpoints")))
-    if has_groups:
-        found.append(("group", translate("Legend", "group")))
     return found
 
 
@@ -110,10 +108,6 @@ class Legend(QWidget):
         middle, color = self.height() / 2, theme().color("edge")
         if sign in ("trains", "serves", "both"):
             paint_port(painter, (x + 5, middle), sign, color)
-        elif sign == "group":
-            painter.setPen(paint_cache.outline("line"))
-            painter.setBrush(theme().brush("track"))
-            painter.drawRoundedRect(QRectF(x + 0.5, middle - 6.5, 17, 13), M.radius_small, M.radius_small)
         else:
             width = 1.5 if sign == "thin" else M.edge
             pen = QPen(color, width, Qt.PenStyle.SolidLine, Qt.PenCapStyle.FlatCap)
@@ -140,4 +134,4 @@ class Legend(QWidget):
 
 def _room(sign: Sign) -> int:
     """Returns the width of a sign, including the gap before its text, in pixels."""
-    return {"trains": 18, "serves": 18, "both": 18, "group": 25}.get(sign, LINE + 8)
+    return {"trains": 18, "serves": 18, "both": 18}.get(sign, LINE + 8)

@@ -5,7 +5,9 @@ It has a single view, which determines the zoom (for the level of detail) and th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import QObject, QPointF, QRectF, QSizeF, QTimer, Signal
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsSceneHelpEvent, QToolTip
@@ -13,20 +15,23 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.strategies.link_load import ExchangeFacts, link_loads
+from torchyard_core.topology.strategies.replica_groups import replica_groups
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_core.topology.strategies.traffic import Traffic
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.drop_highlight import DropHighlight
 from torchyard_gui.canvas.edges.edge_layer import EdgeLayer
-from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic
+from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic, leaving_edges
 from torchyard_gui.canvas.geometry import Box, around
 from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.chip_painting import ChipState
-from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, racks_of, unplaced
+from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, frames_of, racks_of, unplaced
 from torchyard_gui.canvas.racks.layout import lay_tray
 from torchyard_gui.canvas.racks.rack_item import RackItem, reason_lines
 from torchyard_gui.canvas.racks.rack_layer import RackLayer
+from torchyard_gui.canvas.racks.tile_painting import tint_of
 from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
@@ -60,8 +65,19 @@ class TopologyScene(QGraphicsScene):
         self._racks = RackLayer(self.ground)
         self._edges = EdgeLayer(self._layer(self.ground, EDGES))
         self.mark = DropHighlight(self, TARGET)
-        self._traffic = Traffic()
+        self._by_group = False
+        self._content: QRectF | None = None
+        """The result of `content_rect`, until racks or edges move."""
+        self._host_names: list[str] = []
+        self._shown: tuple[Plan | None, Sequence[HostFacts], Collection[str]] = (None, (), ())
         self._wiring = HostTraffic()
+        self._section_wiring = HostTraffic()
+        self.exchange = ExchangeFacts()
+        """What is known about the exchange; takes effect with the next `show_plan`."""
+        self._loads: dict[str, float] = {}
+        """Load of each host's link."""
+        self._leaving: Counter[str] = Counter()
+        """Number of edges between each section and the others."""
         self._zoom = 1.0
         self._kind = StrategyKind.NONE
         self._states: Mapping[str, ReplicaLiveState] | None = None
@@ -85,31 +101,53 @@ class TopologyScene(QGraphicsScene):
         """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
         With `keep`, as while drawing, racks do not move, and replicas that moved without being selected are highlighted
-        for a while. Items of unchanged racks and edges are kept.
+        for a while. Items of unchanged racks and edges are kept. *By group*, the frames of groups are shown in place of
+        hosts.
         """
         self.touched.emit()
+        self._shown = (plan, hosts, also)
         self.keeps = keep
         before = self._chips if keep else {}
         traffic = traffic_of(plan.topology) if plan is not None else Traffic()
-        contents = list(racks_of(plan, hosts, also, traffic.groups)) if plan is not None else []
-        chips, reasons = unplaced(plan) if plan is not None else ((), ())
+        contents: list[RackContent] = []
+        chips: tuple[ChipContent, ...] = ()
+        reasons: tuple[str, ...] = ()
+        self._host_names = []
+        if plan is not None and self._by_group:
+            contents = list(frames_of(plan, replica_groups(plan.topology)))
+            used = {*also, *(planned.host for planned in plan.replicas)}
+            self._host_names = [host.name for host in hosts if host.name in used]
+        elif plan is not None:
+            contents = list(racks_of(plan, hosts, also, traffic.groups))
+            self._host_names = [content.key for content in contents]
+            chips, reasons = unplaced(plan)
         if chips:
             layout = lay_tray([chip.name for chip in chips], len(reason_lines(reasons)))
             contents.append(RackContent(TRAY, layout, chips, reasons=reasons))
         members = {chip.name: chip for content in contents for chip in content.chips}
-        drawn = (self._kind, self._wiring, self.has_groups)
+        drawn = (self._kind, self._wiring)
         order = [planned.name for planned in plan.replicas] if plan is not None else []
         self._chips = {name: members[name] for name in order if name in members}
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
-        self._traffic = traffic
-        placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
+        placed = {chip.name: content.key for content in contents for chip in content.chips if content.key}
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
+        section_of = {chip.name: content.section for content in contents for chip in content.chips if content.section}
+        self._section_wiring, self._leaving = HostTraffic(), Counter[str]()
+        self._loads = {}
+        if plan is not None:
+            hosts_of = {chip.name: chip.host for chip in self._chips.values() if chip.host}
+            self._loads = link_loads(plan.topology, traffic, hosts_of)
+        load = labels.load_parts(max(self._loads.values()), self.exchange) if self._loads else ()
+        self._wiring = replace(self._wiring, load=load)
+        if plan is not None and section_of:
+            self._section_wiring = replace(host_traffic(traffic, section_of, plan.topology.strategy), load=load)
+            self._leaving = leaving_edges(traffic, section_of)
         self._racks.take(contents, self._apply_states)
         self._note_moves(before)
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
-        if (self._kind, self._wiring, self.has_groups) != drawn:
+        if (self._kind, self._wiring) != drawn:
             self.traffic_changed.emit()
 
     @property
@@ -145,6 +183,7 @@ class TopologyScene(QGraphicsScene):
         for item in self._racks.values():
             item.set_states(self._states)
         self._show_edge_looks()
+        self._show_headings()
         self.states_changed.emit()
 
     def show_hosts(self, hosts: Mapping[str, HostLiveState]) -> None:
@@ -154,6 +193,7 @@ class TopologyScene(QGraphicsScene):
         for name, item in self._racks.items():
             item.set_host(self._hosts.get(name))
         self._show_edge_looks()
+        self._show_headings()
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
         """Sets the problem of each affected replica. A design marks their chips with a triangle."""
@@ -179,12 +219,25 @@ class TopologyScene(QGraphicsScene):
         return self._wiring
 
     @property
+    def drawn_wiring(self) -> HostTraffic:
+        """The traffic that is drawn at this zoom: between hosts, or as a summary between sections."""
+        sectioned = level_of(self._zoom) is Level.TILE and self._racks.grid.sections is not None
+        return self._section_wiring if sectioned else self._wiring
+
+    @property
     def has_edges(self) -> bool:
         return bool(self._edges.items)
 
     @property
-    def has_groups(self) -> bool:
-        return bool(self._traffic.groups)
+    def by_group(self) -> bool:
+        """Whether replicas are shown in the frames of their groups, instead of on their hosts."""
+        return self._by_group
+
+    def set_by_group(self, by_group: bool) -> None:
+        if by_group != self._by_group:
+            self._by_group = by_group
+            self.mark.hide()
+            self.show_plan(*self._shown)
 
     @property
     def names(self) -> list[str]:
@@ -193,8 +246,8 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that have a rack, in the order of the racks."""
-        return [key for key in self._racks if key != TRAY]
+        """The hosts that have a rack, or would have one by host, in the order of the fleet."""
+        return list(self._host_names)
 
     def chip(self, name: str) -> ChipContent | None:
         return self._chips.get(name)
@@ -262,6 +315,10 @@ class TopologyScene(QGraphicsScene):
         if not target:
             self.mark.hide()
             return
+        if self._by_group:
+            key, _, member = target.partition("/")
+            self.mark.aim(self.rect_of(member) if member else self.rect_of_rack(key), fits=fits, slot=bool(member))
+            return
         host, _, gpu = target.partition(":")
         rect = self.rect_of_slot(host, int(gpu)) if gpu.isdigit() else self.rect_of_rack(host)
         self.mark.aim(rect, fits=fits, slot=bool(gpu))
@@ -270,8 +327,7 @@ class TopologyScene(QGraphicsScene):
 
     def rect_of(self, name: str) -> QRectF:
         """Returns the rectangle of the first piece of a replica's chip; it is empty if the chip is not drawn."""
-        chip = self._chips.get(name)
-        return self._racks.rect_of(chip) if chip is not None else QRectF()
+        return self._racks.rect_of(name)
 
     def rect_of_rack(self, host: str) -> QRectF:
         return self._racks.rect_of_rack(host)
@@ -310,11 +366,46 @@ class TopologyScene(QGraphicsScene):
         """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose."""
         return self._racks.target_at(point)
 
+    def host_at(self, point: QPointF) -> str:
+        """Returns the host whose rack is at a point, or ""."""
+        return "" if self._by_group else self.target_at(point).partition(":")[0]
+
     def content_rect(self) -> QRectF:
+        """Returns the area of all racks, headings and edges."""
+        if self._content is None:
+            self._content = self._measured_content()
+        return self._content
+
+    def _measured_content(self) -> QRectF:
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
-        for item in self._edges.items:
-            rect = rect.united(item.boundingRect())
+        for heading in self._racks.grid.headings:
+            rect = rect.united(QRectF(*heading.box))
+        # Edges between sections stay inside the sections, and are routed after the zoom is known.
+        for item in self._edges.items if self._racks.grid.sections is None else ():
+            rect = rect.united(item.sceneBoundingRect())
         return rect
+
+    @property
+    def rack_count(self) -> int:
+        return len(self._racks)
+
+    def rack_boxes(self) -> list[tuple[Box, str]]:
+        """Returns the boxes of all racks, each with the colour token of what matters there, for the minimap."""
+        selected = {item.content.key for name in self._selection if (item := self._racks.holder_of(name)) is not None}
+        troubled = {item.content.key for name in self._problems if (item := self._racks.holder_of(name)) is not None}
+        found = []
+        for cell in self._racks.grid.cells:
+            item = self._racks[cell.key]
+            looks = [self._states.get(chip.name) for chip in item.content.chips] if self._states is not None else []
+            failed = any(look is not None and tint_of(look) == "fail" for look in looks)
+            if cell.key in selected:
+                token = "accent"
+            elif failed or cell.key in troubled:
+                token = "fail"
+            else:
+                token = "unknown" if self._is_unknown(item) else "line"
+            found.append((cell.box, token))
+        return found
 
     # The view calls the following methods.
 
@@ -326,10 +417,13 @@ class TopologyScene(QGraphicsScene):
 
     def set_zoom(self, zoom: float) -> None:
         self.touched.emit()
-        self._zoom = zoom
-        self._edges.set_visible(level_of(zoom) is not Level.TILE)
+        before, self._zoom = self._zoom, zoom
         for item in self._racks.values():
             item.set_zoom(zoom)
+        for heading in self._racks.headings.values():
+            heading.set_zoom(zoom)
+        if Level.TILE in (level_of(before), level_of(zoom)):
+            self._lay_edges()
 
     def helpEvent(self, event: QGraphicsSceneHelpEvent) -> None:
         QToolTip.showText(event.screenPos(), self.tooltip_at(event.scenePos()), event.widget())
@@ -339,7 +433,10 @@ class TopologyScene(QGraphicsScene):
         name, item = self.replica_at(point), self._racks.rack_at(point)
         if name or item is None:
             return self.described(name) if name else ""
-        return item.tooltip_at(point.x() - item.x(), point.y() - item.y())
+        x, y = point.x() - item.x(), point.y() - item.y()
+        text = item.tooltip_at(x, y)
+        load = self._loads.get(item.content.key) if item.slot_at(x, y) is None else None
+        return f"{text}\n{labels.link_sentence(load, self.exchange)}" if text and load else text
 
     def _layer(self, parent: QGraphicsItem | None, height: float) -> QGraphicsRectItem:
         layer = QGraphicsRectItem(parent)
@@ -356,16 +453,46 @@ class TopologyScene(QGraphicsScene):
 
     def _arrange(self) -> None:
         moved = self._racks.arrange(keep=self.keeps)
-        self._edges.lay(self._racks.grid, self._wiring)
-        self._show_edge_looks()
+        self._content = None
+        self._show_headings()
+        if moved and self._racks.grid.sections is not None:
+            # The zoom that follows decides which edges are drawn; routing those of a hundred hosts takes long.
+            self.arranged.emit()
+            moved = False
+        self._lay_edges()
         if moved:
             self.arranged.emit()
+
+    def _lay_edges(self) -> None:
+        self._content = None
+        self._route_edges()
+
+    def _route_edges(self) -> None:
+        """Routes the edges between hosts, or as a summary those between sections where hosts are tiles."""
+        grid = self._racks.grid
+        if level_of(self._zoom) is not Level.TILE:
+            self._edges.lay(grid, self._wiring)
+        elif grid.sections is not None:
+            self._edges.lay(grid.sections, self._section_wiring, self._zoom)
+        else:
+            self._edges.lay(grid, self._wiring, self._zoom)
+        self._show_edge_looks()
+
+    def _show_headings(self) -> None:
+        for name, heading in self._racks.headings.items():
+            racks = [item.content for item in self._racks.members(name)]
+            heading.set_zoom(self._zoom)
+            heading.set_summary(labels.section_summary(racks, self._hosts, self._states, self._leaving[name]))
 
     def _show_edge_looks(self) -> None:
         self.touched.emit()
         if not self.has_edges:
             return
-        chosen = {self._chips[name].host for name in self._selection}
+        holders = (self._racks.holder_of(name) for name in self._selection)
+        if level_of(self._zoom) is Level.TILE and self._racks.grid.sections is not None:
+            self._edges.show_looks({item.content.section for item in holders if item is not None}, ())
+            return
+        chosen = {item.content.key for item in holders if item is not None}
         unknown = {key for key, item in self._racks.items() if self._is_unknown(item)}
         self._edges.show_looks(chosen, unknown)
 
@@ -392,10 +519,11 @@ class TopologyScene(QGraphicsScene):
                 problem=self._problems.get(name, ""),
                 moved=name in self._moved,
             )
-            self._racks[chip.host].set_mark(name, state)
+            if (holder := self._racks.holder_of(name)) is not None:
+                holder.set_mark(name, state)
 
     def _take_theme(self) -> None:
         self.touched.emit()
-        for item in (*self._racks.values(), *self._edges.items):
+        for item in (*self._racks.values(), *self._racks.headings.values(), *self._edges.items):
             item.update()
         self.update()

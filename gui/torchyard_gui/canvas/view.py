@@ -19,7 +19,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QAbstractScrollArea, QWidget
 
-from torchyard_gui.canvas.gestures.drag_chips import DragChips, Fits
+from torchyard_gui.canvas.gestures.drag_chips import DragChips, Effect, Fits
 from torchyard_gui.canvas.gestures.palette_drop import (
     HOST_MIME,
     MACHINE_MIME,
@@ -71,6 +71,8 @@ class CanvasView(ZoomView):
 
     pin_requested = Signal(list, str)
     """Replicas, and "gpu-b:2", "gpu-b", or "" to leave them to the planner."""
+    regroup_requested = Signal(list, str)
+    """Replicas, and "trainers:1", "trainers:1/worker-5", or "" for a new group."""
     role_dropped = Signal(str, str)
     """A role, and the host it was dropped on or ""."""
     host_dropped = Signal(str)
@@ -88,6 +90,10 @@ class CanvasView(ZoomView):
         super().__init__(scene, parent)
         self.fits: Fits = lambda names, target: ""
         """Returns why replicas cannot go to a target, or ""; set by the page."""
+        self.group_fits: Fits = lambda names, target: ""
+        """The same for a move to another group."""
+        self.group_effect: Effect = lambda names, target: ""
+        """Returns what a move to another group does, or ""; set by the page."""
         self.role_fits: Callable[[str, str], str] = lambda role, host: ""
         """The same for a new replica of a role."""
         self.machine_effect: MachineEffect = lambda machine, names: ("", bool(names))
@@ -200,8 +206,14 @@ class CanvasView(ZoomView):
             selection = self._canvas.selection
             if name not in selection:
                 self._canvas.set_selection([*selection, name] if held & Modifier.ShiftModifier else [name])
-            fits = self.fits if self._editable else None
-            self._begin(DragChips(self, self._canvas, name, position, fits, self.pin_requested.emit))
+            self._begin(self._drag(name, position))
+
+    def _drag(self, name: str, position: QPoint) -> DragChips:
+        if self._canvas.by_group:
+            fits, drop, effect = self.group_fits, self.regroup_requested.emit, self.group_effect
+        else:
+            fits, drop, effect = self.fits, self.pin_requested.emit, None
+        return DragChips(self, self._canvas, name, position, fits if self._editable else None, drop, effect)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         position = event.position().toPoint()

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.legend import Legend, entries_of
 from torchyard_gui.canvas.level_of_detail import ZOOM_LEAST, ZOOM_MOST, Level, level_of
+from torchyard_gui.canvas.minimap import Minimap
 from torchyard_gui.canvas.racks.layout import MARGIN
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_bar import ZoomBar
@@ -21,6 +22,8 @@ STEP = 1.2
 """Factor per notch of the wheel."""
 BELOW = 52
 """Space left below the racks for the zoom buttons."""
+EDGE = 12
+"""Distance of overlays from the border."""
 PICTURES_KB = 96 * 1024
 """Pixmap cache for racks; Qt's default of 10 MB is too small for a large screen."""
 
@@ -56,12 +59,17 @@ class ZoomView(QGraphicsView):
         )
         self._bar = ZoomBar(self)
         self._legend = Legend(self)
+        self.minimap = Minimap(self, scene)
+        self.minimap.centre_asked.connect(self._centre)
+        self.minimap.left.connect(self.setFocus)
+        self.minimap.shown_changed.connect(self._place_minimap)
         self._bar.out_asked.connect(self.zoom_out)
         self._bar.in_asked.connect(self.zoom_in)
         self._bar.reset_asked.connect(self.reset)
         self._bar.fit_asked.connect(self.fit)
         scene.arranged.connect(self._take_arrangement)
         scene.states_changed.connect(self._show_legend)
+        scene.states_changed.connect(self.minimap.update)
         scene.traffic_changed.connect(self._show_legend)
         theme().changed.connect(self._take_theme)
 
@@ -114,11 +122,27 @@ class ZoomView(QGraphicsView):
             self._canvas.set_zoom(zoom)
             self._bar.show_zoom(zoom)
             self._show_legend()
+            self._refresh_minimap()
             self.zoom_changed.emit(zoom)
         self._give_way()
         now = QPointF(held.x() * zoom, held.y() * zoom) - at
         self.horizontalScrollBar().setValue(round(now.x()))
         self.verticalScrollBar().setValue(round(now.y()))
+
+    def _centre(self, point: QPointF) -> None:
+        self._follows = False
+        self.centerOn(point)
+
+    def _refresh_minimap(self) -> None:
+        self.minimap.refresh()
+        self._place_minimap()
+
+    def _place_minimap(self) -> None:
+        """Places the map in the lower right corner, or above the legend where both would overlap."""
+        map_, below = self.minimap, EDGE
+        if self._legend.isVisible() and self._legend.geometry().right() > self.width() - map_.width() - 2 * EDGE:
+            below += self._bar.height() + EDGE
+        map_.move(self.width() - map_.width() - EDGE, self.height() - map_.height() - below)
 
     def _scrolled(self) -> QPointF:
         return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
@@ -136,6 +160,7 @@ class ZoomView(QGraphicsView):
     def scrollContentsBy(self, dx: int, dy: int) -> None:
         self._canvas.touched.emit()
         super().scrollContentsBy(dx, dy)
+        self._refresh_minimap()
 
     def _take_arrangement(self) -> None:
         if self._follows and not (self._canvas.keeps and self._shows_all()):
@@ -143,6 +168,7 @@ class ZoomView(QGraphicsView):
         else:
             self._zoom_to(self.zoom)
         self._show_legend()
+        self._refresh_minimap()
         if self._canvas.is_empty != self._was_empty:
             self._was_empty = self._canvas.is_empty
             self._repaint_background()
@@ -156,12 +182,13 @@ class ZoomView(QGraphicsView):
         super().resizeEvent(event)
         self._room = QSizeF(self.viewport().size())
         height = self.height()
-        self._bar.move(12, height - self._bar.height() - 12)
-        self._legend.move(self._bar.geometry().right() + 12, height - self._bar.height() // 2 - 26)
+        self._bar.move(EDGE, height - self._bar.height() - EDGE)
+        self._legend.move(self._bar.geometry().right() + EDGE, height - self._bar.height() // 2 - 26)
         if self._follows:
             self.fit()
         else:
             self._give_way()
+        self._refresh_minimap()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         touch = event.device().type() == QInputDevice.DeviceType.TouchPad
@@ -197,11 +224,8 @@ class ZoomView(QGraphicsView):
         tiles = level_of(self.zoom) is Level.TILE
         if tiles and self._canvas.is_live:
             self._legend.explain(None)
-        elif tiles:
-            self._legend.explain(())
         else:
-            canvas = self._canvas
-            self._legend.explain(entries_of(canvas.strategy, canvas.wiring, has_groups=canvas.has_groups))
+            self._legend.explain(entries_of(self._canvas.strategy, self._canvas.drawn_wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
         # Qt caches the background (CacheBackground), so that drags need no Python.
@@ -228,6 +252,7 @@ class ZoomView(QGraphicsView):
         self._repaint_background()
         self._bar.update()
         self._legend.update()
+        self.minimap.update()
 
 
 NO_DOTS_BELOW = 0.4

@@ -13,6 +13,7 @@ from PySide6.QtGui import QUndoStack
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.topology.document import clipboard, edits
+from torchyard_core.topology.document.regrouping import regrouped, regrouping
 from torchyard_core.topology.document.topology_document import TopologyDocument
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.machine_types import with_machine
@@ -20,7 +21,7 @@ from torchyard_core.topology.model import Role, Topology
 from torchyard_core.topology.placement import manual_placement
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.presets import preset, with_preset
-from torchyard_gui.topology.labels import named, preset_title, role_name, role_plural
+from torchyard_gui.topology.labels import named, preset_title, regrouped_text, role_name, role_plural
 from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.next_steps import error_text, quoted
 
@@ -233,6 +234,45 @@ class Editor(QObject):
         return manual_placement.new_replica_refusal(
             self.value, self.facts(), role, target, gpus=self.gpus_for(role, target)
         )
+
+    def regroup(self, names: Sequence[str], target: str, places: Mapping[str, str]) -> str:
+        """Moves replicas to another group (`regrouping`). Those at their places are selected afterwards.
+
+        Args:
+            places: Present place of each placed replica, as the text of a pin.
+        """
+        now: list[str] = []
+
+        def change(value: Topology) -> Topology:
+            found = regrouping(value, names, target)
+            partners = dict(found.exchanges)
+            now.extend(partners.get(name, name) for name in names)
+            return regrouped(value, found, places)
+
+        text = self.tr("Move {replicas} to another group").format(replicas=named(names))
+        return self.apply(text, change, select=lambda _: now)
+
+    def why_not_regroup(self, names: Sequence[str], target: str) -> str:
+        """Returns why replicas cannot move to another group, or ""."""
+        try:
+            regrouping(self.value, names, target)
+        except TorchyardError as problem:
+            return quoted(problem.message)
+        return ""
+
+    def regroup_effect(self, names: Sequence[str], target: str) -> str:
+        """Returns what a move to another group does, or "" if it changes nothing."""
+        try:
+            found = regrouping(self.value, names, target)
+        except TorchyardError:
+            return self.tr("move to this group")
+        if found.sizes:
+            return regrouped_text(found.sizes, is_trainers=names[0].rpartition("-")[0] in ("chief", "worker"))
+        if len(found.exchanges) == 1:
+            return self.tr("exchange with {replica}").format(replica=found.exchanges[0][1])
+        if found.exchanges:
+            return self.tr("exchange with {replicas}").format(replicas=named([other for _, other in found.exchanges]))
+        return ""
 
     def _why_invalid(self) -> str:
         """Returns why an edit of the value is refused while the text is invalid."""

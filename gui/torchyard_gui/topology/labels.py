@@ -71,6 +71,19 @@ def machine_sentence(machine: Machine) -> str:
     return f"{machine.name} ({machine.machine}): {sizes}{gpus}."
 
 
+def regrouped_text(sizes: Sequence[int], *, is_trainers: bool) -> str:
+    """Returns the effect of a change of the number of groups, such as `make 3 worker groups of 4, 4 and 3`."""
+    last = tr("{sizes} and {last}").format(sizes=", ".join(map(str, sizes[:-1])), last=sizes[-1])
+    many = last if len(sizes) > 1 else str(sizes[0])
+    same = len(set(sizes)) == 1
+    if is_trainers:
+        one, several = tr("make 1 worker group of {sizes}"), tr("make {count} worker groups of {sizes}")
+    else:
+        one, several = tr("make 1 server group of {sizes}"), tr("make {count} server groups of {sizes}")
+    text = one if len(sizes) == 1 else several
+    return text.format(count=len(sizes), sizes=sizes[0] if same else many)
+
+
 def named(names: Sequence[str]) -> str:
     """Returns `worker-3` for a single replica, `3 workers` for replicas of one role, or else `3 replicas`."""
     if len(names) == 1:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from PySide6.QtCore import QPoint, Qt, Signal
@@ -14,9 +14,12 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
+from torchyard_core.topology.document.regrouping import next_group
 from torchyard_core.topology.document.topology_document import DocumentState, TopologyDocument, topology_in
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role
+from torchyard_core.topology.placement.pin_syntax import pin_text
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
@@ -50,6 +53,15 @@ SHOWN_PROBLEMS = 4
 """Most problems of an invalid file on the canvas."""
 
 
+class PageSettings(RecentFiles, Protocol):
+    """Settings of the page that outlive the window."""
+
+    canvas_by_group: bool
+    """Whether replicas are shown by group instead of by host."""
+    minimap: str
+    """"shown", "hidden", or "" to show the map of a large design that is cut off."""
+
+
 class TopologyPage(QWidget):
     """The Topology page. The window places `bar`, the top bar, above the page."""
 
@@ -61,7 +73,7 @@ class TopologyPage(QWidget):
     def __init__(
         self,
         hosts: HostsSource,
-        settings: RecentFiles,
+        settings: PageSettings,
         *,
         document: TopologyDocument | None = None,
         recovery_folder: Path | None = None,
@@ -80,7 +92,10 @@ class TopologyPage(QWidget):
         self.document = document if document is not None else TopologyDocument()
         self.editor = Editor(self.document, hosts, self)
         self._hosts = hosts
+        self._settings = settings
         self.planning = planning if planning is not None else PlanningTime(parent=self)
+        self.exchange_facts: Callable[[str, Collection[str]], ExchangeFacts] = lambda name, hosts: ExchangeFacts()
+        """Returns what is known about the exchange of a topology on hosts, by its name; set by the window."""
         self._may_close = False
         self._keeps_racks = False
         """Whether racks stay where they are: from the first edit after opening, saving or tidying."""
@@ -113,6 +128,8 @@ class TopologyPage(QWidget):
         )
         self.setFocusProxy(self.view)
         self._join()
+        self.by_group.setChecked(settings.canvas_by_group)
+        self.view.minimap.set_wanted({"shown": True, "hidden": False}.get(settings.minimap))
         self._follow_file()
         self._refresh()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
@@ -202,6 +219,15 @@ class TopologyPage(QWidget):
         self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show and edit the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
+        tip = self.tr("Show replicas in their worker and server groups, instead of on their hosts")
+        self.by_group = view(self.tr("By group"), lambda: None, "Ctrl+G", "", tip)
+        self.by_group.setCheckable(True)
+        self.by_group.toggled.connect(self._show_by_group)
+        tip = self.tr("Show or hide the map of the whole canvas. It is shown by itself while a large design is cut off")
+        self.minimap = view(self.tr("Minimap"), self._toggle_minimap, "Ctrl+Shift+M", "", tip)
+        tip = self.tr("Exchange the selected replicas with members of the next group")
+        move = self.tr("Move to the next group")
+        self.next_group = action(self, "edit", move, self._to_next_group, "Ctrl+Shift+G", "", tip)
         fields = self.tr("Go to the fields of the selection; closes them again in a narrow window")
         tidies = self.tr("Remove empty racks from the canvas and arrange the others")
         checks = self.tr("Log in to every host and read its hardware and state. Nothing is changed there")
@@ -210,6 +236,9 @@ class TopologyPage(QWidget):
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
             view(self.tr("Full size"), self.view.reset, "Ctrl+0"),
             view(self.tr("Fit everything"), self.view.fit, "Ctrl+Shift+0", "fit"),
+            self.by_group,
+            self.next_group,
+            self.minimap,
             view(self.tr("Tidy"), self.tidy, "Ctrl+Shift+T", "", tidies),
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
@@ -239,6 +268,9 @@ class TopologyPage(QWidget):
         self.yaml.left.connect(self.view.setFocus)
         self.scene.selection_changed.connect(self.editor.select)
         self.view.fits = self.editor.why_not
+        self.view.group_fits = self.editor.why_not_regroup
+        self.view.group_effect = self.editor.regroup_effect
+        self.view.regroup_requested.connect(self._regroup)
         self.view.role_fits = lambda role, target: self.editor.why_not_new(Role(role), target)
         self.view.pin_requested.connect(lambda names, target: self._do(self.editor.pin(names, target)))
         self.view.role_dropped.connect(lambda role, target: self._do(self.editor.add(Role(role), 1, target)))
@@ -256,6 +288,7 @@ class TopologyPage(QWidget):
         self.problems.jump.connect(self.jump_to)
         set_kind = partial(self.editor.set_strategy, "kind", label=self.tr("strategy"))
         self.bar.strategy_chosen.connect(lambda kind: self._do(set_kind(kind.value)))
+        self.bar.arrangement.changed.connect(lambda key: self.by_group.setChecked(key == "group"))
         self.autosave.failed.connect(self.say)
 
     def _refresh(self) -> None:
@@ -266,6 +299,8 @@ class TopologyPage(QWidget):
         keep, state = self._keeps_racks, self.document.state
         # An undo shows the racks of its step; another edit those before it, and what it adds.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
+        exchange = self.exchange_facts(value.name, self._plan.hosts)
+        self.inspector.exchange = self.scene.exchange = exchange
         self.scene.show_plan(self._plan, hosts, {*racks, *self.editor.shown_hosts()}, keep=keep)
         self._racks[state] = tuple(self.scene.hosts)
         self._keeps_racks = True
@@ -387,6 +422,35 @@ class TopologyPage(QWidget):
     def _do(self, why_not: str) -> None:
         if why_not:
             self.say(why_not)
+
+    def _regroup(self, names: list[str], target: str) -> None:
+        places = {
+            planned.name: pin_text(planned.host, [gpu.index for gpu in planned.gpus])
+            for planned in self._plan.replicas
+            if planned.host is not None
+        }
+        self._do(self.editor.regroup(names, target, places))
+
+    def _to_next_group(self) -> None:
+        names = list(self.editor.selection)
+        target = next_group(self.document.value, names)
+        if not names:
+            self.say(self.tr("Select replicas first."))
+        elif target is None:
+            self.say(self.tr("These replicas have no other group of their kind."))
+        else:
+            self._regroup(names, target)
+
+    def _show_by_group(self, by_group: bool) -> None:
+        self.bar.arrangement.set_value("group" if by_group else "host")
+        self.scene.set_by_group(by_group)
+        self.view.fit()
+        self._settings.canvas_by_group = by_group
+
+    def _toggle_minimap(self) -> None:
+        shown = self.view.minimap.isHidden()
+        self.view.minimap.set_wanted(shown)
+        self._settings.minimap = "shown" if shown else "hidden"
 
     def _host_chosen(self, host: str) -> None:
         self._do(self.editor.show_host(host))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QFrame, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.document.topology_document import TopologyDocument
@@ -16,11 +16,14 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence
 from torchyard_gui.topology.planned_time_control import PlannedTimeControl
+from torchyard_gui.widgets.input_fields import Segmented
 from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 NARROW = 1100
 """Width in pixels below which the bar is shortened."""
+NO_COUNT = 1000
+"""Width in pixels below which it has no room for the number of GPUs."""
 
 
 class TopBar(QFrame):
@@ -39,6 +42,11 @@ class TopBar(QFrame):
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
+        self.arrangement = Segmented([("host", self.tr("By host")), ("group", self.tr("By group"))])
+        self.arrangement.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.arrangement.setAccessibleName(self.tr("Arrangement of replicas"))
+        self.arrangement.button("host").setToolTip(self.tr("Replicas on their hosts (Ctrl+G)"))
+        self.arrangement.button("group").setToolTip(self.tr("Replicas in their worker and server groups (Ctrl+G)"))
         self.when = PlannedTimeControl(planning)
         self.gpus = ElidedLabel(role="small", ink="2")
         self._strategy_name = label(self.tr("Strategy"), ink="2")
@@ -54,6 +62,8 @@ class TopBar(QFrame):
             12,
             self._strategy_name,
             self.strategy,
+            4,
+            self.arrangement,
             (None, 1),
             self.when,
             self.gpus,
@@ -73,6 +83,7 @@ class TopBar(QFrame):
         is_narrow = self.width() < NARROW
         self._strategy_name.setHidden(is_narrow)
         self.when.set_short(is_narrow)
+        self.gpus.setHidden(self.width() < NO_COUNT)
 
     def show_document(self, document: TopologyDocument) -> None:
         """Shows the name of the file and whether there are unsaved changes."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.bridge.bookings_model import BookingsModel
     from torchyard_gui.bridge.calendar_sync import CalendarSync
+    from torchyard_gui.bridge.exchange_facts import ExchangeSource
     from torchyard_gui.bridge.runs_model import RunsModel
     from torchyard_gui.bridge.settings_model import SettingsModel
     from torchyard_gui.fleet.page import FleetPage
@@ -210,6 +211,8 @@ class WindowConnections(QObject):
     def _runs_changed(self) -> None:
         """Requests a synchronisation of the calendar when a live run has ended, and updates the reminder."""
         live = {run.run_id for run in self.runs.runs if not run.has_ended}
+        if self._live_runs - live:
+            self.exchange_source.forget()
         if self._live_runs - live and "exchange" in self.__dict__:
             self.exchange.changed()
         self._live_runs = live
@@ -230,6 +233,13 @@ class WindowConnections(QObject):
         cast("FleetPage", self.window.page("fleet")).trusted.connect(panel.trusted)
         return panel
 
+    @cached_property
+    def exchange_source(self) -> ExchangeSource:
+        """Source of what is known about exchanges. It is read again when a run has ended."""
+        from torchyard_gui.bridge.exchange_facts import ExchangeSource
+
+        return ExchangeSource(self.fleet)
+
     def _make_topology(self) -> TopologyPage:
         from torchyard_gui.topology.page import TopologyPage
 
@@ -240,6 +250,7 @@ class WindowConnections(QObject):
             recovery_folder=self.home.path / "recovery",
             planning=self.planning,
         )
+        page.exchange_facts = self.exchange_source.facts
         page.launch_requested.connect(self._launch)
         OpenExampleButton(page.view, self.document, self.window.actions_.open_example)
         return page

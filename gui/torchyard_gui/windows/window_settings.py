@@ -39,6 +39,24 @@ class WindowSettings:
         self._settings.setValue("topology/planned", text)
 
     @property
+    def canvas_by_group(self) -> bool:
+        """Whether the Topology page shows replicas by group instead of by host."""
+        return cast(bool, self._settings.value("topology/by_group", False, type=bool))
+
+    @canvas_by_group.setter
+    def canvas_by_group(self, by_group: bool) -> None:
+        self._settings.setValue("topology/by_group", by_group)
+
+    @property
+    def minimap(self) -> str:
+        """Whether the minimap is "shown" or "hidden"; "" shows it where it helps."""
+        return cast(str, self._settings.value("topology/minimap", "", type=str))
+
+    @minimap.setter
+    def minimap(self, choice: str) -> None:
+        self._settings.setValue("topology/minimap", choice)
+
+    @property
     def recent_files(self) -> list[Path]:
         """The paths of recently used topology files, the latest first."""
         count = self._settings.beginReadArray("recent")

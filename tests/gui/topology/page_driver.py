@@ -48,10 +48,12 @@ class FleetOf(QObject):
 
 
 class FewFiles:
-    """A list of recent files in memory, in place of the user's file."""
+    """Recent files and settings of the page in memory, in place of the user's file."""
 
     def __init__(self) -> None:
         self.recent_files: list[Path] = []
+        self.canvas_by_group = False
+        self.minimap = ""
 
     def remember_file(self, path: Path) -> None:
         self.recent_files.insert(0, path)

@@ -9,7 +9,7 @@ import json
 import secrets
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -72,6 +72,17 @@ class BandwidthCache:
         except (TypeError, KeyError, ValueError, OverflowError):
             return Measurement(pair, None)
 
+    def slowest(self, hosts: Collection[str]) -> float | None:
+        """Returns the lowest bandwidth of the known pairs among these hosts; None if no pair is known."""
+        wanted = set(hosts)
+        found = []
+        for key in self._known:
+            pair = [end.partition("@")[0] for end in key.split("|")]
+            figure = self.of((pair[0], pair[-1]), key)
+            if len(pair) == 2 and wanted.issuperset(pair) and figure.bytes_s:
+                found.append(figure.bytes_s)
+        return min(found, default=None)
+
     def keep(self, figures: Mapping[str, Measurement]) -> None:
         """Adds measurements to the file. Errors are ignored, since the file is only a cache."""
         if self._file is None or not figures:
@@ -79,6 +90,11 @@ class BandwidthCache:
         self._known |= {key: {"bytes_s": round(f.bytes_s or 0), "at": round(f.at, 3)} for key, f in figures.items()}
         with suppress(FileProblem):
             write_atomically(self._file, json.dumps(self._known, indent=1) + "\n", 0o600)
+
+
+def slowest_measured(file: Path, hosts: Collection[str]) -> float | None:
+    """Returns the lowest measured bandwidth between these hosts in bytes per second; None without a measurement."""
+    return BandwidthCache(file).slowest(hosts)
 
 
 def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Measurement]:

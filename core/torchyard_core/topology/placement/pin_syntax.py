@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _HOST = re.compile(r"[^\s:/]+")
@@ -31,6 +32,11 @@ def parse_pin(text: str) -> GpuChoice:
     if gpus == "cpu":
         return GpuChoice(host, ())
     return GpuChoice(host, _indices(gpus, text))
+
+
+def pin_text(host: str, gpus: Sequence[int]) -> str:
+    """Returns the pin to GPUs of a host, such as `gpu-b:2,5`, or to the host if there are none."""
+    return f"{host}:{','.join(map(str, sorted(gpus)))}" if gpus else host
 
 
 def _indices(gpus: str, text: str) -> tuple[int, ...]:

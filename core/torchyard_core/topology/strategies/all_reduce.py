@@ -13,7 +13,7 @@ def _traffic(participants: Participants) -> Traffic:
 
 
 def _exchange_cost(trainers: int, servers: int) -> ExchangeCost:
-    sentence = "{trainers} round a ring: a step's exchange takes about {time}·M/B."
+    sentence = "{trainers} round a ring: a step's exchange takes about {time}."
     return ExchangeCost((sentence,), {"time": ring_time(trainers)})
 
 

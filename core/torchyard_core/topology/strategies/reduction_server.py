@@ -9,9 +9,9 @@ from torchyard_core.topology.strategies.spec import ExchangeCost, Participants, 
 from torchyard_core.topology.strategies.traffic import Traffic, ring, served
 
 _COST_SENTENCES = {
-    Reduction.RING: "{trainers}, {servers}: the ring is as fast, about {time}·M/B, and is taken.",
-    Reduction.MIXED: "{trainers}, {servers}: mixed, about {time}·M/B; the ring takes {ring}, reducers alone {alone}.",
-    Reduction.REDUCERS: "{trainers}, {servers}: reducers alone, about {time}·M/B; the ring takes {ring}.",
+    Reduction.RING: "{trainers}, {servers}: the ring is as fast, about {time}, and is taken.",
+    Reduction.MIXED: "{trainers}, {servers}: mixed, about {time}; the ring takes {ring}, reducers alone {alone}.",
+    Reduction.REDUCERS: "{trainers}, {servers}: reducers alone, about {time}; the ring takes {ring}.",
 }
 
 
@@ -31,11 +31,12 @@ def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:
     cost = fastest_reduction(trainers, servers)
     values = {"time": cost.time, "ring": cost.times[Reduction.RING], "alone": cost.times[Reduction.REDUCERS]}
     sentences = [_COST_SENTENCES[cost.best]]
+    counts = {}
     least = reducers_that_beat_the_ring(trainers)
     if least is not None and servers < least:
         sentences.append("Reducers alone beat the ring from {least} on.")
-        values["least"] = least
-    return ExchangeCost(tuple(sentences), values)
+        counts["least"] = least
+    return ExchangeCost(tuple(sentences), values, counts)
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:

@@ -24,7 +24,7 @@ def _traffic(participants: Participants) -> Traffic:
 def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:
     if not servers:
         return None
-    sentence = "{trainers}, {servers}: a step's exchange takes about {time}·M/B; a ring {ring}."
+    sentence = "{trainers}, {servers}: a step's exchange takes about {time}; a ring {ring}."
     return ExchangeCost((sentence,), {"time": reducers_time(trainers, servers), "ring": ring_time(trainers)})
 
 

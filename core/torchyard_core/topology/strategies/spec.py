@@ -48,9 +48,11 @@ class ExchangeCost:
     """The estimated duration of the exchange of one step."""
 
     sentences: tuple[str, ...]
-    """Templates of `values`, `{trainers}` and `{servers}`."""
-    values: Mapping[str, float]
-    """Durations in M/B, the size of the gradients over the bandwidth of a host's link, and numbers of servers."""
+    """Templates of `durations`, `counts`, `{trainers}` and `{servers}`. Durations are formatted with their unit."""
+    durations: Mapping[str, float]
+    """In M/B, the size of the gradients over the bandwidth of a host's link."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of servers."""
 
 
 @dataclass(frozen=True)

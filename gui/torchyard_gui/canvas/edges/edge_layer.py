@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QGraphicsItem
 from torchyard_gui.canvas import labels
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.routes import Hop, arrow_at
-from torchyard_gui.canvas.edges.traffic import HostTraffic, Lines, lay
+from torchyard_gui.canvas.edges.traffic import HostTraffic, Lines, lay, scaled
 from torchyard_gui.canvas.racks.layout import Grid
 
 
@@ -20,19 +20,25 @@ class EdgeLayer:
         self._layer = layer
         self._edges: list[EdgeItem] = []
         self._trunk: TrunkItem | None = None
-        self._laid: tuple[Grid, HostTraffic, Lines] = (Grid(1), HostTraffic(), Lines())
-        """The last routes with their input; most edits move no rack."""
+        self._laid: list[tuple[Grid, HostTraffic, Lines]] = []
+        """The last routes of hosts and of sections, with their input; most edits move no rack."""
 
     @property
     def items(self) -> list[QGraphicsItem]:
         return [*self._edges, *([self._trunk] if self._trunk is not None else [])]
 
-    def lay(self, grid: Grid, wiring: HostTraffic) -> None:
-        """Routes the edges and the trunk for a grid of racks. Existing items are reused."""
-        if (grid, wiring) != self._laid[:2]:
-            self._laid = grid, wiring, lay(grid, wiring)
-        lines = self._laid[2]
-        labelled = _labelled(lines.hops) if wiring.neighbours else None
+    def lay(self, grid: Grid, wiring: HostTraffic, scale: float = 1.0) -> None:
+        """Routes the edges and the trunk for a grid of racks or sections. Existing items are reused.
+
+        Args:
+            scale: The zoom, if lines and texts have the same size at any zoom.
+        """
+        lines = self._routed(grid, wiring)
+        if scale != 1.0:
+            lines = scaled(lines, scale)
+        self._layer.setScale(1 / scale)
+        label = (*wiring.label, *wiring.load) if wiring.neighbours else wiring.load
+        labelled = _labelled(lines.hops) if label else None
         for edge in self._edges[len(lines.hops) :]:
             self._remove(edge)
         del self._edges[len(lines.hops) :]
@@ -41,7 +47,7 @@ class EdgeLayer:
             edge.setParentItem(self._layer)
             self._edges.append(edge)
         for edge, hop in zip(self._edges, lines.hops, strict=True):
-            edge.set_hop(hop, wiring.label if hop is labelled else ())
+            edge.set_hop(hop, label if hop is labelled else ())
         self._lay_trunk(wiring, lines)
 
     def show_looks(self, chosen: Collection[str], unknown: Collection[str]) -> None:
@@ -57,8 +63,13 @@ class EdgeLayer:
         if self._trunk is not None:
             self._trunk.set_look(chosen, unknown)
 
-    def set_visible(self, visible: bool) -> None:
-        self._layer.setVisible(visible)
+    def _routed(self, grid: Grid, wiring: HostTraffic) -> Lines:
+        for old_grid, old_wiring, lines in self._laid:
+            if (old_grid, old_wiring) == (grid, wiring):
+                return lines
+        lines = lay(grid, wiring)
+        self._laid = [*self._laid, (grid, wiring, lines)][-2:]
+        return lines
 
     def _lay_trunk(self, wiring: HostTraffic, lines: Lines) -> None:
         if lines.trunk is None:
@@ -66,7 +77,8 @@ class EdgeLayer:
                 self._remove(self._trunk)
                 self._trunk = None
             return
-        label = (*wiring.label, labels.edges(wiring.count)) if wiring.count else wiring.label
+        load = wiring.load if lines.trunk.is_flat else (" ".join(wiring.load),) if wiring.load else ()
+        label = (*wiring.label, *load, *([labels.edges(wiring.count)] if wiring.count else []))
         how = {"thick": bool(wiring.count), "dashed": not wiring.in_step}
         if self._trunk is None:
             self._trunk = TrunkItem(lines.trunk, label, **how)

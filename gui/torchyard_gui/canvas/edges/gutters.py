@@ -49,11 +49,11 @@ class Gutters:
 
     def __init__(self, grid: Grid):
         self._grid = grid
-        pitch = M.rack + M.gap_across
+        pitch = grid.pitch
         columns = max((cell.column for cell in grid.cells), default=0) + 1
         centres = [column * pitch - M.gap_across / 2 for column in range(columns + 1)]
         gutters = [centre + lane for centre in centres for lane in (-LANE, 0, LANE)]
-        middles = [column * pitch + M.rack / 2 + port for column in range(columns) for port in PORTS]
+        middles = [column * pitch + grid.width / 2 + port for column in range(columns) for port in PORTS]
         self._xs = sorted([*gutters, *middles])
         rows = range(len(grid.tops))
         self._heights = [grid.port_height(row) for row in rows]
@@ -205,7 +205,7 @@ class Gutters:
         else:
             top, bottom = sorted((self._ys[node[1]], self._ys[y]))
             at = self._xs[x]
-            column = int(at // (M.rack + M.gap_across))
+            column = int(at // self._grid.pitch)
             cells = self._columns[column] if 0 <= column < len(self._columns) else []
             blocked = any(c.box.x < at < c.box.right and c.box.y < bottom and top < c.box.bottom for c in cells)
         return None if blocked else (x, y)

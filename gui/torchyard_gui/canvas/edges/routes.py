@@ -146,7 +146,7 @@ def _stem(grid: Grid, cell: Cell) -> float:
     left = cell.column - cell.column % 2
     if left == last and left > 0:
         left -= 1
-    return left * (M.rack + M.gap_across) + M.rack + M.gap_across / 2
+    return left * grid.pitch + grid.width + M.gap_across / 2
 
 
 def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:

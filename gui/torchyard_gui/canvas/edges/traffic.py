@@ -5,14 +5,15 @@ Edges connect hosts; traffic between replicas of the same host has no edge.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torchyard_core.topology.model import Strategy
 from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_core.topology.strategies.traffic import MOST_EDGES, Pattern, Traffic
-from torchyard_gui.canvas.edges.gutters import Gutters
+from torchyard_gui.canvas.edges.gutters import Gutters, Point
 from torchyard_gui.canvas.edges.routes import Hop, HopLook, Trunk, between, lay_trunk, loop
 from torchyard_gui.canvas.labels import translate
 from torchyard_gui.canvas.racks.layout import Grid
@@ -41,6 +42,8 @@ class HostTraffic:
     """Parts of the pill's text."""
     count: int = 0
     """Number of edges if the trunk stands for too many to draw, else 0."""
+    load: tuple[str, ...] = ()
+    """Parts of the text about the data of a step on the busiest link."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,45 @@ def lay(grid: Grid, wiring: HostTraffic) -> Lines:
     trunk = lay_trunk(grid, wiring.trunk, gutters) if wiring.trunk else None
     hops += between(grid, wiring.checkpoints, gutters, CHECKPOINTS)
     return Lines(tuple(hops), trunk)
+
+
+def scaled(lines: Lines, scale: float) -> Lines:
+    """Returns the routes for a layer with the scale 1/`scale`, on which pens have the same width at any zoom."""
+
+    def path(points: tuple[Point, ...]) -> tuple[Point, ...]:
+        return tuple((x * scale, y * scale) for x, y in points)
+
+    trunk = lines.trunk
+    if trunk is not None:
+        trunk = replace(
+            trunk,
+            branches=tuple(replace(branch, points=path(branch.points)) for branch in trunk.branches),
+            stems=tuple((path(ends)[0], path(ends)[1]) for ends in trunk.stems),
+            label_at=path((trunk.label_at,))[0],
+        )
+    return Lines(tuple(replace(hop, points=path(hop.points)) for hop in lines.hops), trunk)
+
+
+def leaving_edges(traffic: Traffic, place_of: Mapping[str, str]) -> Counter[str]:
+    """Returns the number of edges of the exchange between each place and others.
+
+    Args:
+        place_of: Place of each placed replica, such as its section.
+    """
+    found: Counter[str] = Counter()
+    for bundle in traffic.bundles:
+        if bundle.pattern is Pattern.SERVE:
+            sources = Counter(place_of[name] for name in bundle.sources if name in place_of)
+            targets = Counter(place_of[name] for name in bundle.targets if name in place_of)
+            for place in {*sources, *targets}:
+                found[place] += sources[place] * (targets.total() - targets[place])
+                found[place] += targets[place] * (sources.total() - sources[place])
+        elif bundle.pattern is not Pattern.CHECKPOINTS:
+            for source, target in bundle.pairs():
+                one, other = place_of.get(source), place_of.get(target)
+                if one is not None and other is not None and one != other:
+                    found.update((one, other))
+    return found
 
 
 def _port(host: str, sources: frozenset[str], targets: frozenset[str], traffic: Traffic) -> Port:

@@ -1,10 +1,13 @@
-"""Drag of chips: a drop on a slot or host pins the replicas, a drop beside all racks unpins them."""
+"""Drag of chips: a drop on a slot or host pins the replicas, a drop beside all racks unpins them.
+
+Among groups, a drop moves the replicas to the group, or beside all frames makes a new one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtWidgets import QApplication
 
 from torchyard_gui.canvas import labels
@@ -17,7 +20,8 @@ from torchyard_gui.widgets.gesture import Gesture
 
 Fits = Callable[[list[str], str], str]
 """Returns why replicas cannot go to a target, or ""."""
-
+Effect = Callable[[list[str], str], str]
+"""Returns what a drop of replicas on a target does or would do, or "" if it changes nothing."""
 
 GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
 """Position of the cursor in the dragged chip."""
@@ -36,8 +40,13 @@ class DragChips(Gesture):
         position: QPoint,
         fits: Fits | None,
         drop: Callable[[list[str], str], None],
+        effect: Effect | None = None,
     ):
-        """Starts the gesture. Without `fits`, chips can be clicked but not dragged."""
+        """Starts the gesture. Without `fits`, chips can be clicked but not dragged.
+
+        Args:
+            effect: Describes the drop. By default it pins or unpins.
+        """
         self._view = view
         self._scene = scene
         self._pressed = pressed
@@ -46,6 +55,7 @@ class DragChips(Gesture):
         self._room = view.viewport().size().toTuple()
         self._fits = fits
         self._drop = drop
+        self._effect = effect if effect is not None else self._pinning
         self._ghost: DragPreview | None = None
         self._still: SnapshotCache | None = None
         self._target = ""
@@ -68,7 +78,7 @@ class DragChips(Gesture):
             self._ghost = self._lift()
             self._still = SnapshotCache(self._view, self._scene, self._ghost.item)
         point = self._view.mapToScene(position)
-        self._aim(self._scene.target_at(point), self._scene.replica_at(point))
+        self._aim(self._scene.target_at(point), point)
         self._ghost.move(point, position, self._room)
         if not self._still.is_taken:
             self._still.moved()
@@ -81,9 +91,9 @@ class DragChips(Gesture):
                 self._scene.set_selection([self._pressed])
             return
         target, reason = self._target, self._reason
-        changes = self._changes(target)
+        changes = not reason and bool(self._effect(self._names, target))
         self._put_down()
-        if changes and not reason:
+        if changes:
             self._drop(self._names, target)
 
     def cancel(self) -> None:
@@ -99,31 +109,34 @@ class DragChips(Gesture):
         self._target = "?"
         return ghost
 
-    def _aim(self, target: str, there: str) -> None:
+    def _aim(self, target: str, point: QPointF) -> None:
         # The refusal is computed once per target, because computing it for every pixel is too slow.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
-        self._reason = self._fits(self._names, target) if self._changes(target) else ""
-        text = labels.swap_text(there, target) if self._swaps(there) else labels.target_text(target)
-        self._ghost.say(self._reason or text, bool(self._reason))
+        effect = self._effect(self._names, target)
+        self._reason = self._fits(self._names, target) if effect else ""
+        there = self._scene.replica_at(point)
+        if effect and self._swaps(there):
+            effect = labels.swap_text(there, target)
+        self._ghost.say(self._reason or effect or labels.no_change(), bool(self._reason))
         self._scene.set_target(target, not self._reason)
 
     def _swaps(self, there: str) -> bool:
         """Whether a drop on a replica swaps with it: both are placed, with equally many GPUs."""
         own, other = self._scene.chip(self._pressed), self._scene.chip(there)
-        if own is None or other is None or len(self._names) > 1 or there in self._names:
+        if self._scene.by_group or own is None or other is None or len(self._names) > 1 or there in self._names:
             return False
         return bool(own.host) and 0 < len(own.gpus) == len(other.gpus)
 
-    def _changes(self, target: str) -> bool:
-        """Returns whether a drop on the target would have an effect."""
+    def _pinning(self, names: list[str], target: str) -> str:
         chips = [chip for name in self._names if (chip := self._scene.chip(name)) is not None]
+        changes = True
         if not target:
-            return any(chip.pinned for chip in chips)
-        if len(chips) == 1 and chips[0].gpus:
-            return target not in {f"{chips[0].host}:{gpu}" for gpu in chips[0].gpus}
-        return True
+            changes = any(chip.pinned for chip in chips)
+        elif len(chips) == 1 and chips[0].gpus:
+            changes = target not in {f"{chips[0].host}:{gpu}" for gpu in chips[0].gpus}
+        return labels.target_text(target) if changes else ""
 
     def _put_down(self) -> None:
         if self._still is not None:

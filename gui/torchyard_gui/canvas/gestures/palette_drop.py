@@ -43,7 +43,7 @@ class DropRole(Gesture):
 
     def move(self, position: QPoint) -> None:
         point = self._view.mapToScene(position)
-        self._aim(self._scene.target_at(point).partition(":")[0])
+        self._aim(self._scene.host_at(point))
         self._ghost.move(point, position, self._view.viewport().size().toTuple())
 
     def _aim(self, host: str) -> None:
@@ -107,7 +107,7 @@ class DropMachine(Gesture):
     def move(self, position: QPoint) -> None:
         point = self._view.mapToScene(position)
         replica = self._scene.replica_at(point)
-        host = self._scene.target_at(point).partition(":")[0]
+        host = self._scene.host_at(point)
         selection = self._scene.selection
         if replica:
             names = selection if replica in selection else [replica]

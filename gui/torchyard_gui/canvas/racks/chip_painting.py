@@ -52,14 +52,8 @@ def paint_chip(
     state: ChipState = NORMAL,
     level: Level = Level.FULL,
     live: bool = False,
-    names_group: bool = False,
 ) -> None:
-    """Paints all pieces of a replica, with the texts in the first piece.
-
-    Args:
-        names_group: Whether the mark of the replica's group is shown.
-    """
-    group = labels.group_mark(chip.group) if names_group and chip.group is not None else ""
+    """Paints all pieces of a replica, with the texts in the first piece."""
     if state.lifted:
         painter.setOpacity(0.35)
     tint = _tint(look)
@@ -68,9 +62,9 @@ def paint_chip(
     if level is Level.COARSE:
         _paint_coarse(painter, boxes[0], chip, look, tint)
     elif boxes[0].height < M.slot_height:
-        _paint_low(painter, boxes[0], chip, look, state, tint, group)
+        _paint_low(painter, boxes[0], chip, look, state, tint)
     else:
-        _paint_words(painter, boxes[0], chip, look, state, tint, live, group)
+        _paint_words(painter, boxes[0], chip, look, state, tint, live)
     if look is not None and look.meter is not None and not look.is_unknown:
         _paint_meter(painter, boxes[0], look.meter, tint, 6 if level is Level.COARSE else M.meter)
     for box in boxes[1:]:
@@ -121,7 +115,6 @@ def _paint_words(
     state: ChipState,
     tint: str,
     live: bool,
-    group: str,
 ) -> None:
     top = box.y + (box.height - M.slot_height) / 2 if box.height > M.slot_height else box.y
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, top + 12, M.badge)
@@ -145,9 +138,6 @@ def _paint_words(
         if used_to + 6 < right - width:
             paint_cache.write(painter, right - width, top + 16, count, "text3", "tiny")
             right -= width + 4
-    group_x = right - paint_cache.width_of(group, "tiny", 600)
-    if group and used_to + 4 < group_x:
-        paint_cache.write(painter, group_x, top + 16, group, "text3", "tiny", 600)
     if text:
         text = fitting(text, look, int(box.right - TEXT_END - x), weight)
         paint_cache.write(painter, x, top + 30, text, color, "tiny", weight)
@@ -160,16 +150,12 @@ def _paint_low(
     look: ReplicaLiveState | None,
     state: ChipState,
     tint: str,
-    group: str,
 ) -> None:
     """Paints a chip with a single line, for replicas that run on CPUs."""
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.y + 6, M.badge)
     x = box.x + TEXT_X
     baseline = box.y + 18.5
     paint_cache.write(painter, x, baseline, str(chip.index), "text", "strong")
-    if group:
-        group_x = x + paint_cache.width_of(str(chip.index), "strong") + 6
-        paint_cache.write(painter, group_x, baseline, group, "text3", "tiny", 600)
     right = box.right - SIDE
     mark = _mark_of(look, tint, state)
     if mark:
@@ -183,7 +169,6 @@ def _paint_low(
     text, color, weight = _second_line(chip, look, tint)
     if text:
         room = int(right - x - paint_cache.width_of(str(chip.index), "strong") - 8)
-        room -= int(paint_cache.width_of(group, "tiny", 600)) + 6 if group else 0
         text = fitting(text, look, room, weight)
         right -= paint_cache.width_of(text, "tiny", weight)
         paint_cache.write(painter, right, baseline - 0.5, text, color, "tiny", weight)

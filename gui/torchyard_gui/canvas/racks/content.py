@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from PySide6.QtCore import QCoreApplication
 
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.placement.pin_syntax import parse_pin
+from torchyard_core.topology.strategies.replica_groups import ReplicaGroup
 from torchyard_core.topology.strategies.traffic import Group
-from torchyard_gui.canvas.racks.layout import RackLayout, lay_rack
+from torchyard_gui.canvas.racks.layout import RackLayout, group_columns, lay_group, lay_rack
 from torchyard_gui.widgets.next_steps import quoted
 
 TRAY = ""
@@ -32,11 +35,13 @@ class ChipContent:
     trains: bool
     group: int | None = None
     """Its worker or server group, or None if there is only one."""
+    by_group: bool = False
+    """Whether it is drawn in the frame of its group, where it names its host."""
 
 
 @dataclass(frozen=True)
 class RackContent:
-    """Content of a rack: one host, or the tray of replicas without a place."""
+    """Content of a rack: one host, the tray of replicas without a place, or the frame of a group."""
 
     key: str
     layout: RackLayout
@@ -54,6 +59,10 @@ class RackContent:
     checked: bool = False
     reasons: tuple[str, ...] = ()
     """For the tray: why its replicas cannot be placed."""
+    section: str = ""
+    """Name of the section in which it stands, such as the value of its label `rack`; "" without sections."""
+    group: ReplicaGroup | None = None
+    """The group whose frame this is; None for hosts and the tray."""
 
     @property
     def is_tray(self) -> bool:
@@ -83,8 +92,60 @@ def racks_of(
     for planned in plan.replicas:
         if planned.host is not None:
             on_host.setdefault(planned.host, []).append(planned)
-    shown = {*on_host, *_pinned_hosts(plan), *also}
-    return tuple(_rack(host, on_host.get(host.name, ()), plan, group_of) for host in hosts if host.name in shown)
+    names = {*on_host, *_pinned_hosts(plan), *also}
+    shown = [host for host in hosts if host.name in names]
+    sections = sections_of(shown)
+    return tuple(_rack(host, on_host.get(host.name, ()), plan, group_of, sections.get(host.name, "")) for host in shown)
+
+
+SECTIONS_FROM = 17
+"""Least number of hosts that are shown in sections."""
+RACK_LABEL = "rack"
+NO_PLACES = ("machine",)
+"""Labels that never name a place."""
+
+
+def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
+    """Returns the section of each host: its label `rack`, or else the label by which the fleet divides its hosts.
+
+    A label divides hosts if most of them have it and a value has several hosts. Hosts without the label are in a
+    section of their own. Few hosts, and hosts without such a label, have no sections.
+    """
+    if len(hosts) < SECTIONS_FROM:
+        return {}
+    values: dict[str, Counter[str]] = {}
+    for host in hosts:
+        for key, value in host.labels.items():
+            if key not in NO_PLACES:
+                values.setdefault(key, Counter())[value] += 1
+
+    def divides(key: str) -> bool:
+        found = values[key]
+        return 1 < len(found) <= len(hosts) // 2 and found.total() > len(hosts) // 2
+
+    fitting = [key for key in values if divides(key)]
+    if not fitting:
+        return {}
+    label = RACK_LABEL if RACK_LABEL in fitting else max(fitting, key=lambda key: values[key].total())
+    return {host.name: host.labels.get(label) or labels_missing(label) for host in hosts}
+
+
+def labels_missing(label: str) -> str:
+    """Returns the name of the section of hosts without a label."""
+    return QCoreApplication.translate("Canvas", "no label “{label}”").format(label=label)
+
+
+def frames_of(plan: Plan, groups: Sequence[ReplicaGroup]) -> tuple[RackContent, ...]:
+    """Returns the contents of the frames of groups. All frames are equally wide."""
+    across = group_columns(max((len(group.members) for group in groups), default=1))
+    planned = {replica.name: replica for replica in plan.replicas}
+    frames = []
+    for group in groups:
+        members = [planned[name] for name in group.members if name in planned]
+        chips = tuple(replace(_chip(member, plan, group.number), by_group=True) for member in members)
+        layout = lay_group([chip.name for chip in chips], across)
+        frames.append(RackContent(group.key, layout, chips, group=group))
+    return tuple(frames)
 
 
 def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:
@@ -107,7 +168,13 @@ def _pinned_hosts(plan: Plan) -> set[str]:
     return found
 
 
-def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan, group_of: Mapping[str, int]) -> RackContent:
+def _rack(
+    host: HostFacts,
+    members: Sequence[PlannedReplica],
+    plan: Plan,
+    group_of: Mapping[str, int],
+    section: str = "",
+) -> RackContent:
     chips = tuple(_chip(planned, plan, group_of.get(planned.name)) for planned in members)
     known = {gpu.index for gpu in host.gpus}
     # A host that was never checked is shown with the GPUs that the plan assumes.
@@ -126,6 +193,7 @@ def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan, group_
         host.cpus,
         host.memory_gb,
         host.checked,
+        section=section,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, groupby
+from math import ceil, sqrt
 from types import MappingProxyType
 
 from torchyard_gui.canvas.geometry import Box
@@ -22,8 +23,6 @@ CPU_ACROSS = 2
 INNER = M.rack - 2 * PAD
 SLOT_ACROSS, SLOT_DOWN = M.slot_width + M.slot_gap, M.slot_height + M.slot_gap
 """Pitch of the slots."""
-RACK_ACROSS = M.rack + M.gap_across
-"""Pitch of the racks."""
 LINE = M.line
 MARGIN = 24
 """Margin around all racks."""
@@ -44,10 +43,12 @@ class RackLayout:
     """Vertical position of the line above the footer."""
     words: Box | None = None
     """The tray's box for reasons."""
+    width: float = M.rack
 
     @property
-    def width(self) -> float:
-        return M.rack
+    def across(self) -> int:
+        """Number of slots or chips in a row."""
+        return round((self.width - 2 * PAD + M.slot_gap) / SLOT_ACROSS)
 
     @property
     def slots_top(self) -> float:
@@ -109,6 +110,22 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
     return RackLayout(bottom + PAD, {}, chips, bottom + PAD, words)
 
 
+def group_columns(largest: int) -> int:
+    """Returns the number of chips across a group frame, for all frames the same, so that the largest is not too tall.
+
+    A rack's four are kept for small groups; beyond, the frame of the largest group is about square.
+    """
+    return max(SLOTS_ACROSS, ceil(sqrt(largest * SLOT_DOWN / SLOT_ACROSS)))
+
+
+def lay_group(names: Sequence[str], across: int) -> RackLayout:
+    """Lays out the frame of a group, with `across` chips in each row."""
+    chips = {name: (_slot(position, across),) for position, name in enumerate(names)}
+    rows = max(-(-len(names) // across), 1)
+    bottom = M.rack_header + rows * SLOT_DOWN - M.slot_gap + PAD
+    return RackLayout(bottom, {}, chips, bottom, width=2 * PAD + across * SLOT_ACROSS - M.slot_gap)
+
+
 def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
     """Returns the boxes that cover the slots at these positions: parts of rows, or several equal rows as one block."""
     stretches: list[tuple[int, int, int]] = []
@@ -130,8 +147,8 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
 
-def _slot(position: int) -> Box:
-    row, column = divmod(position, SLOTS_ACROSS)
+def _slot(position: int, across: int = SLOTS_ACROSS) -> Box:
+    row, column = divmod(position, across)
     return Box(
         PAD + column * (M.slot_width + M.slot_gap),
         M.rack_header + row * (M.slot_height + M.slot_gap),
@@ -166,6 +183,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Heading:
+    """Heading above a section of racks."""
+
+    section: str
+    box: Box
+
+
+@dataclass(frozen=True)
 class Grid:
     """Racks in rows and columns. Racks of the same row are aligned at their tops."""
 
@@ -173,19 +198,27 @@ class Grid:
     cells: tuple[Cell, ...] = ()
     tops: tuple[float, ...] = ()
     """By row."""
+    width: float = M.rack
+    """Width of each rack."""
+    headings: tuple[Heading, ...] = ()
+    sections: Grid | None = None
+    """The sections with their headings as cells, if the racks stand in sections."""
+
+    @cached_property
+    def pitch(self) -> float:
+        return self.width + M.gap_across
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[int, int], Cell]:
+        return {(cell.row, cell.column): cell for cell in self.cells}
 
     def cell_at(self, x: float, y: float) -> Cell | None:
         """Returns the cell at a point, or None.
 
         The position is computed without a search, because this method is called on every mouse move.
         """
-        place = (bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS))
-        cell = self._by_place.get(place)
+        cell = self._by_place.get((bisect_right(self.tops, y) - 1, int(x // self.pitch)))
         return cell if cell is not None and cell.box.has(x, y) else None
-
-    @cached_property
-    def _by_place(self) -> Mapping[Place, Cell]:
-        return {(cell.row, cell.column): cell for cell in self.cells}
 
     def cell(self, key: str) -> Cell:
         return next(cell for cell in self.cells if cell.key == key)
@@ -199,7 +232,12 @@ class Grid:
         return members[0].y + round(min(box.height for box in members) / 2)
 
 
-def arrange(heights: Mapping[str, float], columns: int, kept: Mapping[str, Place] = MappingProxyType({})) -> Grid:
+def arrange(
+    heights: Mapping[str, float],
+    columns: int,
+    kept: Mapping[str, Place] = MappingProxyType({}),
+    width: float = M.rack,
+) -> Grid:
     """Arranges racks row by row.
 
     Args:
@@ -218,13 +256,13 @@ def arrange(heights: Mapping[str, float], columns: int, kept: Mapping[str, Place
         members = sorted((column, key) for key, (own_row, column) in places.items() if own_row == row)
         tops.append(top)
         for column, key in members:
-            box = Box(column * (M.rack + M.gap_across), top, M.rack, heights[key])
+            box = Box(column * (width + M.gap_across), top, width, heights[key])
             cells.append(Cell(key, number, column, box))
         top += max(heights[key] for _, key in members) + M.gap_down
-    return Grid(columns, tuple(cells), tuple(tops))
+    return Grid(columns, tuple(cells), tuple(tops), width)
 
 
-def best_columns(heights: Sequence[float], width: float, height: float) -> int:
+def best_columns(heights: Sequence[float], width: float, height: float, rack_width: float = M.rack) -> int:
     """Returns the number of columns at which racks of these heights appear largest in a view, up to full size.
 
     Among equal sizes, the most square arrangement is chosen, because it keeps loops short, and then the wider one.
@@ -235,9 +273,89 @@ def best_columns(heights: Sequence[float], width: float, height: float) -> int:
 
     def merit(columns: int) -> tuple[float, int, int]:
         rows = [heights[start : start + columns] for start in range(0, number, columns)]
-        across = columns * (M.rack + M.gap_across) - M.gap_across + 2 * MARGIN
+        across = columns * (rack_width + M.gap_across) - M.gap_across + 2 * MARGIN
         down = sum(max(row) for row in rows) + (len(rows) - 1) * M.gap_down + 2 * MARGIN
         scale = min(1.0, width / across, height / down)
         return (round(scale, 3), -abs(columns - len(rows)), columns)
 
     return max(range(1, min(number, 64) + 1), key=merit)
+
+
+HEADING = 72.0
+"""Height of the heading of a section. At the zoom that shows a hundred hosts it holds one line of text."""
+SECTION_GAP = 110.0
+"""Distance of a heading from the racks above it."""
+PORT_ROOM = 34.0
+"""Room above a heading for the port of an edge between sections."""
+MOST_ACROSS = 12
+"""Most racks in a row of a section."""
+
+
+def arrange_sections(
+    heights: Mapping[str, float], sections: Mapping[str, Sequence[str]], shape: tuple[int, int]
+) -> Grid:
+    """Arranges racks in sections, each with a heading; the section "" has none.
+
+    Args:
+        heights: Height of each rack by its key.
+        sections: Keys of the racks by section.
+        shape: Number of sections side by side, and of racks in a row of a section.
+    """
+    beside, across = shape
+    pitch = M.rack + M.gap_across
+    cells: list[Cell] = []
+    tops: list[float] = []
+    headings: list[Heading] = []
+    blocks: list[Cell] = []
+    names = list(sections)
+    top = 0.0
+    for band, start in enumerate(range(0, len(names), beside)):
+        members = names[start : start + beside]
+        band_top = top
+        top += HEADING
+        for line in range(max(-(-len(sections[name]) // across) for name in members)):
+            row: list[Cell] = []
+            for place, name in enumerate(members):
+                for at, key in enumerate(sections[name][line * across : (line + 1) * across]):
+                    column = place * across + at
+                    row.append(Cell(key, len(tops), column, Box(column * pitch, top, M.rack, heights[key])))
+            tops.append(top)
+            cells += row
+            top += max(cell.box.height for cell in row) + M.gap_down
+        for place, name in enumerate(members):
+            heading = Box(place * across * pitch, band_top, across * pitch - M.gap_across, HEADING)
+            block_top = band_top - PORT_ROOM
+            block = Box(heading.x, block_top, heading.width, top - M.gap_down - block_top)
+            blocks.append(Cell(name, band, place, block))
+            if name:
+                headings.append(Heading(name, heading))
+        top += SECTION_GAP - M.gap_down
+    block_tops = tuple(dict.fromkeys(block.box.y for block in blocks))
+    blocks_grid = Grid(beside, tuple(blocks), block_tops, across * pitch - M.gap_across)
+    return Grid(beside * across, tuple(cells), tuple(tops), M.rack, tuple(headings), blocks_grid)
+
+
+def best_shape(
+    heights: Mapping[str, float], sections: Mapping[str, Sequence[str]], width: float, height: float
+) -> tuple[int, int]:
+    """Returns the shape for `arrange_sections` in which the racks appear largest in a view."""
+    if width <= 0 or height <= 0:
+        return 1, SLOTS_ACROSS
+    racks = [[heights[key] for key in keys] for keys in sections.values()]
+
+    def merit(shape: tuple[int, int]) -> tuple[float, int]:
+        beside, across = shape
+        down = 2.0 * MARGIN
+        for start in range(0, len(racks), beside):
+            band = racks[start : start + beside]
+            for line in range(0, max(map(len, band)), across):
+                down += max(height for section in band for height in section[line : line + across]) + M.gap_down
+            down += HEADING + SECTION_GAP - M.gap_down
+        along = beside * across * (M.rack + M.gap_across) - M.gap_across + 2 * MARGIN
+        return round(min(1.0, width / along, height / down), 3), across
+
+    most = min(max(map(len, racks), default=1), MOST_ACROSS)
+    least = min(most, SLOTS_ACROSS)  # A narrower section would have no room for the text of its heading.
+    return max(
+        ((beside, across) for beside in range(1, len(racks) + 1) for across in range(least, most + 1)), key=merit
+    )

@@ -22,11 +22,9 @@ from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 from torchyard_gui.canvas.racks.layout import INNER
 from torchyard_gui.canvas.racks.rack_painting import (
     SHADE,
-    groups_in,
     paint_body,
     paint_footer,
     paint_header,
-    paint_hulls,
     paint_reasons,
     paint_slot,
 )
@@ -45,7 +43,6 @@ class RackItem(QGraphicsRectItem):
         self.host: HostLiveState | None = None
         self._states: Mapping[str, ReplicaLiveState] | None = None
         self._chips: dict[str, ChipContent] = {chip.name: chip for chip in content.chips}
-        self._groups = groups_in(content.chips)
         self._marks: dict[str, ChipState] = {}
         self._zoom = 1.0
         self._is_tile = False
@@ -60,7 +57,6 @@ class RackItem(QGraphicsRectItem):
         self.content = content
         self.setRect(self._bounds())
         self._chips = {chip.name: chip for chip in content.chips}
-        self._groups = groups_in(content.chips)
         self._marks = {name: mark for name, mark in self._marks.items() if name in self._chips}
         self.update()
 
@@ -120,7 +116,7 @@ class RackItem(QGraphicsRectItem):
 
     def tooltip_at(self, x: float, y: float) -> str:
         """Returns the tool tip of a slot or of the header. For chips it is "", because the scene provides theirs."""
-        if self.content.is_tray or self.chip_at(x, y):
+        if self.content.is_tray or self.content.group is not None or self.chip_at(x, y):
             return ""
         slot = self.slot_at(x, y)
         if slot is not None:
@@ -147,10 +143,9 @@ class RackItem(QGraphicsRectItem):
             paint_header(painter, self.content, self.host, use, level, live)
             if self.content.is_tray and level is Level.FULL:
                 paint_reasons(painter, self.content, reason_lines(self.content.reasons))
-        if not self.content.is_tray and level is Level.FULL and seen.bottom > layout.rule:
+        is_host = not self.content.is_tray and self.content.group is None
+        if is_host and level is Level.FULL and seen.bottom > layout.rule:
             paint_footer(painter, self.content)
-        if self._groups:
-            paint_hulls(painter, self._groups, layout.chips)
         self._paint_slots(painter, seen, level)
         self._paint_chips(painter, seen, level)
 
@@ -169,12 +164,11 @@ class RackItem(QGraphicsRectItem):
 
     def _paint_chips(self, painter: QPainter, seen: Box, level: Level) -> None:
         live = self._states is not None
-        first = {members[0] for members in self._groups.values()}
         for name, boxes in self.content.layout.chips.items():
             if any(box.grown(ROUND).meets(seen) for box in boxes):
                 look = self._look(name)
                 mark = self._marks.get(name, ChipState())
-                paint_chip(painter, boxes, self._chips[name], look, mark, level, live, names_group=name in first)
+                paint_chip(painter, boxes, self._chips[name], look, mark, level, live)
 
     def _look(self, name: str) -> ReplicaLiveState | None:
         """Returns the live state of a replica. The state is unknown if the host does not answer."""

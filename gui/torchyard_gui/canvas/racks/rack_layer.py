@@ -8,9 +8,11 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtWidgets import QGraphicsItem
 
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent
-from torchyard_gui.canvas.racks.layout import Grid, arrange, best_columns
+from torchyard_gui.canvas.racks.content import TRAY, RackContent
+from torchyard_gui.canvas.racks.layout import Grid, arrange, arrange_sections, best_columns, best_shape
 from torchyard_gui.canvas.racks.rack_item import RackItem
+from torchyard_gui.canvas.racks.section_heading import SectionHeading
+from torchyard_gui.theme.tokens import METRICS as M
 
 
 class RackLayer(Mapping[str, RackItem]):
@@ -21,9 +23,15 @@ class RackLayer(Mapping[str, RackItem]):
         """The place of each rack."""
         self._ground = ground
         self._items: dict[str, RackItem] = {}
+        self._key_of: dict[str, str] = {}
+        """Key of the rack with the chip of each replica."""
         self._room = QSizeF()
         self._occasion: tuple[tuple[str, ...], float, float] | None = None
         self._columns = 1
+        self._shaped_for: tuple[object, ...] = ()
+        self._shape = (1, 1)
+        self.headings: dict[str, SectionHeading] = {}
+        """By section."""
         self._placed_in = QSizeF()
         """The room at the last arrangement."""
 
@@ -52,6 +60,7 @@ class RackLayer(Mapping[str, RackItem]):
                 item.set_content(content)
             items[content.key] = item
         self._items = items
+        self._key_of = {chip.name: content.key for content in contents for chip in content.chips}
 
     def set_room(self, room: QSizeF) -> None:
         """Sets the size of the view, from which `arrange` chooses the number of columns."""
@@ -65,25 +74,60 @@ class RackLayer(Mapping[str, RackItem]):
         heights = {key: item.content.layout.height for key, item in self._items.items()}
         keep = keep and self._room.width() == self._placed_in.width()
         # The number of columns changes only with the hosts or the view, so that racks stay in place during a gesture.
-        occasion = (tuple(heights), self._room.width(), self._room.height())
+        width = max((item.content.layout.width for item in self._items.values()), default=M.rack)
+        room = (self._room.width(), self._room.height())
+        occasion = (tuple(heights), *room)
         if occasion != self._occasion:
-            best = best_columns(list(heights.values()), self._room.width(), self._room.height())
+            best = best_columns(list(heights.values()), *room, width)
             self._columns = max(best, self._columns) if keep else best
             self._occasion = occasion
         kept = {cell.key: (cell.row, cell.column) for cell in self.grid.cells} if keep else {}
         self._placed_in = self._room
-        grid = arrange(heights, self._columns, kept)
+        grid = self._sectioned(heights) or arrange(heights, self._columns, kept, width)
         if grid == self.grid:
             return False
         self.grid = grid
         for cell in grid.cells:
             self._items[cell.key].setPos(cell.box.x, cell.box.y)
+        self._head()
         return True
 
-    def rect_of(self, chip: ChipContent) -> QRectF:
+    def members(self, section: str) -> list[RackItem]:
+        """Returns the racks of a section."""
+        return [item for item in self._items.values() if item.content.section == section]
+
+    def _sectioned(self, heights: Mapping[str, float]) -> Grid | None:
+        """Returns the arrangement in sections, or None if the racks have none."""
+        sections: dict[str, list[str]] = {}
+        for key, item in self._items.items():
+            sections.setdefault(item.content.section, []).append(key)
+        if not any(sections):
+            return None
+        occasion = (tuple(heights), self._room.width(), self._room.height(), tuple(map(len, sections.values())))
+        if occasion != self._shaped_for:
+            self._shaped_for = occasion
+            self._shape = best_shape(heights, sections, self._room.width(), self._room.height())
+        return arrange_sections(heights, sections, self._shape)
+
+    def _head(self) -> None:
+        """Places the headings of the sections."""
+        wanted = {heading.section: heading.box for heading in self.grid.headings}
+        for name in [name for name in self.headings if name not in wanted]:
+            self._ground.scene().removeItem(self.headings.pop(name))
+        for name, box in wanted.items():
+            if name not in self.headings:
+                self.headings[name] = SectionHeading(name)
+                self.headings[name].setParentItem(self._ground)
+            self.headings[name].set_box(box)
+
+    def holder_of(self, name: str) -> RackItem | None:
+        """Returns the rack with the chip of a replica."""
+        return self._items.get(self._key_of.get(name, "?"))
+
+    def rect_of(self, name: str) -> QRectF:
         """Returns the box of the first piece of a replica's chip; it is empty if the chip is not drawn."""
-        item = self._items.get(chip.host)
-        boxes = item.pieces(chip.name) if item is not None else ()
+        item = self.holder_of(name)
+        boxes = item.pieces(name) if item is not None else ()
         return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()
 
     def rect_of_rack(self, host: str) -> QRectF:
@@ -119,11 +163,18 @@ class RackLayer(Mapping[str, RackItem]):
         return found
 
     def target_at(self, point: QPointF) -> str:
-        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose."""
+        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose.
+
+        Among groups it is "trainers:1/worker-5" on a chip, "trainers:1" on a frame, or "" for a new group.
+        """
         x, y = point.toTuple()
         cell = self.grid.cell_at(x, y)
         if cell is None or cell.key == TRAY:
             return ""
         left, top, _, _ = cell.box
-        slot = self._items[cell.key].slot_at(x - left, y - top)
+        item = self._items[cell.key]
+        if item.content.group is not None:
+            name = item.chip_at(x - left, y - top)
+            return f"{cell.key}/{name}" if name else cell.key
+        slot = item.slot_at(x - left, y - top)
         return cell.key if slot is None else f"{cell.key}:{slot}"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
 from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QPainter, QPainterPath, QPen
+from PySide6.QtGui import QPainter
 
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level
 from torchyard_gui.canvas.live_state import HostLiveState
-from torchyard_gui.canvas.racks.content import ChipContent, RackContent
+from torchyard_gui.canvas.racks.content import RackContent
 from torchyard_gui.canvas.racks.layout import LINE, PAD, TRAY_MOST
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
@@ -24,6 +22,11 @@ SHADE = 3
 def paint_body(painter: QPainter, rack: RackContent) -> None:
     rect = QRectF(0.5, 0.5, rack.layout.width - 1, rack.layout.height - 1)
     painter.setPen(Qt.PenStyle.NoPen)
+    if rack.group is not None:
+        painter.setBrush(theme().brush("track"))
+        painter.setPen(paint_cache.outline("line"))
+        painter.drawRoundedRect(rect, RADIUS, RADIUS)
+        return
     if not rack.is_tray:
         for reach, alpha in ((SHADE, 0.04), (1, 0.07)):
             painter.setBrush(theme().color("shadow", alpha))
@@ -37,6 +40,9 @@ def paint_header(
     painter: QPainter, rack: RackContent, host: HostLiveState | None, use: str, level: Level, live: bool
 ) -> None:
     """Paints the header with the state, name, GPUs and use of a host."""
+    if rack.group is not None:
+        _paint_group_header(painter, rack, use, level)
+        return
     mark = host_mark(rack, host, live)
     if level is Level.COARSE:
         paint_cache.put_mark(painter, mark, PAD - 4, 8, 24)
@@ -61,6 +67,15 @@ def paint_header(
         paint_cache.write(painter, x, baseline, kinds, "text3", "small")
 
 
+def _paint_group_header(painter: QPainter, rack: RackContent, use: str, level: Level) -> None:
+    coarse = level is Level.COARSE
+    baseline, pixels, small = (29.0, 24, 20) if coarse else (23.0, 0, 0)
+    use_from = rack.layout.width - PAD - paint_cache.width_of(use, "small", 0, small)
+    name = paint_cache.elided(_name(rack), int(use_from - PAD - 10), "strong", 0, pixels)
+    paint_cache.write(painter, PAD, baseline, name, "text", "strong", 0, pixels)
+    paint_cache.write(painter, use_from, baseline, use, "text2", "small", 0, small)
+
+
 def _fitting(rack: RackContent, use: str, room: float) -> str:
     """Returns the text about the use of the rack, shortened if the header is too narrow for the full text."""
     beside = (
@@ -74,13 +89,15 @@ def _fitting(rack: RackContent, use: str, room: float) -> str:
 def host_mark(rack: RackContent, host: HostLiveState | None, live: bool) -> str:
     if rack.is_tray:
         return "warning"
+    if rack.group is not None:
+        return "ok"
     if host is not None:
         return host.state
     return "ok" if rack.checked and (live or rack.use_known) else "unknown"
 
 
 def _name(rack: RackContent) -> str:
-    return labels.not_placed() if rack.is_tray else rack.key
+    return labels.rack_name(rack)
 
 
 def paint_slot(
@@ -141,55 +158,3 @@ def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) 
     if len(rack.chips) > TRAY_MOST:
         text = labels.more(len(rack.chips) - TRAY_MOST)
         paint_cache.write(painter, PAD, rack.layout.height - PAD - 4, text, "text3", "small")
-
-
-REACH = 3.0
-"""Extent of a frame beyond its chips; below half a gap, so that frames never touch."""
-ROUND = float(M.radius)
-
-Key = tuple[bool, int]
-"""(whether it is a group of trainers, number)."""
-
-
-def groups_in(chips: Iterable[ChipContent]) -> dict[Key, list[str]]:
-    """Returns the names of the replicas by group, in the order of the rack."""
-    found: dict[Key, list[str]] = {}
-    for chip in chips:
-        if chip.group is not None:
-            found.setdefault((chip.trains, chip.group), []).append(chip.name)
-    return found
-
-
-def hull(boxes: Sequence[Box]) -> QPainterPath:
-    """Returns the outline of boxes, with the gaps between adjacent boxes filled."""
-    path = QPainterPath()
-    for box in boxes:
-        path.addRoundedRect(QRectF(*box.grown(REACH)), ROUND, ROUND)
-    gap = M.slot_gap
-    for box in boxes:
-        right = [other for other in boxes if other.y == box.y and other.x == box.right + gap]
-        below = [
-            other for other in boxes if other.y == box.bottom + gap and other.x < box.right and box.x < other.right
-        ]
-        # The bridge overlaps both boxes by their corner radius, so that the outline has no notch.
-        bridges = [QRectF(box.right - ROUND, box.y - REACH, gap + 2 * ROUND, box.height + 2 * REACH) for _ in right]
-        for other in below:
-            left, end = max(box.x, other.x), min(box.right, other.right)
-            bridges.append(QRectF(left - REACH, box.bottom - ROUND, end - left + 2 * REACH, gap + 2 * ROUND))
-        if right and below:
-            bridges.append(QRectF(box.right, box.bottom, gap, gap))
-        for bridge in bridges:
-            piece = QPainterPath()
-            piece.addRect(bridge)
-            path = path.united(piece)
-    return path.simplified()
-
-
-def paint_hulls(painter: QPainter, groups: Mapping[Key, Sequence[str]], boxes: Mapping[str, Sequence[Box]]) -> None:
-    """Paints the frame of each group. Frames must be painted before the chips."""
-    for members in groups.values():
-        around = [box for name in members for box in boxes.get(name, ())]
-        if around:
-            painter.setPen(QPen(theme().color("line", 0.6), 1.0))
-            painter.setBrush(theme().brush("track"))
-            painter.drawPath(hull(around))

@@ -73,8 +73,7 @@ def _paint_name(painter: QPainter, rack: RackContent, mark: str, zoom: float) ->
     if mark:
         width -= 16
         paint_cache.put_mark(painter, mark, width, 3, 13)
-    name = labels.not_placed() if rack.is_tray else rack.key
-    name = paint_cache.elided(name, int(width - PAD - 2), "tiny")
+    name = paint_cache.elided(labels.rack_name(rack), int(width - PAD - 2), "tiny")
     paint_cache.write(painter, PAD, NAME_HEIGHT - 3, name, "text", "tiny")
     painter.restore()
 
@@ -176,12 +175,14 @@ def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
     """Returns the cells of slots and of replicas on CPUs, each with the name of its replica, or "" if it is free."""
     of_gpu = {gpu: chip.name for chip in rack.chips for gpu in chip.gpus}
     names = [of_gpu.get(gpu, "") for gpu in rack.layout.slots]
-    names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray]
+    names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray or rack.group is not None]
     if not names:
         return []
     pad, gap = PAD / zoom, GAP / zoom
     top = (NAME_HEIGHT + 2) / zoom if zoom >= NO_NAME_BELOW else pad
     across = min(len(names), ACROSS) if len(names) <= 4 * ACROSS else -(-len(names) // 4)
+    if rack.group is not None:
+        across = min(len(names), rack.layout.across)
     rows = -(-len(names) // across)
     width = (rack.layout.width - 2 * pad + gap) / across
     height = max((rack.layout.height - top - pad + gap) / rows, gap)

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QStackedWidget, QWidget
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.problems import Problem
 from torchyard_core.topology.model import Pool, Role
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
@@ -41,6 +42,8 @@ class Inspector(QFrame):
         self._editor = editor
         self._planning = planning
         self._plan: Plan | None = None
+        self.exchange = ExchangeFacts()
+        """What is known about the exchange; set by the page before `show_plan`."""
         self.badge = RoleBadge("worker", 20)
         self.title = ElidedLabel(role="title")
         self.subtitle = ElidedLabel(role="small", ink="2")
@@ -150,7 +153,7 @@ class Inspector(QFrame):
             text = self.tr("{replicas} replicas in {pools} pools").format(replicas=count, pools=len(value.pools))
         self.subtitle.setText(text)
         self.design.show_blocks([value])
-        self.strategy.show_topology(value)
+        self.strategy.show_topology(value, self.exchange)
         self.program.show_program(value.program)
 
     def _show_replicas(self, chosen: Sequence[str], plan: Plan) -> None:

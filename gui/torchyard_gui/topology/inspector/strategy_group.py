@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
+from torchyard_core.formatting import bandwidth, seconds, size
 from torchyard_core.topology.model import Role, Strategy, StrategyKind, Topology
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_core.topology.strategies.registry import all_settings, spec_of
 from torchyard_core.topology.strategies.spec import StrategySetting
 from torchyard_gui.topology.editor import Editor
@@ -16,6 +18,7 @@ from torchyard_gui.topology.labels import strategy_name, strategy_sentence, tr
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.text_labels import label
 
+UNKNOWN = ExchangeFacts()
 KIND_WIDTH = 72
 """Width of the label beside the names of strategies, which need more room than numbers."""
 
@@ -49,7 +52,7 @@ class StrategyGroup(QWidget):
         sentence = tr(setting.sentence)
         self.group.add(setting.key, tr(setting.title), _field(setting), sentence).set_note(sentence)
 
-    def show_topology(self, topology: Topology) -> None:
+    def show_topology(self, topology: Topology, facts: ExchangeFacts = UNKNOWN) -> None:
         """Shows the strategy of a topology, with the settings that its kind uses."""
         strategy = topology.strategy
         shown = {"kind", *spec_of(strategy.kind).settings}
@@ -57,7 +60,7 @@ class StrategyGroup(QWidget):
             row.setVisible(key in shown)
         self._sentence.setText(strategy_sentence(strategy.kind))
         counts = {role: sum(pool.replicas for pool in topology.pools if pool.role is role) for role in Role}
-        sums = exchange_sentence(strategy.kind, counts)
+        sums = exchange_sentence(strategy.kind, counts, facts)
         self.sums.setText(sums)
         self.sums.setVisible(bool(sums))
         self.group.show_blocks([strategy])
@@ -72,7 +75,7 @@ def _field(setting: StrategySetting) -> Field:
     return WholeField(field.default, tr(setting.if_unset) if setting.if_unset else "", least=least)
 
 
-def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int]) -> str:
+def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int], facts: ExchangeFacts = UNKNOWN) -> str:
     """Returns the sentences about the duration of an exchange, or "" if no step waits for an exchange.
 
     Args:
@@ -84,13 +87,40 @@ def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int]) -> str:
     cost = spec.exchange_cost(trainers, servers) if trainers > 1 else None
     if cost is None:
         return ""
-    return " ".join(
+    durations = {name: duration(value, facts) for name, value in cost.durations.items()}
+    sentences = [
         tr(sentence).format(
             trainers=tr("{count} trainers").format(count=trainers),
             servers=_servers(servers, spec.server_role),
-            **{name: _number(value) for name, value in cost.values.items()},
+            **durations,
+            **cost.counts,
         )
         for sentence in cost.sentences
+    ]
+    return " ".join([*sentences, basis_sentence(facts)])
+
+
+def duration(value: float, facts: ExchangeFacts) -> str:
+    """Formats a duration in M/B, as a time where M and B are known."""
+    known = facts.seconds_of(value)
+    return f"{_number(value)}·M/B" if known is None else seconds(known)
+
+
+def basis_sentence(facts: ExchangeFacts) -> str:
+    """Returns the sentence that explains what the durations are based on, or what M and B are."""
+    if facts.gradient_bytes is None:
+        return tr(
+            "M is the size of the gradients, B the bandwidth of a host's link. Times follow once a run of this name "
+            "has reported gradient_bytes."
+        )
+    size_ = size(facts.gradient_bytes)
+    if facts.link_bytes_s is None:
+        return tr(
+            "M, the size of the gradients, was {size} in the last run. B, the bandwidth of a host's link, is measured "
+            "by the next launch."
+        ).format(size=size_)
+    return tr("For {size} of gradients, as in the last run, and links of {bandwidth}.").format(
+        size=size_, bandwidth=bandwidth(facts.link_bytes_s)
     )
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_core.launch.checks.bandwidth import BandwidthCache, Measurement, check_bandwidth, rounds
+from torchyard_core.launch.checks.bandwidth import (
+    BandwidthCache,
+    Measurement,
+    check_bandwidth,
+    rounds,
+    slowest_measured,
+)
 from torchyard_core.launch.checks.connectivity import directions, neighbours
 
 DAY = 86400.0
@@ -95,3 +101,15 @@ def test_a_pair_that_was_never_measured_says_so() -> None:
 
     assert line.severity == "amber"
     assert line.message == "a and b were not measured: the network of a is busy."
+
+
+def test_the_slowest_measured_link_among_hosts_is_that_of_a_pair_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "bandwidth.json"
+    cache = BandwidthCache(file)
+    rates = {("a", "b"): 3e9, ("b", "c"): 1e9, ("a", "c"): 2e9}
+    cache.keep({f"{one}@10.0.0.1|{other}@10.0.0.2": Measurement((one, other), rate, 1.0)
+                for (one, other), rate in rates.items()})  # fmt: skip
+    assert slowest_measured(file, ["a", "b", "c", "d"]) == 1e9
+    assert slowest_measured(file, ["a", "c"]) == 2e9
+    assert slowest_measured(file, ["a", "d"]) is None
+    assert slowest_measured(tmp_path / "missing.json", ["a", "b"]) is None

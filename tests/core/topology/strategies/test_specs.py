@@ -55,4 +55,6 @@ def test_the_sentences_of_the_cost_name_only_values_that_it_has(spec: StrategySp
         for servers in (0, 1, 4, 9):
             cost = spec.exchange_cost(trainers, servers)
             for sentence in cost.sentences if cost is not None else ():
-                assert "{" not in sentence.format(trainers="4 trainers", servers="2 servers", **cost.values)
+                assert "{" not in sentence.format(
+                    trainers="4 trainers", servers="2 servers", **cost.durations, **cost.counts
+                )

@@ -5,16 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from PySide6.QtCore import QPointF
 
 from tests.gui.canvas import samples
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.model import Role, Strategy, StrategyKind
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic, lay
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import arrange
-from torchyard_gui.canvas.racks.rack_painting import hull
 from torchyard_gui.canvas.scene import TopologyScene
 
 Kind = StrategyKind
@@ -51,9 +52,9 @@ def test_a_trunk_says_which_hosts_train_and_which_serve() -> None:
 def test_beyond_sixteen_edges_the_trunk_is_thick_and_says_how_many() -> None:
     scene = shown(planned(Kind.SANDBLASTER, workers=9, servers=2))
     (trunk,) = [item for item in scene.items() if isinstance(item, TrunkItem)]
-    assert (trunk.thick, trunk.label) == (True, ("18 edges",))
+    assert (trunk.thick, trunk.label) == (True, ("4.5 M per step · 18 edges",))
     (trunk,) = [item for item in shown(planned(Kind.SANDBLASTER, 8, 2)).items() if isinstance(item, TrunkItem)]
-    assert (trunk.thick, trunk.label) == (False, ())
+    assert (trunk.thick, trunk.label) == (False, ("4 M per step",))
 
 
 def test_too_few_reducers_make_the_trainers_ports_reduce_too() -> None:
@@ -67,7 +68,7 @@ def test_downpour_is_dashed_and_says_how_often_it_pushes() -> None:
     scene = shown(planned(Kind.DOWNPOUR, worker_groups=2, push_every=3))
     (trunk,) = [item for item in scene.items() if isinstance(item, TrunkItem)]
     assert trunk.dashed
-    assert trunk.label == ("push 3 · pull 1",)
+    assert trunk.label == ("push 3 · pull 1 · 2 M per step",)
     chip = scene.chip("worker-3")
     assert chip is not None
     assert chip.group == 1
@@ -105,7 +106,18 @@ def test_no_line_of_a_trunk_lies_over_a_rack(columns: int, racks: int) -> None:
         assert inside == [], f"{grid_keys}: {(x1, y1)} to {(x2, y2)}"
 
 
-def test_a_groups_frame_is_one_piece_where_its_chips_touch() -> None:
-    four = [Box(12, 36, 76, 40), Box(96, 36, 76, 40), Box(12, 84, 76, 40), Box(96, 84, 76, 40)]
-    assert len(hull(four).toSubpathPolygons()) == 1
-    assert len(hull([four[0], four[3]]).toSubpathPolygons()) == 2
+def test_edges_name_the_data_of_a_step_in_bytes_once_the_gradients_are_known() -> None:
+    found = planned(Kind.ALL_REDUCE, servers=0)
+    hosts = [samples.host(name, 2) for name in TRAIN]
+    scene = TopologyScene()
+
+    def pills() -> list[tuple[str, ...]]:
+        scene.show_plan(found, hosts)
+        return [item.label for item in scene.items() if isinstance(item, EdgeItem) and item.label]
+
+    assert pills() == [("1.5 M", "per step")]
+    header = scene.rect_of_rack("t0").topLeft() + QPointF(60, 10)
+    assert "carries 1.5 M per step in each direction; M is the size of the gradients." in scene.tooltip_at(header)
+    scene.exchange = ExchangeFacts(gradient_bytes=100e6, link_bytes_s=1.25e9)
+    assert pills() == [("150 MB", "per step")]
+    assert "carries 150 MB per step in each direction, in about 120 ms." in scene.tooltip_at(header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pytestqt.qtbot import QtBot
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.page_driver import CONTROL, Driver
 from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField, PairsField, PathField
 
@@ -311,16 +313,32 @@ def test_a_setting_is_typed_or_chosen_and_taken_back(digits: Driver) -> None:
 
 def test_what_the_exchange_costs_is_worked_out_for_the_design(digits: Driver) -> None:
     sums = digits.page.inspector.strategy.sums
-    assert sums.text() == "5 trainers round a ring: a step's exchange takes about 1.6·M/B."
+    explained = "M is the size of the gradients, B the bandwidth of a host's link."
+    assert sums.text().startswith(f"5 trainers round a ring: a step's exchange takes about 1.6·M/B. {explained}")
     digits.page.editor.remove(["chief-0"])
     digits.page.editor.set_strategy("kind", "reduction_server", "strategy")
     assert not sums.isVisible(), "there are no reducers yet"
     digits.page.editor.add(Role.REDUCER, 2)
     digits.page.editor.select(())
-    assert sums.text() == (
-        "4 trainers, 2 reducers: mixed, about 1.2·M/B; the ring takes 1.5, reducers alone 2. "
-        "Reducers alone beat the ring from 3 on."
+    assert sums.text().startswith(
+        "4 trainers, 2 reducers: mixed, about 1.2·M/B; the ring takes 1.5·M/B, reducers alone 2·M/B. "
+        "Reducers alone beat the ring from 3 on. M is"
     )
+
+
+def test_the_exchange_is_a_time_once_gradients_and_links_are_known(digits: Driver) -> None:
+    def known(name: str, hosts: Collection[str]) -> ExchangeFacts:
+        assert set(hosts) == set(digits.page.current_plan.hosts)
+        return ExchangeFacts(250e6, 1.25e9) if name == "digits" else ExchangeFacts()
+
+    digits.page.exchange_facts = known
+    digits.page.tidy()
+    assert digits.page.inspector.strategy.sums.text() == (
+        "5 trainers round a ring: a step's exchange takes about 320 ms. "
+        "For 250 MB of gradients, as in the last run, and links of 10.0 Gbit/s."
+    )
+    digits.page.editor.set_name("another")
+    assert "1.6·M/B" in digits.page.inspector.strategy.sums.text()
 
 
 # Paths

@@ -1,0 +1,79 @@
+"""Data that the exchange of one step sends over the link of each place, such as a host.
+
+The unit is M, the size of the gradients. A link is full-duplex; its load is that of the busier direction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchyard_core.topology.model import StrategyKind, Topology
+from torchyard_core.topology.strategies.reduction_cost import mixed_time, ring_time
+from torchyard_core.topology.strategies.traffic import Pattern, Traffic
+
+
+def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]) -> dict[str, float]:
+    """Returns the load by place, in M per step.
+
+    Data between replicas of one place uses no link. An exchange between neighbours (Hogwild) has no entry, since it
+    follows no step.
+
+    Args:
+        traffic: The traffic of the topology.
+        place_of: Place of each placed replica.
+    """
+    sent: dict[str, float] = defaultdict(float)
+    received: dict[str, float] = defaultdict(float)
+    for bundle in traffic.of(Pattern.RING):
+        places = {place_of[name] for name in bundle.sources if name in place_of}
+        if len(places) > 1:
+            for place in places:
+                sent[place] += ring_time(len(bundle.sources))
+    serve = traffic.of(Pattern.SERVE)
+    if traffic.trainers_reduce and serve:
+        trainers = {name for bundle in serve for name in bundle.sources}
+        reducers = {name for bundle in serve for name in bundle.targets}
+        share = mixed_time(len(trainers), len(reducers))
+        return {place_of[name]: share for name in (*trainers, *reducers) if name in place_of}
+    push, pull = _intervals(topology)
+    servers: Counter[str] = Counter()
+    for bundle in serve:
+        for name in bundle.sources:
+            servers[name] += len(bundle.targets)
+    for bundle in serve:
+        shards = servers[bundle.sources[0]]
+        sources = Counter(place_of[name] for name in bundle.sources if name in place_of)
+        targets = Counter(place_of[name] for name in bundle.targets if name in place_of)
+        for place in {*sources, *targets}:
+            out = sources[place] * (targets.total() - targets[place]) / shards
+            back = targets[place] * (sources.total() - sources[place]) / shards
+            sent[place] += out / push + back / pull
+            received[place] += out / pull + back / push
+    loads = {place: max(sent[place], received[place]) for place in {*sent, *received}}
+    return {place: load for place, load in loads.items() if load}
+
+
+def _intervals(topology: Topology) -> tuple[int, int]:
+    """Returns the steps between two pushes and between two pulls."""
+    strategy = topology.strategy
+    return (strategy.push_every, strategy.pull_every) if strategy.kind is StrategyKind.DOWNPOUR else (1, 1)
+
+
+@dataclass(frozen=True)
+class ExchangeFacts:
+    """What is known about an exchange. Unknown values are None."""
+
+    gradient_bytes: float | None = None
+    """M."""
+    link_bytes_s: float | None = None
+    """B, the bandwidth of the slowest link."""
+
+    def bytes_of(self, load: float) -> float | None:
+        return None if self.gradient_bytes is None else load * self.gradient_bytes
+
+    def seconds_of(self, load: float) -> float | None:
+        """Returns the duration of sending a load over the slowest link."""
+        size = self.bytes_of(load)
+        return None if size is None or not self.link_bytes_s else size / self.link_bytes_s

@@ -1,0 +1,63 @@
+"""The groups that all replicas of a topology form: worker groups, server groups, and the replicas beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchyard_core.topology.model import Launcher, Role, Topology
+from torchyard_core.topology.replicas import Replica, replicas_of
+from torchyard_core.topology.strategies.topology_traffic import traffic_of
+from torchyard_core.topology.strategies.traffic import names_of
+from torchyard_core.topology.strategies.worker_groups import worker_groups
+
+
+class GroupKind(StrEnum):
+    """What the replicas of a group do."""
+
+    TRAINERS = "trainers"
+    SERVERS = "servers"
+    REDUCERS = "reducers"
+    EVALUATORS = "evaluators"
+
+
+@dataclass(frozen=True)
+class ReplicaGroup:
+    """Replicas that act as one, in their order."""
+
+    kind: GroupKind
+    number: int | None
+    """None where all replicas of the kind form one group."""
+    members: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Unique text, such as `trainers:1`."""
+        return self.kind if self.number is None else f"{self.kind}:{self.number}"
+
+
+def replica_groups(topology: Topology) -> tuple[ReplicaGroup, ...]:
+    """All groups: of trainers, servers, reducers and evaluators. Each replica belongs to one."""
+    replicas = replicas_of(topology)
+    trainers: tuple[tuple[Replica, ...], ...] = ()
+    if topology.program.launcher is not Launcher.COMMAND:
+        trainers = tuple(group for group in worker_groups(topology, replicas) if group)
+    if len(trainers) < 2:
+        trainers = (_of(replicas, lambda role: role.trains),)
+    servers = [group.members for group in traffic_of(topology).groups if group.serves]
+    return (
+        *_numbered(GroupKind.TRAINERS, [names_of(group) for group in trainers]),
+        *_numbered(GroupKind.SERVERS, servers or [names_of(_of(replicas, lambda role: role is Role.PS))]),
+        *_numbered(GroupKind.REDUCERS, [names_of(_of(replicas, lambda role: role is Role.REDUCER))]),
+        *_numbered(GroupKind.EVALUATORS, [names_of(_of(replicas, lambda role: role is Role.EVALUATOR))]),
+    )
+
+
+def _of(replicas: tuple[Replica, ...], wanted: Callable[[Role], bool]) -> tuple[Replica, ...]:
+    return tuple(replica for replica in replicas if wanted(replica.role))
+
+
+def _numbered(kind: GroupKind, groups: list[tuple[str, ...]]) -> list[ReplicaGroup]:
+    several = len(groups) > 1
+    return [ReplicaGroup(kind, at if several else None, names) for at, names in enumerate(groups) if names]

@@ -1,0 +1,56 @@
+"""Heading of a section of racks: its name, and a summary of its hosts, GPUs and edges."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QStyleOptionGraphicsItem, QWidget
+
+from torchyard_gui.canvas import paint_cache
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.racks.layout import SECTION_GAP
+
+ABOVE_RACKS = 6.0
+"""Distance of the text from the racks, in screen pixels."""
+GAP = 9.0
+
+
+class SectionHeading(QGraphicsRectItem):
+    """Item of a heading. Its text has the same size at any zoom, and is shortened to the width of the section."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+        self.summary = ""
+        self._box = Box(0, 0, 0, 0)
+        self._zoom = 1.0
+        self.setPen(Qt.PenStyle.NoPen)
+        self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+
+    def set_box(self, box: Box) -> None:
+        if box != self._box:
+            self._box = box
+            # At a low zoom, the line is taller than the heading and reaches into the gap above it.
+            self.setRect(box.x, box.y - SECTION_GAP / 2, box.width, box.height + SECTION_GAP / 2)
+
+    def set_summary(self, summary: str) -> None:
+        if summary != self.summary:
+            self.summary = summary
+            self.update()
+
+    def set_zoom(self, zoom: float) -> None:
+        if zoom != self._zoom:
+            self._zoom = zoom
+            self.update()
+
+    def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
+        zoom = min(self._zoom, 1.0)
+        painter.translate(self._box.x, self._box.bottom)
+        painter.scale(1 / zoom, 1 / zoom)
+        width = int(self._box.width * zoom)
+        name = paint_cache.elided(self.name, width, "strong")
+        paint_cache.write(painter, 0, -ABOVE_RACKS, name, "text", "strong")
+        x = paint_cache.width_of(name, "strong") + GAP
+        paint_cache.write(
+            painter, x, -ABOVE_RACKS, paint_cache.elided(self.summary, int(width - x), "small"), "text2", "small"
+        )
