@@ -22,6 +22,6 @@ def test_a_setting_is_listed_set_and_reset(desktop: Desktop) -> None:
 
 
 def test_an_unknown_zone_or_key_is_refused(desktop: Desktop) -> None:
-    assert "did you mean `Asia/Seoul`" in torchyard(desktop, "settings", "set", "zone", "Asia/Seul", code=1).stderr
+    assert "did you mean `Asia/Seoul`" in torchyard(desktop, "settings", "set", "zone", "Asia/Seul", code=2).stderr
     assert "did you mean `zone`" in torchyard(desktop, "settings", "reset", "zones", code=2).stderr
     assert not (desktop.home / "settings.yaml").exists()
