@@ -17,10 +17,12 @@ POOLS: dict[StrategyKind, list[dict[str, Any]]] = {
     StrategyKind.SANDBLASTER: [CHIEF, WORKERS, SERVERS, EVAL],
     StrategyKind.REDUCTION_SERVER: [CHIEF, WORKERS, REDUCERS],
     StrategyKind.DOWNPOUR: [CHIEF, WORKERS, SERVERS, EVAL],
+    StrategyKind.DILOCO: [WORKERS | {"replicas": 16, "hosts": ["gpu-a", "gpu-b", "gpu-c", "gpu-e"]}],
     StrategyKind.HOGWILD: [WORKERS | {"replicas": 16, "hosts": ["gpu-a", "gpu-b", "gpu-c", "gpu-e"]}],
 }
 SETTINGS: dict[StrategyKind, dict[str, Any]] = {
     StrategyKind.DOWNPOUR: {"worker_groups": 3, "push_every": 2},
+    StrategyKind.DILOCO: {"worker_groups": 4},
     StrategyKind.HOGWILD: {"worker_groups": 8},
 }
 

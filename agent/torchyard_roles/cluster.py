@@ -412,6 +412,7 @@ class Cluster:
         saver = self._saver if self._steps.optimizers else None
         if saver is not None and saver.automatic and self._strategy.ends_last:
             saver.save(self._progress.steps, last=True)
+        self._strategy.samples = self._progress.samples
         changed = self._strategy.finish() if self._steps.optimizers else False
         if saver is not None and saver.automatic:
             saver.save(self._progress.steps, last=True, final=True, anew=changed)
@@ -465,6 +466,7 @@ class Cluster:
         if self._has_left:
             return False
         if is_new:
+            self._strategy.samples = self._progress.samples
             self._strategy.at_boundary(step)
         if self._graceful_stop is not None and not self._graceful_stop.may_begin(step, begin=begins):
             self._stop(step)

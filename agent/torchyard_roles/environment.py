@@ -18,7 +18,7 @@ __all__ = ["ROLES", "TRAINERS", "Environment", "Options", "PeerAddress", "Peers"
 
 TRAINERS = ("chief", "worker")
 ROLES = (*TRAINERS, "ps", "reducer", "evaluator")
-ASYNCHRONOUS = ("downpour", "hogwild")
+ASYNCHRONOUS = ("downpour", "hogwild", "diloco")
 """Strategies in which each worker group is a gang."""
 KEY_BYTES = 32
 LONGEST_NUMBER = 18

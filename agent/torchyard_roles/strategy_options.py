@@ -28,6 +28,10 @@ class Options:
     warm_start_steps: int = 0
     reduction_order: str = "rank"
     """`rank` or `arrival`."""
+    inner_steps: int = 50
+    warmup_steps: int = 0
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
     on_nan: str = "fail"
     """`fail` or `skip`."""
     bucket_mb: int = 64

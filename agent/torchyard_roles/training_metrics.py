@@ -47,6 +47,11 @@ class Progress:
         """The number of optimizer steps so far, including those before the resumed checkpoint."""
         return self._steps
 
+    @property
+    def samples(self) -> int:
+        """The number of samples in the batches of the steps since the start of this process."""
+        return self._samples_stepped
+
     def resume(self, step: int) -> None:
         """Set the number of steps to that of a checkpoint."""
         self._steps = step

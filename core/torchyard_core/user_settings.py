@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -36,6 +36,8 @@ class UserSettings(FrozenModel):
     """The time zone of times that you write, like Europe/Berlin; without it, this computer's."""
     keep_after_failure: Annotated[Text, AfterValidator(_length)] = "30min"
     """How long a run that failed keeps the GPUs that were booked for it: 30min, 2h, or until_end."""
+    notifications: Literal["all", "failures", "none"] = "all"
+    """The messages of the window about runs that are not on the screen."""
 
     @property
     def keeps_after_failure(self) -> timedelta | None:

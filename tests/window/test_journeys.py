@@ -36,6 +36,10 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
     [
         ("1440x900", "menus"),
         ("1440x900", "booking_drags"),
+        ("1440x900", "settings_by_hand"),
+        ("1440x900", "presets"),
+        ("1440x900", "two_windows"),
+        pytest.param("1440x900", "first_start", marks=pytest.mark.train),
         ("1024x768", "bookings_by_hand"),
         ("1440x900", "topology_by_hand"),
         ("1440x900", "big_fleet"),
@@ -46,7 +50,12 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
     indirect=["display"],
 )
 def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A journey's `prepare(home)` writes files; its `prepared(home)` is a context around the journey."""
+    """Performs a journey.
+
+    Its module has a function `journey(user)`, and optionally `prepare(home)`, which writes files and returns arguments
+    of the window, a context `prepared(home)` around the journey, and PARTS: functions that are each performed in a new
+    window; all but the last leave the window as if it was killed.
+    """
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
     module = importlib.import_module(f"tests.window.journeys.{journey}")

@@ -47,11 +47,12 @@ class GuiThread(QObject):
 class User:
     """Points, clicks, drags and types. Positions are global, in the pixels of the display."""
 
-    def __init__(self, window: MainWindow, arguments: list[str], pictures: Path | None) -> None:
+    def __init__(self, window: MainWindow, arguments: tuple[Any, ...], pictures: Path | None) -> None:
         self.window = window
         self.arguments = arguments
+        """Those of `app.make_window`: the home, the fleet file, and the file to open."""
         self._gui = GuiThread()
-        self._pictures = pictures
+        self.pictures = pictures
         self._clicked_at = 0.0
 
     # The screen
@@ -71,8 +72,8 @@ class User:
 
     def picture(self, name: str) -> None:
         """Saves a screenshot of the whole display, if pictures are wanted."""
-        if self._pictures is not None:
-            path = str(self._pictures / f"{name}.png")
+        if self.pictures is not None:
+            path = str(self.pictures / f"{name}.png")
             self.gui(lambda: self.window.screen().grabWindow(0).save(path))
 
     def button(self, text: str, around: QWidget | None = None) -> QAbstractButton:

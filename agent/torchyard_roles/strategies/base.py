@@ -35,6 +35,10 @@ class Strategy(ABC):
     trains_alone = False
     """Whether this process trains its own model, and saves and stops independently."""
 
+    samples = 0
+    """The samples in the batches of finished steps on this process, as Cluster counts them at each boundary; 0 if the
+    script has no loader of the cluster."""
+
     @abstractmethod
     def start(self, device: torch.device) -> None:
         """Connect to the other processes, and wait for all of them."""

@@ -8,6 +8,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import NotInThisVersion, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.diloco.strategy import Diloco
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
@@ -37,6 +38,9 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
     if environment.strategy in ("sandblaster", "downpour"):
         # A single worker uses the servers too, since they have the optimizer.
         return ParameterServerStrategy(environment)
+    if environment.strategy == "diloco":
+        # A single group takes the steps of the outer optimizer too.
+        return Diloco(environment)
     if environment.world_size == 1:
         return SingleProcess()
     if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torchyard_core.app.change_settings import ChangeSettings
 from torchyard_core.app.desktop import calendar_of
-from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.errors import BadUrl, StoreUnavailable
 from torchyard_core.booking.store import (
     ServerFound,
@@ -19,15 +19,11 @@ from torchyard_core.booking.store import (
     setup_team,
     transfer_all,
 )
-from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.home import Home
 from torchyard_core.identity import login_name
-from torchyard_core.user_settings import UserSettings, parse_user_settings, read_user_settings
-from torchyard_core.yaml_io.writer import dump_flow
-from torchyard_core.yaml_io.yaml_file import path_exists, read_text
+from torchyard_core.user_settings import read_user_settings
 
 SCHEME = "postgresql+psycopg://"
-_SETTING = re.compile(r"^bookings_url[ \t]*:.*(?:\n|\Z)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,7 @@ class TeamCalendar:
 
     def __init__(self, home: Home):
         self._home = home
+        self._settings = ChangeSettings(home)
 
     def test(self, url: str, password: str = "") -> CalendarFound:
         """Opens a calendar as a member, and changes nothing.
@@ -106,16 +103,16 @@ class TeamCalendar:
         the settings are unchanged then.
         """
         found = self.test(url, password)
-        new_text = self._settings_with(url)
+        new_text = self._settings.edited("bookings_url", url)
         if password:
             keep_password(parsed(url), password)
         copied = self._copy_to(url, password) if copy else 0
-        self._write(new_text)
+        self._settings.write(new_text)
         return Joined(found, copied)
 
     def leave(self) -> None:
         """Returns to the private calendar on this computer. The team's calendar is unchanged."""
-        self._write(self._settings_with(None))
+        self._settings.change("bookings_url", "")
 
     def test_server(self, url: str, password: str = "") -> ServerFound:
         """Whether a role can create a calendar in a database, and whether there is one. Raises as `test`."""
@@ -141,35 +138,6 @@ class TeamCalendar:
         finally:
             target.close()
             calendar.close()
-
-    def _settings_with(self, url: str | None) -> str:
-        """The text of the settings file with another calendar; comments and other settings stay as they are."""
-        path = self._home.settings_file
-        before = read_text(path) if path_exists(path) else ""
-        settings = parse_user_settings(before, path)
-        line = f"bookings_url: {dump_flow(url)}\n" if url else ""
-        if _SETTING.search(before):
-            after = _SETTING.sub(lambda _: line, before, count=1)
-        else:
-            after = before + ("\n" if before and not before.endswith("\n") else "") + line
-        wanted = settings.model_copy(update={"bookings_url": url})
-        if _parsed_or_none(after, self._home) != wanted:
-            raise UsageError(
-                f"`bookings_url` in {path} cannot be changed: its lines are not understood.",
-                code="settings_problems",
-                hint=f"Write `bookings_url: {url}` into it by hand." if url else "Remove `bookings_url` by hand.",
-            )
-        return after
-
-    def _write(self, text: str) -> None:
-        write_atomically(self._home.settings_file, text)
-
-
-def _parsed_or_none(text: str, home: Home) -> UserSettings | None:
-    try:
-        return parse_user_settings(text, home.settings_file)
-    except TorchyardError:
-        return None
 
 
 def _explained(error: StoreUnavailable) -> StoreUnavailable:

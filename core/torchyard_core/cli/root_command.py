@@ -24,6 +24,7 @@ from torchyard_core.cli.commands import (
     presets,
     run,
     runs,
+    settings,
     status,
     validate,
 )
@@ -68,6 +69,7 @@ app.add_typer(bookings.app, name="bookings")
 app.command("import")(import_export.import_)
 app.command("export")(import_export.export)
 app.add_typer(presets.app, name="presets")
+app.add_typer(settings.app, name="settings")
 app.command("gui")(gui.gui)
 
 # click's exceptions are imported through typer, because newer versions of typer contain their own copy of click.

@@ -56,6 +56,7 @@ class StrategyKind(StrEnum):
     REDUCTION_SERVER = "reduction_server"
     DOWNPOUR = "downpour"
     HOGWILD = "hogwild"
+    DILOCO = "diloco"
 
 
 class ReductionOrder(StrEnum):
@@ -124,6 +125,14 @@ class Strategy(FrozenModel):
     """Downpour: steps between two pulls of parameters."""
     sync_every: int = Field(default=8, ge=1)
     """Hogwild: updates between two exchanges with the neighbours."""
+    inner_steps: int = Field(default=50, ge=1)
+    """DiLoCo: steps of each group between two steps of the outer optimizer."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """DiLoCo: first steps, after each of which the groups are averaged without the outer optimizer."""
+    outer_lr: Amount = Field(default=0.7, gt=0)
+    """DiLoCo: learning rate of the outer optimizer."""
+    outer_momentum: Amount = Field(default=0.9, ge=0, lt=1)
+    """DiLoCo: Nesterov momentum of the outer optimizer."""
     max_staleness: int = Field(default=16, ge=0)
     """Versions a push may be behind; older ones are dropped and counted."""
     backup_workers: int = Field(default=0, ge=0)

@@ -32,7 +32,7 @@ translate = QCoreApplication.translate
 def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
     """Returns a sign and a text for each kind of port and line that is drawn."""
     found: list[Entry] = []
-    does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())
+    does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring or wiring.average else set())
     if wiring.neighbours:
         does = {"both"}
     has_reducers = spec_of(kind).server_role is Role.REDUCER
@@ -46,6 +46,8 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
     found += [(sign, text) for sign, text in labels.items() if sign in does]
     if wiring.ring:
         found.append(("line", translate("Legend", "all-reduce, synchronous")))
+    elif wiring.average:
+        found.append(("dashes", translate("Legend", "average of the groups, every few steps")))
     elif wiring.neighbours:
         found.append(("dashes", translate("Legend", "neighbours, asynchronous")))
     elif wiring.trunk and wiring.in_step:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bridge.calendar_sync import CalendarSync
     from torchyard_gui.bridge.exchange_facts import ExchangeSource
     from torchyard_gui.bridge.runs_model import RunsModel
+    from torchyard_gui.bridge.settings_model import SettingsModel
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
@@ -69,6 +70,7 @@ class WindowConnections(QObject):
         window.file_dropped.connect(self.open_file)
         window.example_wanted.connect(self.open_example)
         window.step_wanted.connect(self._take_step)
+        window.settings_wanted.connect(self.open_settings)
         window.actions_.open_example.setVisible(example_file() is not None)
         self.document.path_changed.connect(self._name_window)
         self.document.changed.connect(self._name_window)
@@ -79,6 +81,36 @@ class WindowConnections(QObject):
             signal.connect(self.session.changed)
         self._say_fleet()
         self._name_window()
+
+    @cached_property
+    def settings(self) -> SettingsModel:
+        """The user's settings. They are read on first use and then follow the file."""
+        from torchyard_gui.bridge.settings_model import SettingsModel
+
+        model = SettingsModel(self.home, self)
+        self._calendar_settings = _calendar_settings(model)
+        model.changed.connect(self._settings_changed)
+        return model
+
+    def open_settings(self) -> None:
+        """Opens the settings."""
+        from torchyard_gui.windows.settings_dialog import SettingsDialog
+
+        self.settings.reload()
+        dialog = SettingsDialog(self.settings, self.window)
+        dialog.mode_wanted.connect(self.window.actions_.choose_mode)
+        dialog.hosts_wanted.connect(lambda: self.window.show_page("fleet"))
+        dialog.calendar_wanted.connect(self._show_team_calendar)
+        dialog.open()
+
+    def _show_team_calendar(self) -> None:
+        cast("BookingsPage", self.window.show_page("bookings")).dialogs.team_calendar()
+
+    def _settings_changed(self) -> None:
+        """Applies settings to an open calendar."""
+        before, self._calendar_settings = self._calendar_settings, _calendar_settings(self.settings)
+        if before != self._calendar_settings and "bookings" in self.__dict__:
+            self.bookings.reopen()
 
     @cached_property
     def runs(self) -> RunsModel:
@@ -92,7 +124,9 @@ class WindowConnections(QObject):
             model.runs_changed.connect(lambda: absence.take_runs(model.runs))
             absence.take_runs(model.runs)
         is_reported = absence.has_reported if absence is not None else lambda run_id: False
-        model.runs_changed.connect(RunNotifications(model, self._shown_run, self.window, is_reported).refresh)
+        notifications = RunNotifications(model, self._shown_run, self.window, is_reported)
+        notifications.wanted = lambda: self.settings.settings.notifications
+        model.runs_changed.connect(notifications.refresh)
         model.runs_changed.connect(self._runs_changed)
         return model
 
@@ -359,6 +393,7 @@ class WindowConnections(QObject):
         self.window.make_pages()
         self.fleet.check()
         self._use_calendar()
+        self.settings.reload()
         self.session.start()
         if self.absence is not None:
             self.runs.refresh()
@@ -367,6 +402,8 @@ class WindowConnections(QObject):
         self._say_soon.stop()
         self.session.close()
         self.planning.stop()
+        if "settings" in self.__dict__:
+            self.settings.close()
         if "reminder" in self.__dict__:
             self.reminder.stop()
         if self.window.has_page("runs"):
@@ -384,3 +421,8 @@ class WindowConnections(QObject):
         if "runs" in self.__dict__:
             self.runs.close()
         self.fleet.close()
+
+
+def _calendar_settings(model: SettingsModel) -> tuple[str | None, ...]:
+    """Returns the settings that determine the calendar and the zone of its times."""
+    return model.settings.bookings_url, model.settings.person, model.settings.zone

@@ -52,6 +52,7 @@ class MainWindow(QMainWindow):
     page_shown = Signal(str)
     file_dropped = Signal(Path)
     example_wanted = Signal()
+    settings_wanted = Signal()
     closed = Signal()
     step_wanted = Signal(object)
     """A NextStep whose button was pressed."""
@@ -77,12 +78,14 @@ class MainWindow(QMainWindow):
         self.toast = Toast(self)
 
         self.actions_.example_wanted.connect(self.example_wanted)
+        self.actions_.settings_wanted.connect(self.settings_wanted)
         self.actions_.page_wanted.connect(self.show_page)
         self.actions_.pane_wanted.connect(self.cycle_panes)
         self.actions_.palette_wanted.connect(lambda: self.palette_.open())
         self.actions_.menu_wanted.connect(self.open_menu)
         self.actions_.mode_changed.connect(self._keep_mode)
         self.rail.chosen.connect(lambda number: self.show_page(self.keys[number]))
+        self.rail.settings_wanted.connect(self.settings_wanted)
         self.rail.menu_wanted.connect(self.menu.popup_at)
         theme().changed.connect(refresh_icons)
         self.setAcceptDrops(True)

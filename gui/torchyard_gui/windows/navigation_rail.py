@@ -1,4 +1,4 @@
-"""The navigation rail: a button per page, and at its end the button of the menu."""
+"""The navigation rail: a button per page, and at its end the buttons of the settings and the menu."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class NavigationRail(QFrame):
 
     chosen = Signal(int)
     menu_wanted = Signal(QPoint)
+    settings_wanted = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -24,6 +25,10 @@ class NavigationRail(QFrame):
         self._group = QButtonGroup(self)
         self._group.idClicked.connect(self.chosen)
         self._layout = vbox(None, parent=self, margins=(5, 8, 6, 8), spacing=6)
+        self.settings_button = self._button(self.tr("Settings"), "gear", 50)
+        self.settings_button.setToolTip(self.tr("Settings (Ctrl+,)"))
+        self.settings_button.clicked.connect(self.settings_wanted)
+        self._layout.addWidget(self.settings_button)
         self.menu_button = self._button(self.tr("Menu"), "menu", 44)
         self.menu_button.setToolTip(self.tr("All commands (F10)"))
         self.menu_button.clicked.connect(self._ask_for_menu)

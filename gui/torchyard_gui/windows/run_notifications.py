@@ -35,6 +35,8 @@ class RunNotifications(QObject):
         self._shown = shown
         self._window = window
         self._is_reported = is_reported
+        self.wanted: Callable[[], str] = lambda: "all"
+        """Returns which runs to report: "all", "failures" or "none"."""
         self._states = {run.run_id: run.state for run in model.runs}
 
     def refresh(self) -> None:
@@ -50,6 +52,8 @@ class RunNotifications(QObject):
 
     def _tell(self, run: KnownRun, text: str) -> None:
         failed = run.state == "failed"
+        if self.wanted() == "none" or (self.wanted() == "failures" and not failed):
+            return
         if run.run_id != self._shown():
             self._window.say(text, urgent=failed)
         elif not failed:  # The Runs page already shows the reason of the failure.

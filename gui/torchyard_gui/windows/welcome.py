@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QObject
+from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QPushButton, QWidget
 
@@ -37,6 +37,9 @@ class OpenExampleButton(QPushButton):
 
     def _follow(self) -> None:
         new = self._document.path is None and not self._document.is_modified
+        if self.hasFocus() and not new:
+            # Otherwise, Qt would focus the next widget, which is in the rail.
+            self._canvas.setFocus(Qt.FocusReason.OtherFocusReason)
         self.setVisible(new and self._action.isVisible())
         self._place()
 

@@ -29,6 +29,7 @@ class WindowActions(QObject):
     palette_wanted = Signal()
     menu_wanted = Signal()
     mode_changed = Signal(str)
+    settings_wanted = Signal()
 
     def __init__(self, window: QMainWindow) -> None:
         super().__init__(window)
@@ -39,6 +40,8 @@ class WindowActions(QObject):
         # Qt defines the standard shortcut for quit only on a few desktops.
         self.quit = self._make("file", self.tr("Quit"), "", window.close, "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
+        self.settings = self._make("edit", self.tr("Settings …"), "gear", self.settings_wanted.emit, "Ctrl+,")
+        self.settings.setMenuRole(QAction.MenuRole.PreferencesRole)
         self._pages_before = self._make("view", self.tr("Next pane"), "", lambda: self.pane_wanted.emit(False), "F6")
         self._make("view", self.tr("Previous pane"), "", lambda: self.pane_wanted.emit(True), "Shift+F6")
         self._themes()
@@ -88,7 +91,7 @@ class WindowActions(QObject):
     def _themes(self) -> None:
         names = {"system": self.tr("System colours"), "light": self.tr("Light"), "dark": self.tr("Dark")}
         icons = {"system": "", "light": "sun", "dark": "moon"}
-        group = QActionGroup(self)
+        self._modes = group = QActionGroup(self)
         for mode in MODES:
             action = self._make("view", names[mode], icons[mode], None)
             action.setCheckable(True)
@@ -96,6 +99,10 @@ class WindowActions(QObject):
             action.setChecked(mode == theme().mode)
             group.addAction(action)
         group.triggered.connect(self._set_mode)
+
+    def choose_mode(self, mode: str) -> None:
+        """Sets the theme as its menu entry does."""
+        next(action for action in self._modes.actions() if action.data() == mode).trigger()
 
     def _set_mode(self, action: QAction) -> None:
         mode: Mode = action.data()

@@ -133,7 +133,7 @@ def test_without_a_keyring_nothing_is_changed_and_the_line_for_pgpass_is_named(
 
 def test_settings_that_cannot_be_changed_are_named_and_left_as_they_are(postgres: Cluster, home: Home) -> None:
     home.settings_file.parent.mkdir(parents=True, exist_ok=True)
-    text = "{zone: Europe/Berlin, person: kim}\n"
+    text = "person: kim\nbookings_url: >-\n  sqlite:////nowhere/bookings.sqlite3\n"
     home.settings_file.write_text(text)
     with pytest.raises(UsageError, match="cannot be changed"):
         TeamCalendar(home).join(postgres.url("kim", postgres.empty()))

@@ -211,6 +211,12 @@ def test_singas_four_frameworks_are_ours_and_back(kind: str) -> None:
     assert counts(drawn) == pools, "the preset is as SINGA draws it"
 
 
+def test_diloco_is_exported_to_singa_with_a_remark() -> None:
+    exported = write_foreign("singa", preset_topology("diloco"))
+    assert "nworker_groups: 4\n  nserver_groups: 1\n" in exported.text
+    assert any(remark.message.startswith("SINGA has no outer optimizer") for remark in exported.remarks)
+
+
 def test_a_cluster_inside_a_larger_singa_job_is_found() -> None:
     imported = read_foreign("singa", samples.SINGA, "f")
     assert imported.topology.name == "cifar10-convnet"

@@ -110,6 +110,7 @@ def test_a_design_keeps_what_it_has(digits: Driver) -> None:
         (StrategyKind.REDUCTION_SERVER, (0, 2)),
         (StrategyKind.DOWNPOUR, (0, 2)),
         (StrategyKind.HOGWILD, (1, 0)),
+        (StrategyKind.DILOCO, (1, 0)),
     ],
 )
 def test_the_canvas_draws_the_edges_of_a_preset(empty: Driver, kind: StrategyKind, lines: tuple[int, int]) -> None:
@@ -120,7 +121,7 @@ def test_the_canvas_draws_the_edges_of_a_preset(empty: Driver, kind: StrategyKin
     for name in set(empty.page.scene.names) - set(workers):
         empty.page.editor.pin([name], "gpu-a")
     wiring = empty.page.scene.wiring
-    assert (len(wiring.neighbours) + bool(wiring.ring), len(wiring.trunk)) == lines
+    assert (len(wiring.neighbours) + bool(wiring.ring) + bool(wiring.average), len(wiring.trunk)) == lines
     assert empty.page.scene.has_edges
     assert empty.page.view._legend.isVisible()
 

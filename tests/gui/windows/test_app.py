@@ -79,6 +79,7 @@ def test_the_button_on_the_empty_canvas_opens_the_example(qtbot: QtBot, home: Ho
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert topology_page(window).document.path == example_file()
     assert not button.isVisible()
+    assert topology_page(window).view.hasFocus()
 
 
 def test_a_dropped_file_is_opened(qtbot: QtBot, home: Home, file: Path) -> None:

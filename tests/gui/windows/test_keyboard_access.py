@@ -68,13 +68,17 @@ def test_long_menus_have_menus_within_them(window: MainWindow) -> None:
     assert "Preset BASIC_GPU" in within["Presets"]
 
 
-def test_what_becomes_of_a_run_is_told_on_any_page(window: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("notifications", ["all", "failures", "none"])
+def test_what_becomes_of_a_run_is_told_on_any_page(
+    window: MainWindow, monkeypatch: pytest.MonkeyPatch, notifications: str
+) -> None:
     heard: list[tuple[str, bool]] = []
     assertive = QAccessible.AnnouncementPoliteness.Assertive
     monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
     monkeypatch.setattr(
         screen_reader, "send", lambda event: heard.append((event.message(), event.politeness() == assertive))
     )
+    wiring_of(window).settings.change("notifications", notifications)
     runs = wiring_of(window).runs
     failed = runs.history.load(FAILED_RUN)
     assert failed is not None
@@ -83,8 +87,9 @@ def test_what_becomes_of_a_run_is_told_on_any_page(window: MainWindow, monkeypat
         runs.history.save(replace(record, state=state, reason=reason))
         runs.read_history()
     window.show_page("runs")
-    assert heard == [("digits starts again", False), ("digits failed: gpu-a was lost", True)]
-    assert window.toast.label.text() == "digits failed: gpu-a was lost"
+    started, ended = [("digits starts again", False)], [("digits failed: gpu-a was lost", True)]
+    assert heard == {"all": started + ended, "failures": ended, "none": []}[notifications]
+    assert window.toast.label.text() == ("" if notifications == "none" else "digits failed: gpu-a was lost")
 
 
 @pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])

@@ -60,3 +60,8 @@ def test_parameter_servers(start: Start, tmp_path: Path, strategy: str, dtype: s
 def test_hogwild(start: Start, store: Served, dtype: str) -> None:
     workers = Groups(start, store, 2, 1).start_all(PROGRAM, dtype)
     check_learns(outputs_of(*workers))
+
+
+def test_diloco(start: Start, store: Served) -> None:
+    workers = Groups(start, store, 2, 1, kind="diloco", inner_steps=3).start_all(PROGRAM, "bfloat16")
+    check_learns(outputs_of(*workers))

@@ -70,7 +70,7 @@ def test_with_a_strategy_of_its_own_a_script_runs_by_hand_too(start: Start) -> N
     assert float(output.split()[-1]) > 0.85
 
 
-@pytest.mark.parametrize("kind", ["sandblaster", "downpour", "reduction_server", "hogwild"])
+@pytest.mark.parametrize("kind", ["sandblaster", "downpour", "reduction_server", "hogwild", "diloco"])
 def test_it_is_refused_where_servers_or_groups_would_wait_in_vain(kind: str) -> None:
     with pytest.raises(UsageProblem, match=f"the place of all_reduce, but the topology says {kind}"):
         registry.choose(Environment(strategy=kind, world_size=2), own)

@@ -14,9 +14,8 @@ import atexit
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -25,7 +24,7 @@ import torch.distributed as dist
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import EnvironmentProblem, RolesError, UsageProblem
+from torchyard_roles.errors import UsageProblem
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.parameter_layout import LARGEST_CHUNK, Chunk, Entry, Layout
@@ -36,13 +35,13 @@ from torchyard_roles.strategies.hogwild.shard_copy import gather, scatter
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF
 from torchyard_roles.strategies.hogwild.worker_group import WorkerGroup
 from torchyard_roles.strategies.single_process import SingleProcess
+from torchyard_roles.strategies.worker_group_ranks import first_ranks, wait_for_all_ranks
 
 ENDED = "hogwild/ended"
 """Prefix of the join store keys of groups that have ended."""
 SAVE_WAIT_S = 2.0
 BEAT_S = 5.0
 """Interval of the first rank's messages to its group while it waits for the end."""
-TOGETHER_S = 10.0
 
 
 class Hogwild(Strategy):
@@ -52,7 +51,7 @@ class Hogwild(Strategy):
         if environment.rank is None or environment.groups < 2:
             raise ValueError("Hogwild needs trainers in at least two worker groups")
         self._environment = environment
-        self._peers = _first_ranks(environment)
+        self._peers = first_ranks(environment)
         self._number = [group for group, _ in self._peers].index(environment.group)
         inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
         self._inside: AllReduce | SingleProcess = AllReduce(inside) if environment.group_size > 1 else SingleProcess()
@@ -301,18 +300,7 @@ class Hogwild(Strategy):
             if problems:
                 raise problems[0]
         self._broadcast_shards(list(range(len(self._shards))))
-        _wait_for_all_ranks()
-
-
-def _wait_for_all_ranks() -> None:
-    """Wait until all ranks of the group have finished their last collective, for at most TOGETHER_S.
-
-    A rank in a collective of gloo fails when another rank closes its connections.
-    """
-    store = dist.distributed_c10d._get_default_store()
-    with suppress(RuntimeError, RolesError):
-        store.set(f"hogwild/finished/{dist.get_rank()}", "1")
-        store.wait([f"hogwild/finished/{rank}" for rank in range(dist.get_world_size())], timedelta(seconds=TOGETHER_S))
+        wait_for_all_ranks()
 
 
 def _drain(group: WorkerGroup, problems: list[BaseException]) -> None:
@@ -320,16 +308,3 @@ def _drain(group: WorkerGroup, problems: list[BaseException]) -> None:
         group.drain()
     except BaseException as error:  # The waiting thread raises this error again.
         problems.append(error)
-
-
-def _first_ranks(environment: Environment) -> list[tuple[int, tensor_connection.Peer]]:
-    """Return (group, address of the group's first rank) in the order of groups, the chief's group first."""
-    first: dict[int, tensor_connection.Peer] = {}
-    for trainer in environment.peers.trainers:
-        first.setdefault(trainer.group, tensor_connection.Peer(trainer.name, trainer.address, trainer.port))
-    if len(first) != environment.groups or environment.group not in first or not environment.key:
-        raise EnvironmentProblem(
-            f"There are {environment.groups} worker groups, but TORCHYARD_PEERS and TORCHYARD_KEY do not say where.",
-            "Hogwild's groups meet with what `torchyard run` gives them: start it so, with program.launcher torch.",
-        )
-    return sorted(first.items())

@@ -191,6 +191,10 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
         counts["nservers_per_group"] = groups[0]
     if kind is StrategyKind.REDUCTION_SERVER:
         remarks.append(Remark("SINGA has no reducers: they are written as servers, which also hold the parameters."))
+    if kind is StrategyKind.DILOCO:
+        remarks.append(
+            Remark("SINGA has no outer optimizer: this is written as its Downpour, which exchanges each step.")
+        )
     if kind is StrategyKind.NONE:
         which = "sandblaster" if servers else "all_reduce"
         remarks.append(Remark(f"the strategy is the script's own; this is written as SINGA's {which}."))

@@ -17,8 +17,8 @@ from torchyard_core.topology.strategies.traffic import Pattern, Traffic
 def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]) -> dict[str, float]:
     """Returns the load by place, in M per step.
 
-    Data between replicas of one place uses no link. An exchange between neighbours (Hogwild) has no entry, since it
-    follows no step.
+    Data between replicas of one place uses no link. An exchange between neighbours (Hogwild) or of an
+    average (DiLoCo) has no entry, since most steps do without it.
 
     Args:
         traffic: The traffic of the topology.

@@ -27,8 +27,14 @@ class Pattern(StrEnum):
     """Between every trainer and every server or reducer."""
     NEIGHBOURS = "neighbours"
     """From a group's trainers to those of the next group, rank by rank: Hogwild."""
+    AVERAGE = "average"
+    """Between the first trainers of all groups, drawn as a loop: DiLoCo."""
     CHECKPOINTS = "checkpoints"
     """From the chief to an evaluator; no part of a step's exchange."""
+
+
+LOOPS = (Pattern.RING, Pattern.AVERAGE)
+"""Patterns whose edges connect each source with the next."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,14 @@ class Bundle:
     pattern: Pattern
     sources: tuple[str, ...]
     targets: tuple[str, ...]
-    """Names of replicas; those of `sources` for a ring."""
+    """Names of replicas; those of `sources` for a ring and an average."""
     in_step: bool = True
     """False for an exchange that no step waits for, such as that of asynchronous strategies or of checkpoints."""
 
     @property
     def count(self) -> int:
-        """The number of edges. A ring of two is a single edge, which is used in both directions."""
-        if self.pattern is Pattern.RING:
+        """The number of edges. A loop of two is a single edge, which is used in both directions."""
+        if self.pattern in LOOPS:
             size = len(self.sources)
             return size if size > 2 else size - 1
         if self.pattern is Pattern.NEIGHBOURS:
@@ -54,7 +60,7 @@ class Bundle:
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Yields every edge as a pair of replicas."""
-        if self.pattern is Pattern.RING:
+        if self.pattern in LOOPS:
             yield from zip(self.sources, (*self.sources[1:], self.sources[0]), strict=True)
         elif self.pattern is Pattern.NEIGHBOURS:
             for number in range(self.count):
@@ -80,7 +86,7 @@ class Traffic:
     groups: tuple[Group, ...] = ()
     """Worker and server groups; empty if all replicas form one group."""
     trainers_reduce: bool = False
-    """Whether trainers also perform the work of servers, as in Hogwild and in a mixed reduction."""
+    """Whether trainers also perform the work of servers, as in Hogwild, DiLoCo and a mixed reduction."""
 
     def of(self, pattern: Pattern) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles if bundle.pattern is pattern)

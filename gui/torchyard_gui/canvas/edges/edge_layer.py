@@ -37,7 +37,7 @@ class EdgeLayer:
         if scale != 1.0:
             lines = scaled(lines, scale)
         self._layer.setScale(1 / scale)
-        label = (*wiring.label, *wiring.load) if wiring.neighbours else wiring.load
+        label = (*wiring.label, *wiring.load) if wiring.neighbours or wiring.average else wiring.load
         labelled = _labelled(lines.hops) if label else None
         for edge in self._edges[len(lines.hops) :]:
             self._remove(edge)

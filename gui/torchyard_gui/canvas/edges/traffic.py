@@ -26,6 +26,7 @@ NEIGHBOUR_HOSTS = 32
 
 RING = HopLook()
 NEIGHBOURS = HopLook(dashed=True, arrows=False, ports=("both", "both"))
+AVERAGE = HopLook(dashed=True, arrows=False)
 CHECKPOINTS = HopLook(dashed=True, thin=True, ports=("", ""))
 
 
@@ -35,6 +36,7 @@ class HostTraffic:
 
     ring: frozenset[str] = frozenset()
     trunk: tuple[tuple[str, Port], ...] = ()
+    average: frozenset[str] = frozenset()
     neighbours: tuple[tuple[str, str], ...] = ()
     checkpoints: tuple[tuple[str, str], ...] = ()
     in_step: bool = True
@@ -73,6 +75,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
         ring=hosts(name for bundle in traffic.of(Pattern.RING) for name in bundle.sources),
         # A single host needs no trunk, because it exchanges only with itself.
         trunk=tuple((host, _port(host, sources, targets, traffic)) for host in sorted(trunk) if len(trunk) > 1),
+        average=hosts(name for bundle in traffic.of(Pattern.AVERAGE) for name in bundle.sources),
         neighbours=_pairs(traffic, Pattern.NEIGHBOURS, host_of),
         checkpoints=_pairs(traffic, Pattern.CHECKPOINTS, host_of),
         in_step=not spec_of(strategy.kind).is_asynchronous,
@@ -85,6 +88,7 @@ def lay(grid: Grid, wiring: HostTraffic) -> Lines:
     """Routes the traffic on a grid. Checkpoints are routed last, so that they avoid the exchange."""
     gutters = Gutters(grid)
     hops: list[Hop] = list(loop(grid, wiring.ring, gutters, RING))
+    hops += loop(grid, wiring.average, gutters, AVERAGE)
     if wiring.neighbours:
         members = {host for pair in wiring.neighbours for host in pair}
         if len(members) > NEIGHBOUR_HOSTS:

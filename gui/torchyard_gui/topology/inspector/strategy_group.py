@@ -13,7 +13,7 @@ from torchyard_core.topology.strategies.registry import all_settings, spec_of
 from torchyard_core.topology.strategies.spec import StrategySetting
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.field_group import Group
-from torchyard_gui.topology.inspector.fields import ChoiceField, Field, WholeField
+from torchyard_gui.topology.inspector.fields import AmountField, ChoiceField, Field, WholeField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence, tr
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.text_labels import label
@@ -71,6 +71,8 @@ def _field(setting: StrategySetting) -> Field:
     field = Strategy.model_fields[setting.key]
     if setting.choices:
         return ChoiceField([(value, tr(title)) for value, title in setting.choices])
+    if isinstance(field.default, float):
+        return AmountField(field.default)
     least = next((bound.ge for bound in field.metadata if hasattr(bound, "ge")), 0)
     return WholeField(field.default, tr(setting.if_unset) if setting.if_unset else "", least=least)
 

@@ -90,6 +90,7 @@ def test_a_strategy_without_what_it_needs(kind: str, needed: str) -> None:
         ("all_reduce", SERVERS, "error"),
         ("hogwild", SERVERS, "error"),
         ("hogwild", REDUCERS, "error"),
+        ("diloco", SERVERS, "error"),
         ("none", REDUCERS, "warning"),
     ],
 )
@@ -120,6 +121,16 @@ def test_a_strategy_with_the_servers_that_it_needs(strategy: str) -> None:
 def test_hogwild_and_reduction_server_with_what_they_need() -> None:
     assert problems(WORKERS, strategy="{kind: hogwild, sync_every: 2, worker_groups: 2}") == []
     assert problems(WORKERS, REDUCERS, strategy="{kind: reduction_server}") == []
+
+
+def test_diloco_with_groups_and_without() -> None:
+    assert problems(WORKERS, strategy="{kind: diloco, inner_steps: 20, outer_lr: 1, worker_groups: 2}") == []
+    [line] = problems(WORKERS, strategy="{kind: diloco, worker_groups: 1}")
+    assert line.startswith("3: warning strategy-counts diloco has one group here, so that the outer optimizer steps")
+    [line] = problems("{name: w, role: worker, replicas: 1}", strategy="{kind: diloco}")
+    assert "diloco has one group here" in line
+    [line] = problems(WORKERS, strategy="{kind: hogwild, inner_steps: 20}")
+    assert line == "3: warning strategy-ignores `inner_steps` is for diloco; hogwild does not use it"
 
 
 def test_a_lone_worker_has_nothing_to_reduce() -> None:

@@ -77,6 +77,16 @@ def test_downpour_has_groups_that_push_and_pull_out_of_step() -> None:
     assert not any(bundle.in_step for bundle in traffic.bundles)
 
 
+def test_diloco_averages_among_the_first_workers_of_the_groups() -> None:
+    traffic = traffic_of(design(Kind.DILOCO, (Role.CHIEF, 1), (Role.WORKER, 5), worker_groups=3))
+    assert pairs(traffic) == [("chief-0", "worker-2"), ("worker-2", "worker-4"), ("worker-4", "chief-0")]
+    assert [bundle.pattern for bundle in traffic.bundles] == [Pattern.AVERAGE]
+    assert not any(bundle.in_step for bundle in traffic.bundles)
+    assert [group.number for group in traffic.groups] == [0, 1, 2]
+    assert traffic_of(design(Kind.DILOCO, (Role.WORKER, 2))).bundles[0].count == 1
+    assert traffic_of(design(Kind.DILOCO, (Role.WORKER, 2), worker_groups=1)) == Traffic(trainers_reduce=True)
+
+
 def test_server_groups_are_dealt_to_worker_groups() -> None:
     traffic = traffic_of(design(Kind.DOWNPOUR, (Role.WORKER, 3), (Role.PS, 3), worker_groups=3, server_groups=2))
     assert set(pairs(traffic)) == {

@@ -15,6 +15,7 @@ from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic, lay
 from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.legend import entries_of
 from torchyard_gui.canvas.racks.layout import arrange
 from torchyard_gui.canvas.scene import TopologyScene
 
@@ -81,6 +82,18 @@ def test_hogwilds_lines_go_between_the_hosts_of_neighbours() -> None:
     hops = [item for item in shown(planned(Kind.HOGWILD, 6, 0, sync_every=5)).items() if isinstance(item, EdgeItem)]
     assert all(item.hop.look.dashed and not item.hop.look.arrows for item in hops)
     assert [item.label for item in hops if item.label] == [("f = 5",)]
+
+
+def test_diloco_has_a_loop_through_the_hosts_of_the_groups_first_workers() -> None:
+    found = wiring(planned(Kind.DILOCO, workers=6, servers=0, worker_groups=3, inner_steps=20))
+    assert (found.average, found.neighbours, found.ring) == ({"t0", "t1", "t2"}, (), frozenset())
+    scene = shown(planned(Kind.DILOCO, 6, 0, worker_groups=3, inner_steps=20))
+    hops = [item for item in scene.items() if isinstance(item, EdgeItem)]
+    assert len(hops) == 3
+    assert all(item.hop.look.dashed and not item.hop.look.arrows for item in hops)
+    assert [item.label for item in hops if item.label] == [("sync every 20 steps",)]
+    texts = [text for _, text in entries_of(Kind.DILOCO, found)]
+    assert texts == ["trainers", "average of the groups, every few steps"]
 
 
 def test_another_strategy_takes_the_lines_of_the_one_before_away() -> None:

@@ -47,7 +47,12 @@ class Groups:
         self._start = start
         self._store = store
         self._sizes = sizes
-        self._options = {"kind": "hogwild", "worker_groups": len(sizes), "sync_every": SYNC_EVERY, **options}
+        self._options: dict[str, object] = {
+            "kind": "hogwild",
+            "worker_groups": len(sizes),
+            "sync_every": SYNC_EVERY,
+            **options,
+        }
         self._masters = [free_port() for _ in sizes]
         self._places = [(group, rank) for group, size in enumerate(sizes) for rank in range(size)]
         trainers = [
@@ -61,7 +66,7 @@ class Groups:
         environment |= {
             "RANK": str(group_rank),
             "WORLD_SIZE": str(self._sizes[group]),
-            "TORCHYARD_STRATEGY": "hogwild",
+            "TORCHYARD_STRATEGY": self._options["kind"],
             "TORCHYARD_OPTIONS": json.dumps(self._options),
             "TORCHYARD_GROUP": str(group),
             "TORCHYARD_GROUPS": str(len(self._sizes)),

@@ -1,0 +1,399 @@
+"""The average of all worker groups' differences: a reduce-scatter and an all-gather among the groups' first ranks.
+
+Each member of a round owns a slice. It receives this slice of every other member's differences, and sends back their
+weighted average, so that a group sends and receives 2M(G−1)/G bytes per round. All members apply the average of a round
+or none does (`round_state`): the round is committed in the join store when each member has received all slices. Members
+that are lost before are left out of the next attempt, and return at the end of a later round with θ and m of a member.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+
+import torch
+
+from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
+from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.tensor_connection import Peer
+from torchyard_roles.strategies.diloco.outer_step import OuterParameters
+from torchyard_roles.strategies.diloco.round_state import DONE, HERE, KEY, STOPPED, Announcement, RoundState
+from torchyard_roles.strategies.diloco.slice_exchange import Calls, SliceExchange
+from torchyard_roles.strategies.diloco.slice_server import (
+    Contribution,
+    Mailbox,
+    SliceServer,
+    log,
+    receive_tensors,
+    slice_of,
+)
+
+CHIEF = 0
+HOST_WAIT_S = 600.0
+"""Longest wait for the other groups at the start, and for the chief's group."""
+RECOVER_S = 12.0
+"""How long a restarted chief waits for the other groups, if none of them trains."""
+LOOK_EVERY_S = 0.1
+PROBE_EVERY_S = 1.0
+SAY_WAITING_S = 10.0
+
+
+class Outcome(enum.IntEnum):
+    """What has become of a group's parameters."""
+
+    KEPT = 0
+    """They are those of the restored checkpoint, or the script's."""
+    AVERAGED = 1
+    """The average of the round is complete."""
+    REPLACED = 2
+    """θ and m are those of another group."""
+    POSTPONED = 3
+    """A member has stopped: the round is attempted again after the next step, unless this group stops too."""
+    ENDED = 4
+    """The other groups have finished training without this one."""
+
+
+class GroupAverage:
+    """The exchanges of the first rank of a worker group with those of the others.
+
+    Args:
+        own: The address of this group's first rank, at which `listener` listens.
+        rest: Frozen parameters and buffers that are not averaged, which all groups take from the first.
+    """
+
+    def __init__(
+        self,
+        group: int,
+        groups: int,
+        own: Peer,
+        listener: socket.socket,
+        key: bytes,
+        store: JoinStore,
+        outer: OuterParameters,
+        rest: PackedTensors,
+        *,
+        host_wait_s: float = HOST_WAIT_S,
+    ) -> None:
+        self._group = group
+        self._groups = groups
+        self._own = own
+        self._store = store
+        self._outer = outer
+        self._rest = rest
+        self._host_wait_s = host_wait_s
+        self._process = ""
+        self._state: RoundState | None = None
+        self._mailbox = Mailbox()
+        self._calls = Calls(key, own, group)
+        self._server = SliceServer(listener, key, own.name, self._mailbox, outer, rest)
+        store.watch(KEY, self._see)
+
+    @property
+    def lineage(self) -> str:
+        """The ID of the training, which checkpoints contain."""
+        return self._state.lineage if self._state is not None else ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all groups have finished."""
+        return self._state is not None and self._state.has_ended
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the numbers of bytes sent and received so far, without exchanges in progress."""
+        called, served = self._calls.traffic(), self._server.traffic()
+        return called[0] + served[0], called[1] + served[1]
+
+    def close(self, *, has_stopped: bool = False) -> None:
+        """Close all connections and end all threads.
+
+        Args:
+            has_stopped: Whether this group stops in order, so that waiting members stop too before they average.
+        """
+        if has_stopped and self._process:
+            with suppress(RolesError):
+                self._store.set(f"{STOPPED}/{self._group}", self._process.encode())
+        self._server.close()
+
+    def start(self, round_: int, lineage: str) -> Outcome:
+        """Become a member, and load θ and m of another group unless this group keeps its own.
+
+        The chief's group defines the first members, once all groups have announced themselves. If a group starts
+        later, it becomes a member at the end of the current round.
+
+        Args:
+            round_: The number of rounds in the restored checkpoint, or -1.
+            lineage: The training of that checkpoint.
+
+        Raises:
+            RolesError: The groups that have newer parameters are unreachable.
+        """
+        self._process = os.urandom(8).hex()
+        announcement = Announcement(self._process, *self._own, round_, lineage)
+        self._store.set(f"{HERE}/{self._group}", announcement.encoded())
+        began, probed_at, is_logged = time.monotonic(), 0.0, False
+        while True:
+            self._refresh()
+            state = self._state
+            if state is not None and self._is_member(state):
+                if self._group in state.keep and state.round == round_:
+                    return Outcome.KEPT
+                if self._take(state):
+                    return Outcome.REPLACED
+            elif state is not None and state.has_ended and self._group != CHIEF:
+                return Outcome.ENDED
+            elif self._group == CHIEF and time.monotonic() - probed_at > PROBE_EVERY_S:
+                if not self._trains(state):
+                    self._define_members(announcement)
+                    if round_ < 0:
+                        round_ = 0  # The chief's parameters are those of round 0.
+                probed_at = time.monotonic()
+            waited_s = time.monotonic() - began
+            if waited_s > self._host_wait_s + RECOVER_S:
+                raise self._lost_chief("no worker group with parameters to start from can be reached")
+            if waited_s > SAY_WAITING_S and not is_logged:
+                log(self._own.name, "waiting for the other worker groups, to start with their parameters.")
+                is_logged = True
+            time.sleep(LOOK_EVERY_S)
+
+    def average(self, differences: Sequence[torch.Tensor], weight: float, *, has_finished: bool) -> Outcome:
+        """Replace this group's differences by the average of all members, once all have called this method.
+
+        Args:
+            has_finished: Whether this group takes no further steps.
+
+        Returns:
+            AVERAGED or POSTPONED; REPLACED or ENDED if the others have considered this group as lost.
+        """
+        while True:
+            self._refresh()
+            state = self._state
+            assert state is not None
+            if not self._is_member(state):
+                log(self._own.name, "the other worker groups have continued without this one, which joins them again.")
+                found = self.start(self._outer.round, self.lineage)
+                if found is not Outcome.KEPT:
+                    return found
+                continue
+            if state.is_idle and has_finished:
+                self._wait_for_chief(state)
+            outcome = self._attempt(state, differences, weight, has_finished)
+            if outcome is not None:
+                return outcome
+
+    def _attempt(
+        self, state: RoundState, differences: Sequence[torch.Tensor], weight: float, has_finished: bool
+    ) -> Outcome | None:
+        """Attempt the round of `state`. Returns None if it was abandoned."""
+        epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
+        of = len(members)
+        result = self._outer.empty()
+
+        def share(tensors: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
+            return [each[slice_of(each.numel(), members.index(group), of)] for each in tensors]
+
+        mailbox.advance(epoch)
+        mailbox.put(epoch, self._group, Contribution(weight, has_finished, share(differences, self._group)))
+        header = {"op": "slice", "epoch": epoch, "of": of, "weight": weight, "has_finished": has_finished}
+        exchanges = {
+            group: SliceExchange(
+                self._calls,
+                state.members[group].peer,
+                {**header, "number": members.index(group)},
+                share(differences, group),
+                share(result, group),
+                self._wake,
+            )
+            for group in members
+            if group != self._group
+        }
+        is_published = is_counted = False
+
+        def is_due() -> bool:
+            return (
+                self._has_moved(epoch)
+                or (not is_published and len(mailbox.contributions(epoch)) == of)
+                or (is_published and not is_counted and all(each.has_received for each in exchanges.values()))
+                or any(each.lost is not None for each in exchanges.values())
+            )
+
+        try:
+            while not self._has_moved(epoch):
+                contributions = mailbox.contributions(epoch)
+                if not is_published and len(contributions) == of:
+                    average = average_of(contributions)
+                    for whole, part in zip(share(result, self._group), average):
+                        whole.copy_(part)
+                    mailbox.publish(epoch, average)
+                    is_published = True
+                if is_published and not is_counted and all(each.has_received for each in exchanges.values()):
+                    is_counted = True
+                    if self._store.add(f"{DONE}/{epoch}", 1) == of:
+                        self._commit(state, contributions)
+                lost = {group: each.lost for group, each in exchanges.items() if each.lost is not None}
+                if lost and not self._has_moved(epoch):
+                    self._go_on_without(state, lost, contributions)
+                with mailbox.changed:
+                    is_quiet = not mailbox.changed.wait_for(is_due, PROBE_EVERY_S)
+                if is_quiet:
+                    self._refresh()  # A watch may be missed, such as after a reconnection to the store.
+        finally:
+            for each in exchanges.values():
+                each.cancel()
+        return self._outcome(epoch, differences, result)
+
+    def _outcome(
+        self, epoch: int, differences: Sequence[torch.Tensor], result: Sequence[torch.Tensor]
+    ) -> Outcome | None:
+        state = self._state
+        assert state is not None
+        if state.committed == epoch:
+            for difference, average in zip(differences, result):
+                difference.copy_(average)
+            return Outcome.AVERAGED
+        return Outcome.POSTPONED if state.postponed == epoch else None
+
+    def _commit(self, state: RoundState, contributions: Mapping[int, Contribution]) -> None:
+        has_finished = all(each.has_finished for each in contributions.values())
+        joining = self._joining(state)
+        for each in joining.values():
+            log(self._own.name, f"{each.name} on {each.address} takes part from round {state.round + 2}.")
+        self._replace(state, state.after_round(joining, has_finished=has_finished))
+        with suppress(RolesError):
+            self._store.delete(f"{DONE}/{state.epoch - 1}")
+
+    def _go_on_without(
+        self,
+        state: RoundState,
+        lost: Mapping[int, PeerLost | ProtocolError],
+        contributions: Mapping[int, Contribution],
+    ) -> None:
+        """Abandon an attempt, unless all members had received the average before they were lost."""
+        if self._store.add(f"{DONE}/{state.epoch}", 0) >= len(state.members):
+            self._commit(state, contributions)
+            return
+        has_stopped = False
+        for group, error in lost.items():
+            stopped = self._store.try_get(f"{STOPPED}/{group}") == state.members[group].process.encode()
+            has_stopped = has_stopped or stopped
+            why = f"{state.members[group].name} has stopped." if stopped else error.message
+            log(self._own.name, f"{why} Training continues without worker group {group} until it is back.")
+        self._replace(state, state.without(list(lost), is_postponed=has_stopped))
+
+    def _joining(self, state: RoundState) -> dict[int, Announcement]:
+        """Return the groups that have announced themselves and are not members."""
+        found = {}
+        for group in range(self._groups):
+            text = None if group in state.members else self._store.try_get(f"{HERE}/{group}")
+            if text is not None and (each := Announcement.decoded(text)).process not in state.dropped:
+                found[group] = each
+        return found
+
+    def _wait_for_chief(self, state: RoundState) -> None:
+        log(self._own.name, "training has finished; waiting for the chief's worker group, which saves the result.")
+        deadline = time.monotonic() + self._host_wait_s
+        while not self._joining(state) and not self._has_moved(state.epoch):
+            if time.monotonic() > deadline:
+                raise self._lost_chief("its worker group did not come back")
+            time.sleep(LOOK_EVERY_S)
+            self._refresh()
+
+    def _define_members(self, own: Announcement) -> None:
+        """Define the first members, or those after all members were lost."""
+        before = self._state
+        here = {CHIEF: own}
+        deadline = time.monotonic() + (self._host_wait_s if before is None else RECOVER_S)
+        while len(here) < self._groups and time.monotonic() < deadline:
+            for group in range(1, self._groups):
+                text = self._store.try_get(f"{HERE}/{group}") if group not in here else None
+                each = Announcement.decoded(text) if text is not None else None
+                if each is not None and self._calls.has_begun(each.peer) is not None:
+                    here[group] = each
+            time.sleep(LOOK_EVERY_S)
+        alike = {group: each for group, each in here.items() if each.lineage == own.lineage and each.round >= 0}
+        keep: tuple[int, ...]
+        if own.round < 0:
+            source, round_, keep, lineage = CHIEF, 0, (CHIEF,), os.urandom(8).hex()
+        else:
+            round_, lineage = max(each.round for each in alike.values()), own.lineage
+            keep = tuple(group for group in sorted(alike) if alike[group].round == round_)
+            source = keep[0]
+        dropped = before.dropped if before is not None else ()
+        epoch = before.epoch + 1 if before is not None else 1
+        members = {group: here[group] for group in sorted(here)}
+        self._replace(before, RoundState(epoch, round_, lineage, members, source, keep, dropped=dropped))
+
+    def _trains(self, state: RoundState | None) -> bool:
+        """Return whether any member can be reached and has begun to train."""
+        members = state.members if state is not None else {}
+        return any(self._calls.has_begun(each.peer) for group, each in members.items() if group != self._group)
+
+    def _take(self, state: RoundState) -> bool:
+        """Load θ and m of the current round from a member. Returns whether one has sent them."""
+        for group in sorted(state.members, key=lambda group: (group != state.source, group)):
+            if group == self._group:
+                continue
+            theta, momentum = self._outer.empty(), self._outer.empty()
+            try:
+                with closing(self._calls.connect(state.members[group].peer)) as connection:
+                    connection.send({"op": "state", "round": state.round})
+                    if "empty" in connection.receive():
+                        continue
+                    receive_tensors(connection, [*theta, *momentum])
+                    if connection.receive().get("bytes"):
+                        rest = torch.empty(self._rest.bytes, dtype=torch.uint8, device="cpu")
+                        connection.receive_into(rest)
+                        self._rest.unpack(rest)
+            except PeerLost:
+                continue
+            self._outer.load(theta, momentum, state.round)
+            return True
+        return False
+
+    def _is_member(self, state: RoundState) -> bool:
+        own = state.members.get(self._group)
+        return own is not None and own.process == self._process
+
+    def _has_moved(self, epoch: int) -> bool:
+        return self._state is not None and self._state.epoch != epoch
+
+    def _lost_chief(self, why: str) -> PeerLost:
+        return PeerLost("the chief's worker group", "another host", why)
+
+    def _replace(self, before: RoundState | None, after: RoundState) -> None:
+        """Replace the state `before`, unless another group has replaced it."""
+        expected = before.encoded() if before is not None else None
+        self._see(self._store.compare_set(KEY, expected, after.encoded()))
+
+    def _refresh(self) -> None:
+        text = self._store.try_get(KEY)
+        if text is not None:
+            self._see(text)
+
+    def _see(self, text: bytes) -> None:
+        """Take over a state unless it is older than the known one. Called on any thread."""
+        state = RoundState.decoded(text)
+        with self._mailbox.changed:
+            if self._state is None or state.epoch > self._state.epoch:
+                self._state = state
+                self._mailbox.changed.notify_all()
+
+    def _wake(self) -> None:
+        with self._mailbox.changed:
+            self._mailbox.changed.notify_all()
+
+
+def average_of(contributions: Mapping[int, Contribution]) -> list[torch.Tensor]:
+    """Return the weighted average of differences, summed in the order of groups. It is 0 if all weights are 0."""
+    total = sum(each.weight for each in contributions.values())
+    ordered = [contributions[group] for group in sorted(contributions)]
+    sums = [torch.zeros_like(each) for each in ordered[0].differences]
+    for each in ordered:
+        if each.weight:
+            for whole, part in zip(sums, each.differences):
+                whole.add_(part, alpha=each.weight / total)
+    return sums

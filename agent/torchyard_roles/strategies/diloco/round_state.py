@@ -1,0 +1,108 @@
+"""The state of the rounds that all worker groups share: one value in the join store.
+
+Each change replaces the value only if it is still the one that the change was computed from, so all groups see the same
+sequence of states, and each state has a number, its *epoch*. A round is attempted by its members; it is *committed*
+when each of them has received the whole average, or *abandoned* when a member is lost, and attempted again without it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+from torchyard_roles.exchange.tensor_connection import Peer
+
+KEY = "diloco/state"
+HERE = "diloco/here"
+"""Prefix of the keys by which groups announce themselves."""
+STOPPED = "diloco/stopped"
+"""Prefix of the keys of groups that have stopped in order, with their process."""
+DONE = "diloco/done"
+"""Prefix of the counters of members that have received the average of an epoch."""
+
+
+class Announcement(NamedTuple):
+    """The process of a group's first rank, and the checkpoint that it has restored."""
+
+    process: str
+    """A random ID."""
+    name: str
+    address: str
+    port: int
+    round: int
+    """The rounds of the checkpoint, or -1."""
+    lineage: str
+    """The ID of the training that the checkpoint belongs to."""
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(self.name, self.address, self.port)
+
+    def encoded(self) -> bytes:
+        return json.dumps(self).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Announcement:
+        return cls(*json.loads(text))
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """The members of the current round, and the outcome of the last attempt."""
+
+    epoch: int
+    round: int
+    """The number of committed rounds."""
+    lineage: str
+    members: dict[int, Announcement]
+    source: int
+    """The group from which the first members take θ and m, unless they are in `keep`."""
+    keep: tuple[int, ...] = ()
+    """Groups that have restored the same round of the same training."""
+    committed: int = 0
+    """The epoch whose attempt was committed last."""
+    postponed: int = 0
+    """An epoch whose attempt was abandoned because a member has stopped; its members continue for a step first."""
+    is_idle: bool = False
+    """Whether all members have finished and wait for the chief's group."""
+    has_ended: bool = False
+    dropped: tuple[str, ...] = ()
+    """Processes that were lost."""
+
+    def encoded(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes) -> RoundState:
+        fields = json.loads(text)
+        fields["members"] = {int(group): Announcement(*each) for group, each in fields["members"].items()}
+        fields["keep"], fields["dropped"] = tuple(fields["keep"]), tuple(fields["dropped"])
+        return cls(**fields)
+
+    def without(self, groups: list[int], *, is_postponed: bool) -> RoundState:
+        """Return the state after an attempt in which members were lost."""
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            members={group: each for group, each in self.members.items() if group not in groups},
+            dropped=(*self.dropped, *(self.members[group].process for group in groups)),
+            postponed=self.epoch if is_postponed else self.postponed,
+        )
+
+    def after_round(self, joining: dict[int, Announcement], *, has_finished: bool) -> RoundState:
+        """Return the state after a committed attempt. Joining groups are members of the next round.
+
+        Training ends when all members have finished, but not without the chief's group, which saves the result.
+        """
+        is_last = has_finished and not joining
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            round=self.round + 1,
+            members=self.members | joining,
+            keep=(),
+            committed=self.epoch,
+            has_ended=is_last and 0 in self.members,
+            is_idle=is_last and 0 not in self.members,
+        )

@@ -1,0 +1,220 @@
+"""Tests of DiLoCo with real processes over the loopback interface and a join store, against its definition."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.roles.join_stores import Served, serve_in_a_process
+from tests.roles.processes import Start, outputs_of, wait_for
+from tests.roles.programs import averages, rounds
+from tests.roles.strategies.hogwild.test_strategy import Groups
+
+pytestmark = pytest.mark.train
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+PROGRAM = PROGRAMS / "rounds.py"
+AVERAGING = {"outer_lr": 1.0, "outer_momentum": 0.0}
+
+
+@pytest.fixture
+def store() -> Iterator[Served]:
+    store = serve_in_a_process()
+    yield store
+    store.end()
+
+
+def groups_of(start: Start, store: Served, *sizes: int, **options: object) -> Groups:
+    return Groups(start, store, *sizes, **{"kind": "diloco", **options})
+
+
+def results(folder: Path, *processes: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    outputs_of(*processes)
+    return [json.loads((folder / f"result.{rank}").read_text()) for rank in range(len(processes))]
+
+
+def done(folder: Path, rank: int) -> int:
+    try:
+        return int((folder / str(rank)).read_text())
+    except OSError:
+        return 0
+
+
+def alone(
+    workers: Sequence[dict[str, Any]], every: int, lr: float, momentum: float, warmup: int = 0
+) -> tuple[list[list[list[float]]], list[float]]:
+    """Compute the definition in one process, with torch.optim.SGD as the outer optimizer.
+
+    Returns:
+        The parameters before each step by worker, and the parameters at the end.
+    """
+    dataset = averages.data()
+    models = [rounds.Model() for _ in workers]
+    outer = rounds.Model()
+    start = torch.tensor(workers[0]["before"][0], dtype=torch.float64)
+    for model in (*models, outer):
+        torch.nn.utils.vector_to_parameters(start[:-3].clone(), model.inner.parameters())
+    optimizers = [averages.optimizer_of(model.inner) for model in models]
+    plain = torch.optim.SGD(outer.inner.parameters(), lr=1.0)
+    nesterov = torch.optim.SGD(outer.inner.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
+    before: list[list[list[float]]] = [[] for _ in workers]
+    samples = [0] * len(workers)
+    steps = [len(worker["fed"]) for worker in workers]
+    begun, due = 0, 1 if warmup else every
+    for number in range(max(steps)):
+        for seen, model, optimizer, worker in zip(before, models, optimizers, workers, strict=True):
+            at = len(seen)
+            seen.append(rounds.values(model))
+            inputs, targets, _ = dataset[worker["fed"][at]]
+            averages.step(model, optimizer, inputs, targets)
+            samples[models.index(model)] += len(inputs)
+        if number + 1 == begun + due or number + 1 == max(steps):
+            outer_step(outer, models, samples, plain if number < warmup else nesterov)
+            samples = [0] * len(workers)
+            begun, due = number + 1, 1 if number + 1 < warmup else every
+    return before, rounds.values(outer)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+def outer_step(
+    outer: rounds.Model, models: list[rounds.Model], samples: list[int], optimizer: torch.optim.Optimizer
+) -> None:
+    shares = [count / sum(samples) for count in samples]
+    each_models = [list(model.inner.parameters()) for model in models]
+    for position, parameter in enumerate(outer.inner.parameters()):
+        parameter.grad = sum(
+            share * (parameter - each[position]) for share, each in zip(shares, each_models, strict=True)
+        )
+    outer.mean.copy_(sum(share * model.mean for share, model in zip(shares, models, strict=True)))
+    optimizer.step()
+    for model in models:
+        model.load_state_dict({**outer.state_dict(), "frozen": model.frozen})
+
+
+def double(numbers: Any) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def check(workers: list[dict[str, Any]], expected: tuple[list[list[list[float]]], list[float]]) -> None:
+    before, after = expected
+    for worker, seen in zip(workers, before, strict=True):
+        assert torch.allclose(double(worker["before"]), double(seen), rtol=0, atol=1e-12)
+        assert torch.allclose(double(worker["after"]), double(after), rtol=0, atol=1e-12)
+        assert worker["after"] == workers[0]["after"]
+        assert worker["frozen"] == workers[0]["frozen"]
+
+
+def test_with_a_step_per_round_it_equals_all_reduce(start: Start, store: Served) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=1, **AVERAGING)
+    outputs = outputs_of(*groups.start_all(PROGRAMS / "large_batch.py", "float64"))
+    found = json.loads(outputs[0].splitlines()[-1])
+    assert found["world_size"] == 2
+    assert found["difference"] <= 1e-12
+
+
+def test_averaging_equals_federated_averaging_and_the_rest_of_a_round_is_averaged_at_the_end(
+    start: Start, store: Served, tmp_path: Path
+) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=8, **AVERAGING)
+    workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 20, 0))
+    check(workers, alone(workers, 8, 1.0, 0.0))
+    first, second = (worker["before"] for worker in workers)
+    assert [number for number in range(20) if first[number] == second[number]] == [0, 8, 16]
+
+
+def test_the_outer_optimizer_follows_a_warm_up_and_groups_weigh_as_many_samples_as_they_have_seen(
+    start: Start, store: Served, tmp_path: Path
+) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=5, warmup_steps=3)
+    workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 20, 0, 4, 2))
+    check(workers, alone(workers, 5, 0.7, 0.9, warmup=3))
+
+
+def test_the_ranks_of_a_group_stay_equal(start: Start, store: Served, tmp_path: Path) -> None:
+    groups = groups_of(start, store, 2, 1, inner_steps=4)
+    workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 10, 0))
+    assert [len(worker["before"]) for worker in workers] == [10] * 3
+    parameters = [[step[:-3] for step in worker["before"]] for worker in workers]  # Buffers differ inside a group.
+    assert parameters[0] == parameters[1]
+    assert parameters[0][3] != parameters[2][3]
+    assert parameters[0][4] == parameters[2][4]
+    assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
+
+
+def test_a_single_group_takes_outer_steps_and_with_plain_averaging_equals_one_process(
+    start: Start, store: Served, tmp_path: Path
+) -> None:
+    (worker,) = results(tmp_path, *groups_of(start, store, 1, inner_steps=6).start_all(PROGRAM, tmp_path, 20, 0))
+    check([worker], alone([worker], 6, 0.7, 0.9))
+    (worker,) = results(
+        tmp_path, *groups_of(start, store, 1, inner_steps=6, **AVERAGING).start_all(PROGRAM, tmp_path, 20, 0)
+    )
+    check([worker], alone([worker], 20, 1.0, 0.0))
+
+
+def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_others(
+    start: Start, store: Served, tmp_path: Path
+) -> None:
+    groups = groups_of(start, store, 1, 1, 1, inner_steps=4)
+    processes = groups.start_all(PROGRAM, tmp_path, 80, 0.02)
+    wait_for(lambda: done(tmp_path, 2) >= 10, "the groups train", *processes)
+    os.kill(processes[2].pid, signal.SIGKILL)
+    processes[2].wait()
+    at = done(tmp_path, 0)
+    wait_for(lambda: done(tmp_path, 0) >= at + 12, "the others continue", *processes[:2])
+    processes[2] = groups.start(2, PROGRAM, tmp_path, 30, 0.02, generation=1)
+    workers = results(tmp_path, *processes)
+    assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
+    assert workers[0]["frozen"] == workers[1]["frozen"] == workers[2]["frozen"]
+    shared = {tuple(step) for step in workers[0]["before"]} & {tuple(step) for step in workers[2]["before"]}
+    assert len(shared) >= 5, "it begins rounds with the others' parameters"
+
+
+def test_the_chiefs_group_returns_with_the_parameters_of_the_others_and_saves_the_result(
+    start: Start, store: Served, tmp_path: Path
+) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=4)
+    processes = groups.start_all(PROGRAM, tmp_path, 40, 0.02)
+    wait_for(lambda: done(tmp_path, 0) >= 10, "the groups train", *processes)
+    os.kill(processes[0].pid, signal.SIGKILL)
+    processes[0].wait()
+    wait_for(lambda: done(tmp_path, 1) >= 40, "the other group has finished", processes[1])
+    processes[0] = groups.start(0, PROGRAM, tmp_path, 12, 0.02, generation=1)
+    workers = results(tmp_path, *processes)
+    assert workers[0]["after"] == workers[1]["after"]
+    assert workers[0]["before"][0] != workers[1]["before"][0], "it begins with newer parameters"
+
+
+def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Path) -> None:
+    expected = results(tmp_path, *groups_of(start, store, 1, 1, inner_steps=4).start_all(PROGRAM, tmp_path, 26, 0))
+    (tmp_path / "0").unlink()
+    again = serve_in_a_process()
+    try:
+        checkpoints = {"TORCHYARD_CHECKPOINTS": str(tmp_path / "checkpoints"), "TORCHYARD_RUN_DIR": str(tmp_path)}
+        groups = groups_of(start, again, 1, 1, inner_steps=4)
+        processes = groups.start_all(PROGRAM, tmp_path, 26, 0.05, **checkpoints)
+        wait_for(lambda: done(tmp_path, 0) >= 11, "the groups train", *processes)
+        for process in processes:
+            os.kill(process.pid, signal.SIGTERM)
+        assert all("a checkpoint is saved" in output for output in outputs_of(*processes))
+    finally:
+        again.end()
+    assert done(tmp_path, 0) < 26
+    last = serve_in_a_process()
+    try:
+        processes = groups_of(start, last, 1, 1, inner_steps=4).start_all(PROGRAM, tmp_path, 26, 0, **checkpoints)
+        workers = results(tmp_path, *processes)
+    finally:
+        last.end()
+    for worker, whole in zip(workers, expected, strict=True):
+        assert 0 < len(worker["fed"]) < 26, "it was resumed"
+        assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]  # The first is before the load.
+        assert worker["after"] == whole["after"]
