@@ -32,8 +32,8 @@ from PySide6.QtWidgets import (
 
 from tests.gui.geometry.painted_text import LARGE, PaintedText, painted_texts
 
-SLACK = 1.5
-"""Pixels by which ink may leave its area: antialiasing, and the rounding of fractional scales."""
+SLACK = 2.5
+"""Pixels by which ink may leave its area: overhang of letters, antialiasing, and rounding at fractional scales."""
 SMALLEST = 4
 """A widget with a text and less width or height shows nothing."""
 ELLIPSIS = "…"

@@ -136,7 +136,7 @@ def test_cancel_at_any_step_leaves_nothing(window: Window, lab3: Lab, tmp_path: 
     window.wait_until(lambda: not panel.is_launching)
 
     assert not window.started
-    assert "nothing of it is left" in panel.notice.text
+    assert "Nothing is left" in panel.notice.text
     # A keeper answers before it exits.
     window.wait_until(lambda: programs_on(lab3) == [])
     window.wait_until(lambda: not [run for host in lab3.hosts for run in runs_left(host)])

@@ -149,7 +149,7 @@ class Acting:
         link = self.links.get(name)
         return link if link is not None and link.is_open else None
 
-    def link(self, name: str, *, install: bool = True) -> ActingLink:
+    def link(self, name: str, *, install: bool = True, **_: object) -> ActingLink:
         if name in self.down:
             raise Unreachable(name, f"{name} does not answer on port 22.")
         if not self.links[name].is_open:
@@ -383,7 +383,7 @@ class ActingFleet:
     def open_link(self, name: str) -> ActingLink | None:
         return self._of(name).open_link(name)
 
-    def link(self, name: str, *, install: bool = True) -> ActingLink:
+    def link(self, name: str, *, install: bool = True, **_: object) -> ActingLink:
         return self._of(name).link(name)
 
     def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_what_becomes_of_a_run_is_told_on_any_page(
         runs.history.save(replace(record, state=state, reason=reason))
         runs.read_history()
     window.show_page("runs")
-    started, ended = [("digits starts again", False)], [("digits failed: gpu-a was lost", True)]
+    started, ended = [("digits is restarting", False)], [("digits failed: gpu-a was lost", True)]
     assert heard == {"all": started + ended, "failures": ended, "none": []}[notifications]
     assert window.toast.label.text() == ("" if notifications == "none" else "digits failed: gpu-a was lost")
 
@@ -107,7 +107,7 @@ def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, m
         assert nameless(panel) == []
         if name == "failed-check":
             assert panel.row("torch").accessibleName() == "torch: failed. gpu-f"
-            assert panel.row("topology").accessibleName() == "Topology: fine. resnet-imagenet"
+            assert panel.row("topology").accessibleName() == "Topology: passed. resnet-imagenet"
 
 
 def test_enter_trusts_where_an_unknown_key_is_in_the_way(

@@ -55,7 +55,7 @@ class LogDock(QWidget):
         self.replica.activated.connect(self._chosen_by_user)
         self._last = ElidedLabel(ink="2")
         self._message = ElidedLabel(role="small")
-        self.search = SearchField(self.tr("Find in the log …"))
+        self.search = SearchField(self.tr("Find …"))
         self.search.setMinimumWidth(100)
         self.search.setMaximumWidth(200)
         self.search.returnPressed.connect(self.find_next)

@@ -10,7 +10,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import label
+from torchyard_gui.widgets import ElidedLabel
 from torchyard_gui.widgets.layouts import hbox
 
 COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "text2")
@@ -106,7 +106,7 @@ class PlotKey(QWidget):
     def __init__(self, name: str, number: int):
         super().__init__()
         self._number = number
-        hbox(label(name, role="small", ink="2"), parent=self, margins=(20, 0, 0, 0))
+        hbox(ElidedLabel(name, role="small", ink="2"), parent=self, margins=(20, 0, 0, 0))
         theme().changed.connect(self.update)
 
     def paintEvent(self, event: QPaintEvent) -> None:
