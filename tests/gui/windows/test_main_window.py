@@ -125,12 +125,12 @@ def test_the_palette_does_what_another_page_can(opened: Opened, qtbot: QtBot) ->
 def test_menus_hold_what_the_shown_page_and_the_window_can_do(opened: Opened) -> None:
     menu = opened.window.menu
     menu.fill()
-    assert [action.text() for action in menu.menus["edit"].actions()] == ["Draw in Topology"]
+    assert [action.text() for action in menu.menus["edit"].actions()] == ["Draw in Topology", "", "Settings …"]
     assert {"Next pane", "Dark", "Go to Fleet"} <= {action.text() for action in menu.menus["view"].actions()}
     assert not menu.menus["run"].menuAction().isVisible()
     opened.window.show_page("fleet")
     menu.fill()
-    assert [action.text() for action in menu.menus["edit"].actions()] == ["Draw in Fleet"]
+    assert [action.text() for action in menu.menus["edit"].actions()] == ["Draw in Fleet", "", "Settings …"]
 
 
 def test_f6_goes_round_the_panes(opened: Opened, qtbot: QtBot) -> None:

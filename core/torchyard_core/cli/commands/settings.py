@@ -11,7 +11,7 @@ from torchyard_core.cli.output import Json, print_json, say, table
 
 app = typer.Typer(no_args_is_help=True, help="Your settings: calendar, time zone, messages, failures.")
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="As `settings list` names it.", show_default=False)]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, as listed by `settings list`.", show_default=False)]
 
 
 @app.command("list")
@@ -34,7 +34,7 @@ def list_(context: typer.Context, as_json: Json = False) -> None:
 def set_(
     context: typer.Context,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", show_default=False)],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value.", show_default=False)],
     as_json: Json = False,
 ) -> None:
     """Set a key in settings.yaml, and keep the rest of the file.

@@ -328,7 +328,7 @@ def test_unsaved_work_of_a_program_that_died_is_restored_as_an_edit(
 def test_unsaved_text_with_an_error_is_restored_as_it_was_typed(
     make_driver: MakeDriver, digits_file: Path, tmp_path: Path
 ) -> None:
-    typed = DIGITS.replace("replicas: 4", "replicas: four   # soon")
+    typed = DIGITS.replace("replicas: 4", "replicas: four")
     die_with_work(tmp_path / "recovery", digits_file, typed)
     driver = make_driver(recovery=tmp_path / "recovery")
     press(driver, "Restore it")
