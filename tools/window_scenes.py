@@ -175,6 +175,7 @@ def _dialogs(camera: Camera, state: str) -> None:
             window.menu.fill()
             menu.popup(window.mapToGlobal(window.rect().center()))
             settle()
+            menu.resize(menu.sizeHint())  # The offscreen display is smaller than a menu at a scale of two.
             camera.take(window, f"menu-{state}-{name}", over=menu)
             menu.hide()
     with _calendar(state) as window:
