@@ -30,6 +30,7 @@ from tests.lab import Desktop, LabUnavailable
 from tests.lab.commands import Commands
 from tests.lab_fixtures import LabFactory, unavailable
 from tests.warm_python import write_client
+from torchyard_core.topology.model import StrategyKind
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -40,7 +41,7 @@ TEXT = {"this computer": View(on_terminal=True, as_json=False), "three hosts": V
 VIEWS = [View(on_terminal, as_json) for as_json, on_terminal in itertools.product((False, True), (True, False))]
 Table = dict[tuple[Path, str, View], str]
 """The end of each run, by example, place and view."""
-KINDS = {"none", "all_reduce", "sandblaster", "reduction_server", "downpour", "hogwild"}
+KINDS = {kind.value for kind in StrategyKind}
 
 
 @pytest.fixture(scope="module")
