@@ -85,7 +85,7 @@ def check_windows(
 
 
 def binding_windows(slot: Slot, rules: WindowSettings, person: str) -> list[Window]:
-    """Returns the windows that apply to the person on this slot. Without a window the slot is always open."""
+    """Returns the windows that apply to the person on this slot. Without a window, the slot is always open."""
     return [
         window
         for window in rules.windows

@@ -1,8 +1,8 @@
 """PostgreSQL: functions with a fixed search path, column privileges, an append-only past, and limits on values.
 
-Members may send any SQL. Functions therefore pin their search path with `pg_temp` last, because temporary tables come
-first by default, and qualify tables with their schema. They compare times with `clock_timestamp()`, since `now()` is
-the start of a transaction, which may have been opened hours ago. The roles `torchyard_member` and `torchyard_admin`
+Members may send any SQL. Functions therefore pin their search path with `pg_temp` last, because temporary tables take
+precedence by default, and qualify tables with their schema. They compare times with `clock_timestamp()`, since `now()`
+is the start of a transaction, which may have been opened hours ago. The roles `torchyard_member` and `torchyard_admin`
 belong to the whole cluster and have the privileges; the table `members` lists the members and admins of this team.
 SQLite files have a single user and are not changed.
 """

@@ -2,7 +2,7 @@
 
 Each entry has a number in the order of commits, and a random token. A reader whose last entry is missing (a restored
 backup, a new database, pruned entries) reads all bookings again. In PostgreSQL a deferred trigger writes entries at
-commit under a lock. Numbers drawn earlier could become visible in another order, and a reader between two commits would
+commit under a lock. Numbers assigned earlier could become visible out of order, and a reader between two commits would
 miss the lower number.
 """
 
