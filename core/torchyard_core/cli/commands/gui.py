@@ -30,7 +30,7 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
     program = find_program()
     require_display()
     command = [program, "--home", str(chosen.home.path), "--fleet", str(chosen.fleet_file)]
-    # After `--` the name of the file may begin with a dash.
+    # After `--`, the file name may begin with a dash.
     code = subprocess.run([*command, *(["--", str(file)] if file else [])]).returncode
     if as_json:
         print_json({"program": program, "exit_code": code})
