@@ -144,7 +144,7 @@ class Fleet:
     def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, DaemonClient | HostError]:
         """Opens links to the named hosts, by default to all hosts, concurrently.
 
-        Returns the link or the error of each.
+        Returns the link or the error of each host.
         """
         return self.each(self.hosts if names is None else names, partial(self.link, install=install))
 
@@ -177,7 +177,7 @@ class Fleet:
         try:
             sample = link.call("telemetry.sample", {}, SAMPLE_TIMEOUT_S)
         except AgentRefused:
-            sample = None  # The facts are valid without the use of the GPUs.
+            sample = None  # The facts are valid even if the use of the GPUs is unknown.
         with self._lock:
             unkept = self._keep(host, facts)
             self._used.pop(name, None)
@@ -188,7 +188,7 @@ class Fleet:
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Writes facts to the file, or keeps them in memory if that fails. Returns the first error of the file."""
+        """Writes facts to the file, or keeps them in memory if that fails. Returns the first write error."""
         if self._closed:
             return None
         try:

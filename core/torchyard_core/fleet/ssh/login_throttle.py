@@ -13,7 +13,7 @@ AT_ONCE = 8
 
 
 class EarlyDrop(Exception):
-    """Raised if an sshd closes the connection before the login, because of MaxStartups or during its start."""
+    """Raised if an sshd closes the connection before the login, because of MaxStartups or a restart."""
 
 
 class LoginGate:

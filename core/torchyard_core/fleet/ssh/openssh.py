@@ -75,7 +75,7 @@ def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
 
 
 def terminal_command(host: Host, known_hosts: Path) -> list[str]:
-    """The command line of a login shell on `host`, for a terminal, where ssh may ask the user."""
+    """The command line of a login shell on `host`, for a terminal in which ssh may prompt the user."""
     return ["ssh", *_options(host, known_hosts), "--", host.address or host.name]
 
 
