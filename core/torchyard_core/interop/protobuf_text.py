@@ -1,4 +1,4 @@
-"""Parser of protocol buffers' text format, with lines: `name: value`, `name { … }` and lists of both.
+"""Parser of protocol buffers' text format, with line numbers: `name: value`, `name { … }` and lists of both.
 
 Job files of SINGA have this format. Source: the specification of the format.
 """
