@@ -78,7 +78,7 @@ class Preset:
 
 @cache
 def preset(key: str) -> Preset:
-    """Returns the preset with the name of a strategy or of a file. Raises UsageError for an unknown name."""
+    """Returns the preset named after a strategy or a file. Raises UsageError for an unknown name."""
     if key in PRESETS:
         return _strategy_preset(spec_of(StrategyKind(key)))
     if key not in _keys():
@@ -141,7 +141,7 @@ def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ..
     """Returns the topology's servers and reducers that the preset's strategy does not use, by role."""
     chosen = preset(key)
     if topology.program.launcher is Launcher.COMMAND:
-        return {}  # The framework, not the strategy, decides what its servers do.
+        return {}  # The framework, not the strategy, determines the task of its servers.
     used = {spec_of(StrategyKind(chosen.strategy["kind"])).server_role, *(pool.role for pool in chosen.pools)}
     names = {
         role: tuple(replica.name for replica in replicas_of(topology) if replica.role is role)

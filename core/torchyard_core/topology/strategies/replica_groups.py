@@ -14,7 +14,7 @@ from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 
 class GroupKind(StrEnum):
-    """What the replicas of a group do."""
+    """The task of the replicas in a group."""
 
     TRAINERS = "trainers"
     SERVERS = "servers"
@@ -33,7 +33,7 @@ class ReplicaGroup:
 
     @property
     def key(self) -> str:
-        """Unique text, such as `trainers:1`."""
+        """The unique key of the group, such as `trainers:1`."""
         return self.kind if self.number is None else f"{self.kind}:{self.number}"
 
 
