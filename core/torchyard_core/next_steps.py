@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True)
 class NextStep:
-    """An action of the user. `template` is its command line with field names in braces."""
+    """An action that the user can take. `template` is its command line with field names in braces."""
 
     template: ClassVar[str]
     words: ClassVar[str] = "Run {command}."
@@ -47,7 +47,7 @@ def joined(*advice: Advice) -> Advice:
 
 
 def parts_of(advice: Advice) -> tuple[str | NextStep, ...]:
-    """Returns the sentences and steps of an advice without empty ones."""
+    """Returns the sentences and steps of the advice, without empty items."""
     return tuple(part for part in (advice if isinstance(advice, tuple) else (advice,)) if part)
 
 
