@@ -199,7 +199,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # The calendar has an invalid VTIMEZONE. The name of the zone may still identify it.
+        if calendar is None:  # The calendar has an invalid VTIMEZONE. The zone may still be identified by its name.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])
@@ -312,7 +312,7 @@ def _begins_like_a_time(block: _Block) -> bool:
 def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     """Returns the reason why a rule is not expanded, or an empty string if it is.
 
-    A rule is not expanded if it is finer than days, has too many occurrences, or never occurs.
+    A rule is not expanded if it repeats too frequently, has too many occurrences, or never occurs.
     """
     words = (part.partition("=") for part in rule.upper().partition(":")[2].split(";"))
     parts = {key.strip(): value.strip() for key, _, value in words}

@@ -1,6 +1,6 @@
 """Pure functions that determine which GPUs the calendar allows a launch to use.
 
-They return the slots of a run, the hosts for its plan, its booking, and the proposed length of a booking.
+The functions return the slots of a run, the hosts for its plan, its booking, and the proposed length of a booking.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def holds_slots(booking: Booking, taken: Sequence[str]) -> bool:
 def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
     """Returns the person's live bookings at `start`.
 
-    Bookings without a run come first, then smaller ones, then older ones.
+    Bookings without a run come first, then bookings with fewer GPUs, then older bookings.
     """
     own = [one for one in bookings if one.owner == person and one.is_live and one.start <= start < one.end]
     return sorted(own, key=lambda one: (one.run_id is not None, len(one.gpus), one.start, one.id))

@@ -174,7 +174,7 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """Returns the persons behind a user name on a host. A user name without an entry is the person's name."""
+    """Returns the persons behind a user name on a host. Without an entry, this is the user name itself."""
     entries = tuple(logins)
     found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
     if not found and user and not any(user in (entry.user, entry.person) for entry in entries):

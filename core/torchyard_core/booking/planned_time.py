@@ -35,7 +35,7 @@ class PlannedTime:
         return Interval(start, start + self.length)
 
     def at(self, now: datetime) -> PlannedTime:
-        """Returns the planned time with a `start` that has passed replaced by None."""
+        """Returns the planned time, in which a past `start` is replaced by None."""
         return replace(self, start=None) if self.start is not None and self.start <= now else self
 
     def words(self, now: datetime, zone: str) -> str:

@@ -42,7 +42,7 @@ def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: dat
     duration = end - start
     found: list[Interval] = []
     for wall_clock in _wall_clocks(rule, local, zone, last):
-        # The first occurrence keeps its exact moment, which may be the second one of a local time that occurs twice.
+        # The first occurrence keeps its exact moment, possibly the second one of an ambiguous local time.
         begin = start.astimezone(UTC) if wall_clock == local else to_utc(wall_clock, zone)
         if found and begin < found[-1].end:
             message = "the series overlaps itself: it repeats before a booking of it has ended"

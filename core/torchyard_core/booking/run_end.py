@@ -27,7 +27,7 @@ def end_bookings(
     Args:
         store: The calendar.
         history: The runs that this desktop has launched.
-        links: Links to hosts, which list their runs.
+        links: Links to the hosts whose runs are considered.
         keep: How long the booking of a failed run is kept. None means until the end of the booking.
     """
     now = store.now()

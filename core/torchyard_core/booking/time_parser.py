@@ -255,7 +255,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
         return _of_a_week(match["which"] or "", _parsed(match["weekday"], today).weekday(), now, clock)
     for shape in _OF_A_YEAR:
         if match := shape.fullmatch(text):
-            # Without a year, the date is the first one later than RECENT before today.
+            # A date without a year is the first one that is later than RECENT before today.
             found = _parsed(text, today if match["year"] else today - RECENT)
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")

@@ -77,7 +77,7 @@ class BookingStore:
         close_engine(self.session.engine)
 
     def watch(self, on_change: Callable[[str], None]) -> Watch:
-        """Starts a thread that calls `on_change` after changes of the database, until the Watch is closed.
+        """Starts a thread that calls `on_change` after changes to the database, until the Watch is closed.
 
         The argument is the changed table, such as "bookings" or "rules", or "all" after a new connection.
         """

@@ -1,7 +1,7 @@
 """Changes made by other clients: notifications for an open calendar, and the log of changed bookings.
 
-PostgreSQL: LISTEN runs on the connection that queries use, because a server has few connections and each window needs
-one. Notifications before LISTEN are lost, so a new connection is treated as a change of all data.
+PostgreSQL: LISTEN runs on the connection that queries use, because a server allows few connections and each window
+needs its own. Notifications before LISTEN are lost, so a new connection is treated as a change of all data.
 
 SQLite: a counter that commits of other connections increment is polled once a second.
 """

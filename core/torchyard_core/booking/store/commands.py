@@ -266,7 +266,7 @@ class BookingCommands:
         table = tables.bookings
         for draft in map(normalized, drafts):
             if draft.uid:
-                # The UID of a booking that was not imported is the one that `export_ics` derives from its ID.
+                # The UID of a booking that was not imported is the UID that `export_ics` derives from its ID.
                 known = or_(table.c.uid == draft.uid, table.c.id == draft.uid.removesuffix("@torchyard"))
                 same = and_(known, table.c.starts == draft.start, table.c.owner == self._writer.owner_of(draft))
                 with self._session.transaction() as connection:

@@ -82,8 +82,8 @@ calendar's lock is held."""
 def make_engine(url: URL, password: str = "") -> Engine:
     """Creates an engine without connecting. Raises BadUrl if the driver is not installed.
 
-    All threads share one connection to PostgreSQL, since a server has few connections and each desktop of the team
-    needs one.
+    All threads share one connection to PostgreSQL, since a server allows few connections and each desktop of the team
+    needs its own.
 
     Args:
         url: The URL of the database.
@@ -119,7 +119,7 @@ def keep_connection(engine: Engine, keeps: bool) -> None:
         event.listen(engine, "checkin", _close_returned)
         if isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
             with suppress(TorchyardError), transaction(engine):
-                pass  # The pool closes the connection when it is returned.
+                pass  # The pool closes the connection when the connection is returned to it.
 
 
 def close_engine(engine: Engine) -> None:

@@ -64,7 +64,7 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap the time, ordered by start. `live` excludes released and cancelled ones."""
+        """Returns the overlapping bookings, ordered by start. `live` excludes released and cancelled bookings."""
         table = tables.bookings
         which = [table.c.starts < until, table.c.ends > since]
         if owner is not None:
@@ -328,7 +328,7 @@ class BookingQueries:
         return sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def count(self) -> int:
-        """Returns the number of all bookings, including released and cancelled ones."""
+        """Returns the number of all bookings, including released and cancelled bookings."""
         with self._session.transaction() as connection:
             found: int = connection.execute(select(func.count()).select_from(tables.bookings)).scalar_one()
         return found

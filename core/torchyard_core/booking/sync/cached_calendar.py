@@ -140,7 +140,7 @@ class Calendar:
             ) from None
 
     def view(self, since: datetime, until: datetime) -> View:
-        """Returns the bookings of a period, or the last known ones with their age while the database is unavailable.
+        """Returns the bookings of a period, or the last known state and its age if the database is unavailable.
 
         Repeated calls for the same period read only the changes.
         """
