@@ -42,7 +42,7 @@ class CommandContext:
 
     @property
     def facts_file(self) -> Path:
-        """The file of host facts beside the fleet file."""
+        """The file of host facts, next to the fleet file."""
         return self.fleet_file.with_name("facts.json")
 
     def user_settings(self) -> UserSettings:

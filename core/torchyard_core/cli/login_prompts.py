@@ -49,7 +49,7 @@ def _typed(words: str) -> str:
 def _restored_terminal() -> Iterator[None]:
     """Restores the terminal at the end of the block, even if Ctrl-C ends the program without waiting for the thread."""
     try:
-        import termios  # Windows does not have this module.
+        import termios  # This module does not exist on Windows.
 
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)

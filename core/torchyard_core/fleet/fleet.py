@@ -97,7 +97,7 @@ class Fleet:
             in_background(link.close)
 
     def open_link(self, name: str) -> DaemonClient | None:
-        """Returns the link to a host if it is open. Opens no link."""
+        """Returns the link to a host if the link is open. Does not open a link."""
         with self._lock:
             link = self._links.get(name)
         return link if link is not None and link.is_open else None
@@ -110,7 +110,7 @@ class Fleet:
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
     ) -> DaemonClient:
-        """Returns the link to a host; opens one if necessary. The options are those of `attach`. Raises HostError."""
+        """Returns the link to a host, and opens it if necessary. Options are as in `attach`. Raises HostError."""
         known = self.open_link(name)
         if known is not None and not replace_same_version:
             return known

@@ -36,7 +36,7 @@ def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFa
 
 
 def is_in_use(gpu: Mapping[str, Any]) -> bool:
-    """Returns whether a GPU of a sample is in use. A display server alone does not use it."""
+    """Returns whether a GPU of a sample is in use. A display server is not considered a user."""
     return bool(_workers(gpu))
 
 

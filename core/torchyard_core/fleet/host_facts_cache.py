@@ -1,4 +1,4 @@
-"""Cache of host facts beside the fleet file, and conversion of the facts for the planner.
+"""Cache of host facts, stored next to the fleet file, and conversion of the facts for the planner.
 
 Entries that are unreadable or belong to another address of the host are ignored.
 """

@@ -1,6 +1,6 @@
 """The fleet file: the hosts and how to connect to them.
 
-Problems carry line numbers. An edit changes only the lines of its host and preserves comments.
+Problems have line numbers. An edit changes only the lines of its host and preserves comments.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Inventory:
     """None if the file does not exist."""
 
     def usable(self) -> Inventory:
-        """Returns the inventory itself, or raises TorchyardError with all errors of the file."""
+        """Returns the inventory itself, or raises TorchyardError with all errors in the file."""
         if not has_errors(self.problems):
             return self
         lines = "\n".join(problem.printed(str(self.path)) for problem in self.problems)

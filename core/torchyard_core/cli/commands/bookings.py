@@ -145,7 +145,7 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
 
 @app.command("history")
 def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Json = False) -> None:
-    """Show the changes of a booking: the user, the desktop, the time, and the values before and after.
+    """Show the changes to a booking: the user, the desktop, the time, and the values before and after.
 
     Example: torchyard bookings history b3f0
     """

@@ -60,7 +60,7 @@ def run(
     Checks the hosts, sends the working folder, starts the replicas, and shows their reports. Ctrl-C during the launch
     undoes it. During the run, Ctrl-C asks whether to stop the run or leave it running.
 
-    GPUs that others have booked are not used. A run with GPUs on several hosts needs a booking.
+    GPUs that other users have booked are not used. A run with GPUs on several hosts needs a booking.
 
     Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
 

@@ -77,7 +77,7 @@ class SshDialer:
         return {kind: fingerprint(key) for kind, key in self._keys.keys_of(self._route(host)).items()}
 
     def bastions(self, host: Host) -> list[Host]:
-        """Returns the bastions on the way to `host`, the nearest first. The keys of bastions are checked, too."""
+        """Returns the bastions on the way to `host`, the nearest first. The keys of bastions are also checked."""
         return [as_host(hop) for hop in self._route(host).hops[:-1]]
 
     def trust(self, host: Host, line: str) -> None:

@@ -51,7 +51,7 @@ class _SlotChannel:
 
 
 def _first_hop(host: Host, known_hosts: Path) -> str:
-    """Returns a key for the first sshd of the route, as `ssh -G` evaluates the configuration."""
+    """Returns a key that identifies the first sshd of the route, according to the output of `ssh -G`."""
     try:
         command = ["ssh", "-G", *ssh_command(host, known_hosts, "")[1:-1]]
         done = subprocess.run(
