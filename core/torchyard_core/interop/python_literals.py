@@ -172,7 +172,7 @@ class _Values:
         return {key: self.of(value, (*place, key)) for key, _, value in named}
 
     def _entries(self, node: ast.expr) -> list[tuple[str, int, ast.expr]] | None:
-        """Returns the keys, lines and values of a dictionary, or of a call with only keyword arguments; else None."""
+        """Returns the keys, lines and values of a dictionary or of a call with only keyword arguments, or None."""
         if isinstance(node, ast.Dict):
             keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str | int)]
             if len(keys) == len(node.keys):

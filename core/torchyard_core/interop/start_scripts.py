@@ -1,7 +1,7 @@
 """Shell scripts by which a cluster manager starts the replicas of each pool.
 
-The scripts run torchrun for trainers with launcher torch, else the program itself. They compute CLUSTER_SPEC, TF_CONFIG
-and placeholders from the replica's number in its pool.
+The scripts run torchrun for trainers with launcher torch, otherwise the program itself. They compute CLUSTER_SPEC,
+TF_CONFIG and placeholders from the replica's number in its pool.
 """
 
 from __future__ import annotations

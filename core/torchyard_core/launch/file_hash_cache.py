@@ -64,7 +64,7 @@ class FileHashCache:
         self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Writes the current entries and drops those of deleted files.
+        """Writes the current entries and drops the entries of deleted files.
 
         Errors are ignored, since the file is only a cache.
         """

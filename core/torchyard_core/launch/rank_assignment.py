@@ -112,7 +112,7 @@ def plan(
     Args:
         topology: The topology.
         hosts: The hosts of the fleet.
-        found: Problems of the topology (`TopologyFile.check`), which the plan lists before those of placement.
+        found: Problems of the topology (`TopologyFile.check`), which the plan lists before the problems of placement.
         line: Returns the line of a setting in the topology file.
     """
     replicas = replicas_of(topology)

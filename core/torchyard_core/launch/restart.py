@@ -84,7 +84,8 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
         ]
         if not going:
             break
-        # The primary answers first. If the run is over there, the other hosts will soon receive this state.
+        # The primary's answer comes first. If it reports the end of the run, the other hosts will soon receive this
+        # state.
         if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
             host, state = next((one for one in going if not is_over(one[1])), going[0])
             if is_over(state):
@@ -186,7 +187,7 @@ def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[st
         try:
             answers[host] = future.result(ASK_TIMEOUT_S)
         except (AgentRefused, HostError, TimeoutError):
-            continue  # The host is unavailable or has removed the run. Another host may have its record.
+            continue  # The host is unavailable or has removed the run. Another host may have the record.
     return answers
 
 

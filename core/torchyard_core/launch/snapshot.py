@@ -61,7 +61,7 @@ class Listing:
 
     @property
     def unseen(self) -> dict[str, int]:
-        """The sizes by path of the files that were not uploaded before in their present state."""
+        """The sizes, by path, of the files whose current content has not been uploaded before."""
         return {
             path: status.st_size
             for path, status in self.found

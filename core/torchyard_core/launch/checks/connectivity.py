@@ -59,7 +59,7 @@ def check_connectivity(
         listening: dict[str, Any] = progress.wait_for_all(pending)
         return _verdicts(listening, _try_all(token, links, listening, progress))
     finally:
-        # The answer need not be awaited, since each host handles this request before the one that starts the run.
+        # The answer need not be awaited, since each host handles this request before the request that starts the run.
         for link in links.values():
             link.submit("network.close", {"token": token})
 

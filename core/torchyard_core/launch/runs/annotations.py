@@ -1,4 +1,4 @@
-"""Notes and tags of runs, kept on this desktop in one file beside the history."""
+"""Notes and tags of runs, kept on this desktop in one file next to the history."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Follower:
             )
 
     def _is_old(self, entry: Event) -> bool:
-        """Returns whether the entry was seen before, since the link may also serve an earlier follower of the run."""
+        """Returns whether the entry was seen before, since an earlier follower of the run may use the same link."""
         seen = self.view["seen"]
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
