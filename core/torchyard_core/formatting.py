@@ -16,7 +16,7 @@ DATE_AND_TIME = "%Y-%m-%d %H:%M"
 
 
 def count(value: float) -> str:
-    """Formats a number as `1,204`. A fraction, such as the mean of several counts, gets one digit: `2.5`."""
+    """Formats a number as `1,204`. A fraction, such as a mean of counts, has one decimal digit: `2.5`."""
     return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
 
 
@@ -148,7 +148,7 @@ def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
 
 
 def until(start: datetime, end: datetime, zone: str) -> str:
-    """Formats an end: `18:30`, or `Mon 23 Nov 18:30` if its day differs from that of `start`."""
+    """Formats an end: `18:30`, or `Mon 23 Nov 18:30` if its day differs from the day of `start`."""
     begin, finish = start.astimezone(ZoneInfo(zone)), end.astimezone(ZoneInfo(zone))
     day = "" if begin.date() == finish.date() else f"{_day(finish)} "
     return f"{day}{wall_clock(end, zone)}"

@@ -42,7 +42,7 @@ def advice_text(advice: Advice) -> str:
 
 
 def joined(*advice: Advice) -> Advice:
-    """Joins several pieces of advice."""
+    """Combines several items of advice."""
     return tuple(part for one in advice for part in parts_of(one))
 
 
@@ -97,7 +97,7 @@ class RemoveHost(NextStep):
 
 @dataclass(frozen=True)
 class SetHostField(NextStep):
-    """Sets a field of a host in the fleet file. The user edits the file by hand."""
+    """Sets a field of a host in the fleet file. The user edits the file manually."""
 
     host: str
     field: str

@@ -14,7 +14,7 @@ TRAINER_ROLES = ("chief", "worker")
 
 
 def is_trainer(replica: str) -> bool:
-    """Whether a replica, such as `worker-3`, trains."""
+    """Returns whether a replica such as `worker-3` is a trainer."""
     return replica.rpartition("-")[0] in TRAINER_ROLES
 
 

@@ -1,7 +1,7 @@
 """Edits of a topology, as pure functions that return the changed topology.
 
 Replicas have no names in the file: `worker-3` is the fourth worker of all pools. Adding or removing replicas therefore
-changes the numbers of others. Their pins and positions in the layout are renamed accordingly.
+changes the numbers of other replicas. Their pins and positions in the layout are renamed accordingly.
 
 An invalid edit raises UsageError.
 """

@@ -285,7 +285,7 @@ def _as_problem(problem: FileProblem, source: str) -> Problem:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Returns whether the file has no write permission. This applies to root, too."""
+    """Returns whether the file has no write permission. Permissions are checked even for root."""
     try:
         mode = path.stat().st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Placement by hand: pins for replicas dropped on a host or GPU, and reasons to refuse a drop.
+"""Manual placement: pins for replicas dropped on a host or GPU, and reasons to refuse a drop.
 
 The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs for the replicas), or empty, which
 leaves the choice to the planner.

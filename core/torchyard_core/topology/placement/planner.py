@@ -12,8 +12,8 @@ there, so that a spread stays even. If this leaves replicas unplaced, the pools 
 provided that this places more replicas. Homes depend only on topology and hosts, so the same file gives the same plan
 in the window, in the command and in a launch.
 
-- *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas, else
-  the largest host. The chief is packed together with the workers.
+- *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas or, if
+  there is none, the largest host. The chief is packed together with the workers.
 - *spread* uses the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
   fewest replicas of the run. It is the default of pools without GPUs.
 - A chief without GPUs is placed on the host with the most workers, after the workers. A chief leaves its home if pins
@@ -329,7 +329,7 @@ class _PlacementAttempt:
         return True
 
     def _allowed(self, pool: Pool, among: Sequence[HostCapacity]) -> Sequence[HostCapacity]:
-        """Returns the hosts that match the pool's `hosts` and `labels`, in the order of `hosts`, else of the fleet."""
+        """Returns the hosts that match the pool's `hosts` and `labels`, in the order of `hosts` or the fleet."""
         capacities: Sequence[HostCapacity] = [one for one in among if one.host.address is not None] or among
         if pool.hosts:
             by_name = {capacity.host.name: capacity for capacity in among}
@@ -361,7 +361,7 @@ class _PlacementAttempt:
     def _packed(self, pool: Pool, allowed: Sequence[HostCapacity], count: int) -> Iterator[HostCapacity]:
         """Yields a host for each of `count` replicas, on as few hosts as possible."""
         companions = self._companions(pool)
-        # Sorting keeps equal hosts in the order of `hosts`, otherwise of the fleet.
+        # Sorting keeps equal hosts in the order of `hosts` or, without `hosts`, of the fleet.
         capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
         most = max((capacity.free_gpus(pool) for capacity in capacities), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None

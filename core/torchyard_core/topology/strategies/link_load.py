@@ -1,6 +1,6 @@
 """Data that the exchange of one step sends over the link of each location, such as a host.
 
-The unit is M, the size of the gradients. A link is full-duplex; its load is that of the busier direction.
+The unit is M, the size of the gradients. A link is full-duplex, and its load is the load of the busier direction.
 """
 
 from __future__ import annotations

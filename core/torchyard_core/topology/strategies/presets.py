@@ -1,4 +1,4 @@
-"""Presets: a strategy with the pools that it needs, after another framework or one of CloudML's scale tiers.
+"""Presets: a strategy with the pools that it needs, modelled on another framework or a scale tier of CloudML.
 
 The presets of strategies are part of their descriptors; the other presets are files in `resources/presets`.
 """
@@ -156,8 +156,9 @@ def with_preset(
 ) -> tuple[Topology, tuple[str, ...]]:
     """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
-    If the topology has pools of a role, they are not changed; `removes_unused` removes those of `unused_replicas`.
-    Other settings of the strategy are reset. Without `has_gpus` the new trainers require no GPUs.
+    If the topology has pools of a role, they are not changed; `removes_unused` removes the replicas that
+    `unused_replicas` returns. Other settings of the strategy are reset. Without `has_gpus` the new trainers require no
+    GPUs.
     """
     chosen = preset(key)
     if removes_unused:

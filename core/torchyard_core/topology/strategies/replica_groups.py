@@ -1,4 +1,4 @@
-"""The groups that all replicas of a topology form: worker groups, server groups, and the replicas beside them."""
+"""The groups that all replicas of a topology form: worker groups, server groups, and groups of other replicas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReplicaGroup:
 
 
 def replica_groups(topology: Topology) -> tuple[ReplicaGroup, ...]:
-    """All groups: of trainers, servers, reducers and evaluators. Each replica belongs to one."""
+    """Returns all groups of trainers, servers, reducers and evaluators. Each replica belongs to one group."""
     replicas = replicas_of(topology)
     trainers: tuple[tuple[Replica, ...], ...] = ()
     if topology.program.launcher is not Launcher.COMMAND:
