@@ -28,7 +28,7 @@ SCHEME = "postgresql+psycopg://"
 
 @dataclass(frozen=True)
 class CalendarFound:
-    """What a member finds when opening a calendar: the calendar's location, the role, and the number of bookings."""
+    """The result of opening a calendar as a member: its location, the member's role, and the number of bookings."""
 
     place: str
     person: str

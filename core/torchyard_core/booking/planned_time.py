@@ -71,7 +71,7 @@ def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> Plan
     """Parses a start (`now`, `tomorrow 9`, `+2h`) and a length from user input.
 
     Raises:
-        Refused: With the code `bad_time` or `past`.
+        Refused: The input is invalid (code `bad_time`), or the start is in the past (code `past`).
     """
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | None = None) -> None:
     """Synchronises the calendar with the connected hosts, and prints the changes.
 
-    An error is printed and does not fail the command, since the next desktop synchronises again.
+    An error is printed but does not cause the command to fail, since the next desktop synchronises again.
     """
     calendar = calendar or chosen.calendar()
     if not calendar.has_begun:

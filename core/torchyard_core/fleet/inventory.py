@@ -186,7 +186,7 @@ def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
 
 
 def add_host(path: Path, host: Host) -> Inventory:
-    """Adds a host to the file. Raises UsageError if the name exists, FileProblem or TorchyardError."""
+    """Adds a host to the file. Raises UsageError if the name exists, and FileProblem and TorchyardError."""
     inventory = read_fleet(path).usable()
     if any(other.name == host.name for other in inventory.hosts):
         hint = ("Choose another name, or remove that host first.", RemoveHost(host.name))
@@ -196,7 +196,7 @@ def add_host(path: Path, host: Host) -> Inventory:
 
 
 def remove_host(path: Path, name: str) -> Inventory:
-    """Removes a host from the file. Raises UsageError for an unknown name, FileProblem or TorchyardError."""
+    """Removes a host from the file. Raises UsageError for an unknown name, FileProblem and TorchyardError."""
     inventory = read_fleet(path).usable()
     host = inventory.host(name)
     position = inventory.hosts.index(host)
@@ -207,8 +207,8 @@ def remove_host(path: Path, name: str) -> Inventory:
 def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
     """Replaces hosts in the file, given as (before, after), in one write.
 
-    Raises UsageError if a host in the file differs from its `before` value or if a new name already exists, FileProblem
-    or TorchyardError.
+    Raises UsageError if a host in the file differs from its `before` value or if a new name already exists. Also raises
+    FileProblem and TorchyardError.
     """
     inventory = read_fleet(path).usable()
     hosts = list(inventory.hosts)

@@ -127,7 +127,7 @@ def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
 
 
 def _dumped(node: ast.expr) -> ast.expr:
-    """Returns the argument of `json.dumps`; other expressions unchanged."""
+    """Returns the argument of a `json.dumps` call. Other expressions are returned unchanged."""
     return node.args[0] if isinstance(node, ast.Call) and _name(node.func) == "dumps" and node.args else node
 
 

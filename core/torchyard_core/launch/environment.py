@@ -160,7 +160,7 @@ class _ReplicaPlans:
 
 
 def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
-    """Returns CUDA_VISIBLE_DEVICES with all GPUs of the replica. Each rank selects its own by LOCAL_RANK."""
+    """Returns CUDA_VISIBLE_DEVICES with all GPUs of the replica. Each rank selects its GPU by LOCAL_RANK."""
     if ids is GpuIds.INDEX:
         devices = ",".join(str(gpu.index) for gpu in planned.gpus)
         return {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

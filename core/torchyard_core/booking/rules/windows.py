@@ -65,7 +65,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowSettings(SharedSettings):
-    """Open times, and the groups of persons that they refer to."""
+    """Open times, and the groups of persons to which they refer."""
 
     windows: tuple[Window, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -48,7 +48,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Fit:
-    """A match for a wish: free GPUs and a time. `host` is empty if the GPUs are on several hosts."""
+    """A search result: free GPUs and a time that meet a wish. `host` is empty if the GPUs are on several hosts."""
 
     gpus: tuple[str, ...]
     start: datetime

@@ -121,7 +121,7 @@ class BookingQueries:
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
-        """Returns the changes of a booking, oldest first. Changes made by versions without an audit log are missing."""
+        """Returns the changes to a booking, oldest first. Changes made by versions without an audit log are missing."""
         table = tables.booking_history
         chosen = select(table).where(table.c.booking_id == booking_id).order_by(table.c.id)
         with self._session.transaction() as connection:

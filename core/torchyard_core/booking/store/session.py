@@ -94,7 +94,7 @@ def upsert(
     *,
     newest: str | None = None,
 ) -> None:
-    """Inserts rows, or updates the `renewed` columns of rows with known keys.
+    """Inserts rows, or updates the `renewed` columns of rows whose keys already exist.
 
     If `newest` names a column, a row is not updated if the value of that column would decrease.
     """

@@ -59,10 +59,10 @@ def waiting_json(one: Waiting) -> dict[str, Any]:
 
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """Returns the command that books a match.
+    """Returns the command that books the GPUs and the time of a search result.
 
     Args:
-        fit: The match.
+        fit: The search result.
         slots: The slots of the calendar.
         zone: The time zone for times in the command.
         usual: The time zone that applies without --zone.
@@ -71,7 +71,7 @@ def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
 
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """Returns the command that moves a future booking to a match."""
+    """Returns the command that moves a future booking to a search result."""
     now = " --from now"  # Without this option, the end would be relative to the old start.
     moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
     return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
@@ -82,7 +82,7 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
-    """Returns the options for the times of a match. `now` is the option for a match that begins at once."""
+    """Returns the options for the times of a search result. `now` is the option for an immediate start."""
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"

@@ -239,7 +239,7 @@ class _PlacementAttempt:
         line = self._line(("pins", replica.name))
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
 
-    # Homes
+    # Placement of replicas at home
 
     def _stay_at_home(self) -> None:
         """Places replicas without a pin at home, or in the home of the pinned replica that took their GPUs."""
