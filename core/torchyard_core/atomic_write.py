@@ -31,7 +31,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
     """Replaces a file's content in one step; a symbolic link is followed. Raises OSError.
 
     An existing file keeps its mode; a new file gets `mode`, reduced by the umask. Concurrent readers see either the old
-    or the new text. Temporary files of writers that were killed are removed.
+    or the new text. Temporary files left by killed writers are removed.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
 
 
 def _sweep(target: Path) -> None:
-    """Removes temporary files beside the target that are too old to be in use."""
+    """Removes temporary files in the target's folder that are too old to be in use."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:

@@ -16,8 +16,8 @@ def in_background(
 ) -> Future[Result]:
     """Runs `work` on a daemon thread and returns a future of its result or exception.
 
-    In contrast to a ThreadPoolExecutor, the interpreter does not join the thread at exit, so Ctrl-C ends the program
-    even if a host does not answer.
+    Unlike the threads of a ThreadPoolExecutor, this thread is not joined by the interpreter at exit, so Ctrl-C ends the
+    program even if a host does not answer.
     """
     future: Future[Result] = Future()
 

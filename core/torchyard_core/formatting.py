@@ -16,7 +16,7 @@ DATE_AND_TIME = "%Y-%m-%d %H:%M"
 
 
 def count(value: float) -> str:
-    """Formats a number as `1,204`. A fraction, such as the mean of several counts, gets one digit: `2.5`."""
+    """Formats a number as `1,204`. A fraction, such as a mean of counts, has one decimal digit: `2.5`."""
     return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
 
 
@@ -59,12 +59,12 @@ def memory(mebibytes: float) -> str:
 
 
 def temperature(celsius: float) -> str:
-    """`66 °C`."""
+    """Formats a temperature: `66 °C`."""
     return f"{celsius:.0f} °C"
 
 
 def power(watts: float) -> str:
-    """`310 W`, `2.4 kW`."""
+    """Formats electric power: `310 W`, `2.4 kW`."""
     return f"{watts:.0f} W" if watts < 1000 else f"{watts / 1000:.1f} kW"
 
 
@@ -148,7 +148,7 @@ def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
 
 
 def until(start: datetime, end: datetime, zone: str) -> str:
-    """Formats an end: `18:30`, or `Mon 23 Nov 18:30` on another day than `start`."""
+    """Formats an end: `18:30`, or `Mon 23 Nov 18:30` if its day differs from the day of `start`."""
     begin, finish = start.astimezone(ZoneInfo(zone)), end.astimezone(ZoneInfo(zone))
     day = "" if begin.date() == finish.date() else f"{_day(finish)} "
     return f"{day}{wall_clock(end, zone)}"
@@ -160,7 +160,7 @@ def span(start: datetime, end: datetime, zone: str) -> str:
 
 
 def full_span(start: datetime, end: datetime, zone: str) -> str:
-    """Formats an interval completely, for confirmation.
+    """Formats an interval with all details, for a confirmation.
 
     The format is `from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`.
     """

@@ -1,4 +1,4 @@
-"""Folder of Torchyard's files of one user: `TORCHYARD_HOME`, by default the platform's folder for application data."""
+"""The folder of a user's Torchyard files: `TORCHYARD_HOME`, by default the platform's folder for application data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def expand_user(path: Path | str) -> Path:
 
 @dataclass(frozen=True)
 class Home:
-    """Paths of Torchyard's files of one user. Folders are created when the first file in them is written."""
+    """The paths of a user's Torchyard files. Folders are created when the first file in them is written."""
 
     path: Path
 

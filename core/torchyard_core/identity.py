@@ -1,4 +1,4 @@
-"""The user of this desktop by the login name of the operating system. The name is not authenticated."""
+"""The user of this desktop, identified by the operating system's login name. The name is not authenticated."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True)
 class NextStep:
-    """An action of the user. `template` is its command line with field names in braces."""
+    """An action that the user can take. `template` is its command line with field names in braces."""
 
     template: ClassVar[str]
     words: ClassVar[str] = "Run {command}."
@@ -42,12 +42,12 @@ def advice_text(advice: Advice) -> str:
 
 
 def joined(*advice: Advice) -> Advice:
-    """Joins several pieces of advice."""
+    """Combines several items of advice."""
     return tuple(part for one in advice for part in parts_of(one))
 
 
 def parts_of(advice: Advice) -> tuple[str | NextStep, ...]:
-    """Returns the sentences and steps of an advice without empty ones."""
+    """Returns the sentences and steps of the advice, without empty items."""
     return tuple(part for part in (advice if isinstance(advice, tuple) else (advice,)) if part)
 
 
@@ -97,7 +97,7 @@ class RemoveHost(NextStep):
 
 @dataclass(frozen=True)
 class SetHostField(NextStep):
-    """Sets a field of a host in the fleet file. The user edits the file by hand."""
+    """Sets a field of a host in the fleet file. The user edits the file manually."""
 
     host: str
     field: str

@@ -46,7 +46,7 @@ MAX_PROBLEMS = 500
 
 
 def no_lines(place: Place) -> int | None:
-    """Returns None for each place. Implements LineOf for a document that was not read from a file."""
+    """Returns None for each location. Implements LineOf for a document that was not read from a file."""
     return None
 
 

@@ -27,7 +27,7 @@ def one_line(text: str) -> str:
 
 
 def log_line(text: str) -> str:
-    """Returns a log line as a terminal shows it, without colours and text overwritten by a progress bar."""
+    """Returns a log line as a terminal shows it, without colours and overwritten text."""
     parts = _COLOUR.sub("", text).split("\r")
     return printable(next((part for part in reversed(parts) if part), ""))
 

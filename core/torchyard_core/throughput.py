@@ -1,7 +1,7 @@
 """Throughput of a run: the sum over its trainers, each of which measures its own.
 
 A trainer's throughput is the number of samples per second of its ranks' finished steps, as the mean of the last 10 s
-(`torchyard_roles.training_metrics`). Window and command show these two quantities, and compute no others.
+(`torchyard_roles.training_metrics`). The window and the command line show only these two quantities.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TRAINER_ROLES = ("chief", "worker")
 
 
 def is_trainer(replica: str) -> bool:
-    """Whether a replica, such as `worker-3`, trains."""
+    """Returns whether a replica such as `worker-3` is a trainer."""
     return replica.rpartition("-")[0] in TRAINER_ROLES
 
 

@@ -41,7 +41,7 @@ class UserSettings(FrozenModel):
 
     @property
     def keeps_after_failure(self) -> timedelta | None:
-        """How long a failed run keeps its GPUs, or None for until the end of the booking."""
+        """How long a failed run keeps its GPUs. None means until the end of the booking."""
         match = _LENGTH.fullmatch(self.keep_after_failure)
         if match is None:
             return None

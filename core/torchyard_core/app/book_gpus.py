@@ -40,7 +40,7 @@ class BookGpus:
         return slots
 
     def book(self, draft: Draft, rule: str = "", *, free_ones: bool = False) -> SeriesBooked:
-        """Books a draft, or a series if an RFC 5545 `rule` is given.
+        """Books a draft, or a series of bookings if an RFC 5545 `rule` is given.
 
         With `free_ones`, occurrences of a series that cannot be booked are skipped and returned as missed.
 

@@ -1,4 +1,4 @@
-"""The use case "show and change the user's settings", for the command and the window."""
+"""The use case "show and change the user's settings", shared by the command line and the window."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ SETTINGS = (
 
 
 class ChangeSettings:
-    """Reads and changes the settings file of a home folder. Edits keep all other characters, including comments."""
+    """Reads and changes the settings file of a home folder. Edits preserve comments and all other text."""
 
     def __init__(self, home: Home):
         self.path = home.settings_file
 
     def read(self) -> tuple[UserSettings, Mapping[str, str]]:
-        """Returns the settings, and the values that the file contains by key. Raises as `read_user_settings`."""
+        """Returns the settings, and the values in the file by key. Raises the errors of `read_user_settings`."""
         text = self._text()
         settings = parse_user_settings(text, self.path)
         return settings, {key: getattr(settings, key) for key, value in _data(text).items() if value is not None}
@@ -106,16 +106,16 @@ class ChangeSettings:
     def change(self, key: str, value: str) -> str:
         """Writes the value of a key; an empty value removes the key, so that the default applies.
 
-        Returns the previous value, or "" if the file did not contain the key. Raises as `read` and `edited`.
+        Returns the previous value, or "" if the file did not contain the key. Raises the errors of `read` and `edited`.
         """
         _, before = self.read()
         self.write(self.edited(key, value))
         return before.get(key, "")
 
     def edited(self, key: str, value: str) -> str:
-        """Returns the text of the file with another value of a key.
+        """Returns the text of the file with a new value for a key.
 
-        Raises as `read` and `check`, and UsageError if the layout of the file does not support the change.
+        Raises the errors of `read` and `check`, and UsageError if the layout of the file does not support the change.
         """
         self.check(key, value)
         settings, before = self.read()
@@ -135,7 +135,7 @@ class ChangeSettings:
         return edited
 
     def write(self, text: str) -> None:
-        """Writes the text of the file, if it differs. Raises FileProblem."""
+        """Writes the text to the file if it differs from the current content. Raises FileProblem."""
         if text != self._text():
             write_atomically(self.path, text, PRIVATE_MODE)
 
@@ -186,7 +186,7 @@ def _with_edit(text: str, old: dict[str, Any], new: dict[str, Any]) -> str | Non
 
 
 def _without_last_key(document: Document) -> str | None:
-    """Returns the text without the line of its only key, or None if the key is not on a line of its own."""
+    """Returns the text without the line of its only key, or None if the entry is not limited to one line."""
     [(place, number)] = [(place, line) for place, line in document.composed.key_lines.items() if len(place) == 1]
     lines = document.text.splitlines(keepends=True)
     left = "".join([*lines[: number - 1], *lines[number:]])

@@ -1,4 +1,4 @@
-"""Access of use cases to the files, hosts and calendar of one desktop."""
+"""The files, hosts and calendar of one desktop, for the use cases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Desktop:
 
 
 def calendar_of(home: Home, chosen: UserSettings) -> Calendar:
-    """Returns the calendar of the team's database in the settings, else that of a private file in the home folder.
+    """Returns the team's calendar if the settings name its database, otherwise the private one in the home folder.
 
     The calendar is opened at first use.
     """
@@ -49,7 +49,7 @@ def calendar_of(home: Home, chosen: UserSettings) -> Calendar:
 
 
 def zone_for(chosen: UserSettings) -> str:
-    """Returns the zone of times that the user enters. Raises Refused for an unknown zone."""
+    """Returns the time zone for times entered by the user. Raises Refused for an unknown zone."""
     return zone_of(chosen.zone).key if chosen.zone else local_zone()
 
 
@@ -58,4 +58,4 @@ def _role(url: str | None) -> str:
     try:
         return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
     except ValueError:
-        return ""  # Opening the calendar reports the invalid URL.
+        return ""  # The invalid URL is reported when the calendar is opened.

@@ -70,7 +70,7 @@ class LaunchUseCase(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Performs the steps before the checks of hosts. Raises TorchyardError."""
+        """Performs the steps that precede the host checks. Raises TorchyardError."""
 
     @property
     @abstractmethod
@@ -123,7 +123,7 @@ class LaunchUseCase(ABC):
         arguments: Sequence[str],
         again: EndedRun | None = None,
     ) -> None:
-        """Creates the launch. `arguments` are those of `torchyard run`, for commands in hints."""
+        """Creates the launch. `arguments` are arguments of `torchyard run` that are repeated in hints."""
         topology = source.topology
         assert topology is not None
         desktop, callbacks, booking = self.desktop, self.callbacks, self._booking
@@ -176,8 +176,8 @@ class LaunchRun(LaunchUseCase):
         """Creates the use case.
 
         Args:
-            name: The run's name; by default the topology's.
-            arguments: Arguments of `torchyard run` that repeat the launch, for hints; by default the file.
+            name: The run's name. Defaults to the topology's name.
+            arguments: Arguments of `torchyard run` that repeat the launch, used in hints. Defaults to the file.
         """
         super().__init__(desktop, callbacks, booking)
         self.problems: tuple[Problem, ...] = ()

@@ -1,4 +1,4 @@
-"""The use case "restart a run": launch an ended run again with its recorded code, from a checkpoint or the start."""
+"""The use case "restart a run": launch an ended run again with its recorded code, optionally from a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class RestartRun(LaunchUseCase):
         booking: BookingOptions | None = None,
         from_beginning: bool = False,
     ):
-        """
+        """Creates the use case.
+
         Args:
-            secrets: Names of secrets to send with a run of another desktop; None asks for them.
-            from_beginning: Begin at the first step instead of the newest checkpoint.
+            secrets: Names of the secrets to send with a run launched from another desktop. If None, the user is asked.
+            from_beginning: Whether to begin at the first step instead of the newest checkpoint.
         """
         super().__init__(desktop, callbacks, booking)
         self._ended = ended

@@ -1,7 +1,7 @@
-"""The use case "synchronise the calendar" with runs and hosts, once or periodically.
+"""The use case "synchronise the calendar": exchanges data with runs and hosts, once or periodically.
 
 Every desktop that is connected to hosts synchronises the calendar: it adds the hosts' GPUs, ends the bookings of ended
-runs, exchanges usage and bookings with the agents, releases idle bookings and serves the waitlist.
+runs, exchanges usage and bookings with the agents, releases idle bookings and processes the waitlist.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PeriodicSync:
         Args:
             fleet: The fleet whose open links trigger a synchronisation.
             sync: The function that synchronises. It is retried if it raises TorchyardError.
-            on_error: Called on the thread with that TorchyardError.
+            on_error: Called on the thread with the TorchyardError that was raised.
         """
         self._fleet = fleet
         self._sync = sync
@@ -83,7 +83,7 @@ class PeriodicSync:
         self._thread.start()
 
     def changed(self) -> None:
-        """Requests a synchronisation soon, after a change of bookings or the end of a run."""
+        """Requests an early synchronisation after a change to bookings or the end of a run."""
         self._changed = True
         self._wake.set()
 

@@ -28,7 +28,7 @@ SCHEME = "postgresql+psycopg://"
 
 @dataclass(frozen=True)
 class CalendarFound:
-    """The answer of a calendar to a member."""
+    """The result of opening a calendar as a member: its location, the member's role, and the number of bookings."""
 
     place: str
     person: str
@@ -47,7 +47,7 @@ class Joined:
 def team_url(address: str, role: str) -> str:
     """The URL of a calendar for a role, from `db.example.org/gpus`, `db:5433/gpus?sslmode=require` or a URL.
 
-    Raises BadUrl. A role in the address gives way to `role`, if that is given.
+    Raises BadUrl. If `role` is given, it replaces a role in the address.
     """
     address = address.strip()
     if not address:
@@ -73,14 +73,14 @@ def team_url(address: str, role: str) -> str:
 
 
 class TeamCalendar:
-    """Connects this desktop to a team's calendar. Methods block for up to a few seconds; call them on a thread."""
+    """Connects this desktop to a team's calendar. Its methods may block for seconds; call them on a worker thread."""
 
     def __init__(self, home: Home):
         self._home = home
         self._settings = ChangeSettings(home)
 
     def test(self, url: str, password: str = "") -> CalendarFound:
-        """Opens a calendar as a member, and changes nothing.
+        """Opens a calendar as a member without changing anything.
 
         Raises BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied.
         """
@@ -94,13 +94,13 @@ class TeamCalendar:
             store.close()
 
     def join(self, url: str, password: str = "", *, copy: bool = False) -> Joined:
-        """Makes a calendar the one of this desktop: tests it, keeps the password, and writes the settings.
+        """Configures this desktop to use a calendar: tests it, stores the password, and writes the settings.
 
         Args:
-            copy: Copy the bookings of the current calendar into it, for which the role must be an admin's.
+            copy: Whether to copy the bookings of the current calendar into the new one, which requires an admin role.
 
-        Raises what `test` raises, and TorchyardError if the password, the bookings or the setting cannot be stored;
-        the settings are unchanged then.
+        Raises the errors of `test`, and TorchyardError if the password, the bookings or the setting cannot be stored.
+        After an error the settings are unchanged.
         """
         found = self.test(url, password)
         new_text = self._settings.edited("bookings_url", url)
@@ -115,14 +115,14 @@ class TeamCalendar:
         self._settings.change("bookings_url", "")
 
     def test_server(self, url: str, password: str = "") -> ServerFound:
-        """Whether a role can create a calendar in a database, and whether there is one. Raises as `test`."""
+        """Tests whether a role can create a calendar in a database that may have one. Raises the errors of `test`."""
         try:
             return find_server(url, password)
         except StoreUnavailable as error:
             raise _explained(error) from None
 
     def create(self, url: str, password: str, admins: Iterable[str], members: Iterable[str]) -> TeamSetup:
-        """Creates the calendar in a database, adds members to it, or upgrades it. Raises as `setup_team`."""
+        """Creates the calendar in a database, adds members to it, or upgrades it. Raises the errors of `setup_team`."""
         try:
             return setup_team(url, members, admins, password=password)
         except StoreUnavailable as error:
@@ -141,6 +141,6 @@ class TeamCalendar:
 
 
 def _explained(error: StoreUnavailable) -> StoreUnavailable:
-    """The same error with advice for a form, in which nothing is retried."""
+    """Returns the same error with advice for a form, where operations are not retried."""
     is_login = "does not let" in error.message
     return StoreUnavailable(error.message, hint="Check role and password." if is_login else "Check the address.")

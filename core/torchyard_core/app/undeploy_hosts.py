@@ -35,7 +35,7 @@ class Removed:
         return self.error is not None and not isinstance(self.error, AgentMissing)
 
     def sentence(self, gone: Collection[str] = ()) -> str:
-        """One line for the user. `gone`: nodes that were undeployed together with this one."""
+        """Returns a message for the user. `gone` contains the nodes that were undeployed together with this one."""
         if self.answer is None:
             return f"{self.name}: there is no agent; nothing to remove."
         sharing = [node for node in self.answer["shared_with"] if node not in gone]
@@ -48,7 +48,7 @@ class Removed:
 
 
 def undeploy_host(fleet: Fleet, name: str, removing: Callable[[], None] = lambda: None) -> Removed:
-    """Removes the agent from a host. Refused while a run lives there. `removing` is called once the agent answers."""
+    """Removes the agent from a host without live runs. `removing` is called after the agent has answered."""
     try:
         link = fleet.link(name, install=False)
         removing()

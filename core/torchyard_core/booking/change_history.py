@@ -41,7 +41,7 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a booking in one transaction.
+    """The changes to a booking in one transaction.
 
     `person` is empty if another program changed a private file by SQL.
     """
@@ -80,7 +80,7 @@ class Noted:
 
 
 def changes_of(noted: Iterable[Noted]) -> tuple[Change, ...]:
-    """Combines rows into one change for each transaction. The rows are in the order in which they were written."""
+    """Combines rows, in the order in which they were written, into one change per transaction."""
     found = []
     gpus: set[str] = set()
     for _, group in groupby(noted, key=lambda one: (one.step, one.person, one.desktop)):
@@ -117,7 +117,7 @@ def _value(name: str, fields: Mapping[str, Any] | None) -> Any:
 
 
 def headline(change: Change, zone: str) -> str:
-    """Formats time and author of a change: `Mon 2026-11-23 09:00  kim (desk-1) changed it`."""
+    """Formats the time and the author of a change: `Mon 2026-11-23 09:00  kim (desk-1) changed it`."""
     desktop = f" ({change.desktop})" if change.desktop else ""
     when = wall_clock(change.at, zone, "%a %Y-%m-%d %H:%M")
     return f"{when}  {change.person or 'unknown'}{desktop} {change.kind} it"

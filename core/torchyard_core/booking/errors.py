@@ -32,7 +32,7 @@ WRONG_USAGE = frozenset(
 
 
 class Refused(TorchyardError):
-    """Raised when a booking is refused, in which case nothing was changed. `code` names the rule."""
+    """Raised when a booking is refused and nothing has been changed. `code` names the rule."""
 
     def __init__(self, message: str, *, code: str, hint: Advice = ""):
         super().__init__(message, code=code, hint=hint)

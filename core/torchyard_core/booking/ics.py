@@ -53,7 +53,7 @@ _HINT = "Export it anew from the calendar that made it."
 
 @dataclass(frozen=True)
 class Imported:
-    """The content of an `.ics` file. `remarks` lists skipped and changed events with title and reason."""
+    """The content of an `.ics` file. `remarks` lists skipped and changed events with their titles and the reasons."""
 
     drafts: tuple[Draft, ...]
     remarks: tuple[str, ...]
@@ -114,13 +114,13 @@ def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
 def read_ics(
     text: str | bytes, *, zone: str, since: datetime, until: datetime, slots: Sequence[Slot], gpus: Sequence[str] = ()
 ) -> Imported:
-    """Returns drafts of the file's events that end after `since` and begin before `until`.
+    """Returns drafts for the file's events that end after `since` and begin before `until`.
 
-    Repeated events are expanded.
+    Recurring events are expanded.
 
-    The GPUs of an event are those in its properties if Torchyard exported it, else those in its location (`gpu-b:2-5`),
-    else `gpus`. Events without GPUs and unreadable events are skipped with a remark. Times without a zone and whole
-    days are in `zone`.
+    The GPUs of an event are taken from its properties if Torchyard exported it, otherwise from its location
+    (`gpu-b:2-5`), otherwise from `gpus`. Events without GPUs and unreadable events are skipped with a remark. Times
+    without a zone and all-day events are interpreted in `zone`.
 
     Raises:
         BadCalendar: The file is unreadable.
@@ -166,7 +166,7 @@ def read_ics(
 def _draft(
     event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], reasons: list[str]
 ) -> list[Draft]:
-    """Returns the draft of an occurrence in a list, or an empty list after appending the reason to `reasons`."""
+    """Returns a list with the draft of an occurrence. If there is none, appends the reason to `reasons`."""
     title = str(event.get("summary", "")).strip() or "imported"
     if str(event.get("status", "")).upper() == "CANCELLED":
         return []
@@ -199,7 +199,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # The calendar has an invalid VTIMEZONE. The name of the zone may still identify it.
+        if calendar is None:  # The calendar has an invalid VTIMEZONE. The zone may still be identified by its name.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])
@@ -267,7 +267,7 @@ def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
 
 
 def _why_unreadable(block: _Block, until: datetime) -> str:
-    """Returns why an event cannot be imported at the right time, or an empty string if it can."""
+    """Returns the reason why an event cannot be imported at the right time, or an empty string if it can."""
     if block.event is None:
         return "it is not iCalendar (RFC 5545)"
     for name, why in block.event.errors:
@@ -310,9 +310,9 @@ def _begins_like_a_time(block: _Block) -> bool:
 
 
 def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
-    """Returns why a rule is not expanded, or an empty string if it is.
+    """Returns the reason why a rule is not expanded, or an empty string if it is.
 
-    A rule is not expanded if it is finer than days, has too many occurrences, or never occurs.
+    A rule is not expanded if it repeats too frequently, has too many occurrences, or never occurs.
     """
     words = (part.partition("=") for part in rule.upper().partition(":")[2].split(";"))
     parts = {key.strip(): value.strip() for key, _, value in words}
@@ -345,7 +345,7 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
 def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
     """Returns whether a rule has any occurrence.
 
-    For a rule without occurrences dateutil searches up to the year 9999, which takes seconds. Since the Gregorian
+    For a rule without occurrences, dateutil searches up to the year 9999, which takes seconds. Since the Gregorian
     calendar repeats every 400 years, the rule is shifted to a year shortly before 9999.
     """
     late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
@@ -359,8 +359,8 @@ def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
 def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
     """Groups each event with its changed occurrences (RECURRENCE-ID).
 
-    Of several versions of an event, the one with the highest SEQUENCE is used. Different events with the same UID form
-    separate groups. Skipped events are added to `remarks`.
+    If an event has several versions, the one with the highest SEQUENCE is used. Different events with the same UID
+    form separate groups. Skipped events are added to `remarks`.
     """
     groups: dict[tuple[Any, ...], list[_Block]] = {}
     for block in blocks:
@@ -384,7 +384,7 @@ def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
 
 
 def _identity(block: _Block, sequenced: bool) -> tuple[bool, str]:
-    """Returns the key of an event among the events with its UID.
+    """Returns the key that distinguishes an event from other events with the same UID.
 
     A changed occurrence is identified by its time. An event with a SEQUENCE replaces other versions of the event.
     """
@@ -401,7 +401,7 @@ def _version(block: _Block) -> int:
 
 
 def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datetime, until: datetime) -> list[Any]:
-    """Returns the events of a group between `since` and `until`, with repeated events expanded. Raises _Unreadable."""
+    """Returns the events of a group between `since` and `until`, with recurring events expanded. Raises _Unreadable."""
     alone = Calendar()
     for key, value in calendar.items():
         alone[key] = value
@@ -411,14 +411,14 @@ def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datet
         query = recurring_ical_events.of(alone, components=["VEVENT"])
         found: dict[Any, Any] = {}
         begin, length = since.astimezone(zone_of(zone)), FIRST_LOOK
-        # The loop ends at AT_MOST occurrences, so that no further ones are created.
+        # The loop ends at AT_MOST occurrences, so no further occurrences are created.
         while len(found) <= AT_MOST and begin < until:
             end = min(until, begin + length) if until - begin > length else until
             for event in query.between(begin, end.astimezone(zone_of(zone))):
                 found.setdefault((str(event["DTSTART"].dt), str(event.get("RECURRENCE-ID", ""))), event)
             begin, length = end, length * 2
         return list(found.values())
-    except Exception as error:  # The library raises exceptions of any type, like the parser.
+    except Exception as error:  # Like the parser, the library raises exceptions of any type.
         raise _Unreadable(str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
 
 

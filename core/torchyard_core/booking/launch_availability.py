@@ -1,6 +1,6 @@
 """Pure functions that determine which GPUs the calendar allows a launch to use.
 
-They return the slots of a run, the hosts for its plan, its booking, and the proposed length of a booking.
+The functions return the slots of a run, the hosts for its plan, its booking, and the proposed length of a booking.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) 
 
 
 def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tuple[Clashing, ...]:
-    """Returns the bookings that hold the given slots, each with its slots among them."""
+    """Returns the bookings that hold any of the given slots, each with the given slots that it holds."""
     by_booking: dict[str, list[str]] = {}
     for slot in taken:
         if slot in booked:
@@ -94,7 +94,7 @@ def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Bookin
 
 
 def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
-    """Returns the hosts with those GPUs marked as busy that the team's rules keep closed."""
+    """Returns the hosts, with the GPUs that the team's rules keep closed marked as busy."""
     return tuple(
         _with_excluded(host, {gpu.uuid: "closed by the team's rules" for gpu in host.gpus if gpu.uuid in gpus})
         for host in known
@@ -106,7 +106,7 @@ def hosts_limited_to(
 ) -> tuple[HostFacts, ...]:
     """Returns the hosts with all GPUs outside `slots` marked as busy.
 
-    If `slots` are CPU slots, only their hosts remain.
+    If `slots` are CPU slots, only the hosts of these slots are returned.
     """
     wanted = set(slots)
     if all(map(is_cpu_id, wanted)):
@@ -130,7 +130,7 @@ def holds_slots(booking: Booking, taken: Sequence[str]) -> bool:
 def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
     """Returns the person's live bookings at `start`.
 
-    Bookings without a run come first, then smaller ones, then older ones.
+    Bookings without a run come first, then bookings with fewer GPUs, then older bookings.
     """
     own = [one for one in bookings if one.owner == person and one.is_live and one.start <= start < one.end]
     return sorted(own, key=lambda one: (one.run_id is not None, len(one.gpus), one.start, one.id))
@@ -139,7 +139,7 @@ def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> l
 def keeps_until(booking: Booking, state: str, ended: datetime, keep: timedelta | None) -> datetime | None:
     """Returns the new end of a booking after its run, or None to release the booking.
 
-    The booking of a failed run is kept for `keep`, or unchanged if `keep` is None.
+    The booking of a failed run is kept for `keep`, or left unchanged if `keep` is None.
     """
     if state != "failed":
         return None
@@ -158,7 +158,7 @@ def moment_of(text: str) -> datetime | None:
 def _with_busy(host: HostFacts, users: Mapping[str, str]) -> HostFacts:
     if not users:
         return host
-    # Where both are known, the current user is more useful to the reader than the booking.
+    # If both are known, the current user is more useful to the reader than the booking.
     return replace(
         host, busy_gpus=host.busy_gpus | frozenset(users), gpu_users={**users, **host.gpu_users}, use_known=True
     )

@@ -1,6 +1,6 @@
 """Calendar access of a launch (`launch.calendar_port`): the GPUs it may use, and its booking.
 
-Decisions are in `launch_availability`; this module reads and writes the store.
+The decisions are made in `launch_availability`; this module reads and writes the store.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class LaunchBooking:
 
         Args:
             calendar: The user's calendar.
-            zone: The zone of times in messages.
+            zone: The time zone for times in messages.
             wanted: The user's options for the booking.
-            arguments: Arguments of `torchyard run` for the same topology, for proposed commands.
-            on_trouble: Called with errors of the calendar after the run has begun or was cancelled.
+            arguments: Arguments of `torchyard run` for the same topology, used in proposed commands.
+            on_trouble: Called with calendar errors that occur after the run has begun or has been cancelled.
         """
         self._calendar = calendar
         self._zone = zone
@@ -101,7 +101,7 @@ class LaunchBooking:
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._load_calendar(known)
         if self._is_later:
-            # Current users of the GPUs do not matter for a later start.
+            # The current users of the GPUs do not matter for a later start.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
         if self._chosen is not None:
@@ -110,7 +110,7 @@ class LaunchBooking:
         for booking in own_bookings(self._view.bookings, self._person, self._start):
             ways.append(hosts_limited_to(known, booking.gpus, others))
         length = self._wanted.length or self._usual_length
-        # GPUs in a booking of the user cannot be booked a second time.
+        # GPUs that the user has already booked cannot be booked again.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         bookable = hosts_without_closed(known, self._closed(length))
         ways.append(hosts_without_booked(bookable, first_bookings(whose, self._start, self._start + length)))
@@ -152,7 +152,7 @@ class LaunchBooking:
             return self._book(taken, self._wanted.length, run_id, name, start_at)
         hosts = hosts_with_gpus(planned)
         if len(hosts) > 1:
-            # An unavailable database raises its error here, before the question to the user.
+            # If the database is unavailable, the error is raised here, before the user is asked.
             self._calendar.store()
             length = self._usual_length
             end = until(self._start, self._start + length, self._zone)
@@ -206,7 +206,7 @@ class LaunchBooking:
     # Internal methods
 
     def _load_calendar(self, known: Sequence[HostFacts]) -> None:
-        """Adds the GPUs of the hosts to the calendar and loads it; loads its last known state if it is unavailable."""
+        """Adds the hosts' GPUs to the calendar and loads it, or its last known state if it is unavailable."""
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:
             self._person = self._calendar.person
@@ -215,7 +215,7 @@ class LaunchBooking:
         try:
             store = self._calendar.store()
         except StoreUnavailable:
-            pass  # The view loaded below has the reason and the last known state.
+            pass  # The view loaded below contains the reason and the last known state.
         else:
             self._person, self._rules = store.person, store.rules()
             store.remember_slots(slots_of(known, is_private=store.is_private))
@@ -266,7 +266,7 @@ class LaunchBooking:
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """Returns the check line for GPUs that are used without a booking."""
+        """Returns the checklist line for GPUs that are used without a booking."""
         names = self._names(taken)
         later = clashing_bookings(taken, self._others(self._start, self._start + self._usual_length))
         if later:
@@ -296,7 +296,7 @@ class LaunchBooking:
         )
 
     def _claim(self, booking: Booking, run_id: str) -> None:
-        """Marks the booking as active before the run begins, so that no other desktop releases it meanwhile."""
+        """Marks the booking as active before the run begins, so no other desktop releases it in the meantime."""
         store = self._calendar.store()
         try:
             if booking.run_id not in (None, run_id):
@@ -323,7 +323,7 @@ class LaunchBooking:
         return Reservation((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
-        """Returns the next free time of the same GPUs; empty if it is unknown or the rules forbid that length."""
+        """Returns when the same GPUs are free next. Empty if this is unknown or the rules forbid that length."""
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
             return self._calendar.store().find(wish, 1, self._zone)

@@ -32,7 +32,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Slot:
-    """One lane of the calendar: a GPU, or the one CPU slot of a host without GPUs (`index` None)."""
+    """One lane of the calendar: a GPU, or the single CPU slot of a host without GPUs (`index` is None)."""
 
     id: str
     """The GPU's UUID; `HOST:cpu` of a CPU slot."""
@@ -60,13 +60,13 @@ def cpu_slot(host: str) -> Slot:
 
 
 def is_cpu_id(slot_id: str) -> bool:
-    """Returns whether an ID is that of a CPU slot, which does not count as GPU-hours."""
+    """Returns whether an ID identifies a CPU slot, whose bookings do not count towards GPU-hours."""
     return slot_id.endswith(":cpu")
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A requested booking. Without `owner` the booking is for the user of the store."""
+    """A requested booking. Without `owner`, the booking is for the user of the store."""
 
     title: str
     gpus: tuple[str, ...]
@@ -130,7 +130,7 @@ class Booking:
         return self.is_live and self.start <= now < self.end
 
     def to_json(self, only: Collection[str] = ()) -> dict[str, Any]:
-        """Returns all fields, or only those in `only`."""
+        """Returns all fields, or only the fields named in `only`."""
         names = [field.name for field in fields(self) if not only or field.name in only]
         return {name: value_to_json(getattr(self, name)) for name in names}
 
@@ -174,7 +174,7 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """Returns the persons behind a user name on a host. A user name without an entry is the person's name."""
+    """Returns the persons behind a user name on a host. Without an entry, this is the user name itself."""
     entries = tuple(logins)
     found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
     if not found and user and not any(user in (entry.user, entry.person) for entry in entries):
@@ -184,7 +184,7 @@ def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]
 
 @dataclass(frozen=True)
 class Use:
-    """A period during which a GPU was in use. `person` is empty if unknown."""
+    """A period during which a GPU was in use. `person` is empty if the person is unknown."""
 
     gpu: str
     host: str
@@ -212,7 +212,7 @@ class IdleEvidence:
 class Position:
     """A position in the change log.
 
-    The token distinguishes the entry from one with the same number in a restored backup.
+    The token distinguishes the entry from an entry with the same number in a restored backup.
     """
 
     seq: int
@@ -229,7 +229,7 @@ class Changes:
 
 
 def whole_seconds(moment: datetime) -> datetime:
-    """Returns the moment in UTC without fractions of a second, the precision of stores."""
+    """Returns the moment in UTC without fractions of a second, which is the precision of the stores."""
     return moment.astimezone(UTC).replace(microsecond=0)
 
 
@@ -239,7 +239,7 @@ def rfc3339(moment: datetime) -> str:
 
 
 def from_rfc3339(text: str) -> datetime:
-    """Parses an RFC 3339 time. Raises ValueError, also for a time without an offset."""
+    """Parses an RFC 3339 time. Raises ValueError for other text, including a time without an offset."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text} has no offset from UTC")

@@ -1,6 +1,6 @@
 """The time for which a topology is planned, and the bookings of each GPU in that time.
 
-The window imports this module at its start, so it imports only small modules.
+The window imports this module when it starts, so this module imports only small modules.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PlannedTime:
         return Interval(start, start + self.length)
 
     def at(self, now: datetime) -> PlannedTime:
-        """Returns the planned time with a `start` that has passed replaced by None."""
+        """Returns the planned time, in which a past `start` is replaced by None."""
         return replace(self, start=None) if self.start is not None and self.start <= now else self
 
     def words(self, now: datetime, zone: str) -> str:
@@ -71,7 +71,7 @@ def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> Plan
     """Parses a start (`now`, `tomorrow 9`, `+2h`) and a length from user input.
 
     Raises:
-        Refused: With the code `bad_time` or `past`.
+        Refused: The input is invalid (code `bad_time`), or the start is in the past (code `past`).
     """
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):
@@ -91,14 +91,14 @@ def _length(text: str) -> timedelta:
 
 @dataclass(frozen=True)
 class PlannedBookings:
-    """The first live booking of each slot in the planned time: those of other users, and the user's own."""
+    """The first live booking of each slot in the planned time, separately for other users and for the user."""
 
     others: Mapping[str, Booking] = field(default_factory=dict)
     own: Mapping[str, Booking] = field(default_factory=dict)
 
 
 def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> PlannedBookings:
-    """Returns the first bookings that overlap the time."""
+    """Returns the first booking of each slot that overlaps the time."""
     from torchyard_core.booking.launch_availability import first_bookings
 
     known = list(bookings)
@@ -109,9 +109,9 @@ def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> Pla
 
 
 def when_booked(booking: Booking, start: datetime, zone: str) -> str:
-    """Formats the time of a booking: `until 18:00` if it has begun at `start`, else `from 14:00 to 18:00`.
+    """Formats the time of a booking: `until 18:00` if it has begun at `start`, otherwise `from 14:00 to 18:00`.
 
-    Days other than that of `start` are named.
+    The day is included if it differs from the day of `start`.
     """
     end = until(start, booking.end, zone)
     if booking.start <= start:

@@ -1,7 +1,7 @@
 """Expansion of RFC 5545 recurrence rules in the local time of their zone.
 
-Weekly 09:00 in Berlin is 08:00Z in winter and 07:00Z in summer. All occurrences have the length of the first in UTC, so
-that each has the same GPU-hours even if clocks change during it.
+Weekly 09:00 in Berlin is 08:00Z in winter and 07:00Z in summer. All occurrences have the length of the first one in
+UTC, so each has the same GPU-hours even if clocks change during it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 
 
 def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: datetime) -> tuple[Interval, ...]:
-    """Returns the intervals of a series in UTC, including the first.
+    """Returns the intervals of a series in UTC, including the first interval.
 
     Occurrences of a rule without COUNT and UNTIL begin by `until`; other rules are expanded completely.
 
@@ -42,7 +42,7 @@ def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: dat
     duration = end - start
     found: list[Interval] = []
     for wall_clock in _wall_clocks(rule, local, zone, last):
-        # The first occurrence keeps its exact moment, which may be the second one of a local time that occurs twice.
+        # The first occurrence keeps its exact moment, possibly the second one of an ambiguous local time.
         begin = start.astimezone(UTC) if wall_clock == local else to_utc(wall_clock, zone)
         if found and begin < found[-1].end:
             message = "the series overlaps itself: it repeats before a booking of it has ended"
@@ -64,7 +64,7 @@ def has_end(rule: str) -> bool:
 def _wall_clocks(text: str, start: datetime, zone: str, last: datetime | None) -> Iterator[datetime]:
     """Yields the rule's local times in order up to `last`, or up to the rule's own end if `last` is None.
 
-    For a rule without occurrences (30 February) dateutil searches up to the year 9999, which takes seconds. Since the
+    For a rule without occurrences (30 February), dateutil searches up to the year 9999, which takes seconds. Since the
     Gregorian calendar repeats every 400 years, weekdays included, the rule is shifted to a year shortly before 9999.
     """
     parts = _parts(text)

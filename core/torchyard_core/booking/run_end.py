@@ -1,6 +1,7 @@
 """Release of bookings at the end of the runs for which they were made.
 
-The desktop that is connected when a run ends releases its booking, otherwise the next desktop that connects.
+A run's booking is released by the desktop that is connected when the run ends, otherwise by the next desktop that
+connects.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def end_bookings(
     Args:
         store: The calendar.
         history: The runs that this desktop has launched.
-        links: Links to hosts, which list their runs.
-        keep: How long the booking of a failed run is kept; None keeps it to its end.
+        links: Links to the hosts whose runs are considered.
+        keep: How long the booking of a failed run is kept. None means until the end of the booking.
     """
     now = store.now()
     own = store.bookings(now, now + AHEAD, owner=store.person, live=True)

@@ -1,4 +1,4 @@
-"""Parsing of times, dates and lengths as users enter them, and the time zone of the user."""
+"""Parsing of times, dates and lengths entered by users, and the time zone of the user."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TIME_HINT = (
 
 @cache
 def zone_of(name: str) -> ZoneInfo:
-    """Returns the zone with an IANA name. Raises Refused."""
+    """Returns the zone with an IANA name. Raises Refused for an unknown name."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -77,7 +77,7 @@ def instants(local: datetime, zone: str) -> tuple[datetime, ...]:
 
 
 def instant(local: datetime, zone: str) -> datetime:
-    """Returns the only moment of a local time. Raises Refused if there is none, or two."""
+    """Returns the single moment of a local time. Raises Refused if there is no such moment, or if there are two."""
     found = instants(local, zone)
     if len(found) == 1:
         return found[0]
@@ -255,7 +255,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
         return _of_a_week(match["which"] or "", _parsed(match["weekday"], today).weekday(), now, clock)
     for shape in _OF_A_YEAR:
         if match := shape.fullmatch(text):
-            # Without a year, the date is the first one later than RECENT before today.
+            # A date without a year is the first one that is later than RECENT before today.
             found = _parsed(text, today if match["year"] else today - RECENT)
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")

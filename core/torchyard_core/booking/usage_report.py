@@ -47,8 +47,8 @@ def usage(
 ) -> tuple[UsageRow, ...]:
     """Returns the rows of the report, sorted by key.
 
-    Bookings count up to their release. Time in the future counts as booked, not as idle. Use of a GPU during another
-    person's booking counts as unbooked. CPU slots do not count.
+    Bookings are counted up to their release. Future time is reported as booked, not as idle. Use of a GPU during
+    another person's booking is reported as unbooked. CPU slots are not counted.
     """
     if by not in get_args(By):
         raise UsageError(f"usage is shown by {', '.join(get_args(By))}, not by `{by}`", code="wrong_value")

@@ -1,4 +1,4 @@
-"""Entries of the waitlist, and the order in which they are served."""
+"""Entries of the waitlist, and the order in which they are fulfilled."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def assign_places(
     rules: Rules,
     hours: Mapping[str, Mapping[datetime, float]],
 ) -> tuple[tuple[Waiting, Fit], ...]:
-    """Returns the places for waiting entries in the order in which the entries were made.
+    """Returns the matches for the waiting entries, in the order in which the entries were made.
 
-    A place that the rules do not allow for an entry stays free for the following entries.
+    GPUs that the rules do not allow for an entry remain available to the following entries.
 
     Args:
         waiting: The entries.

@@ -1,4 +1,4 @@
-"""Messages about the calendar on stderr: changes by its synchronisation, and its age."""
+"""Messages about the calendar on stderr: changes made by its synchronisation, and its age."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | None = None) -> None:
     """Synchronises the calendar with the connected hosts, and prints the changes.
 
-    An error is printed and does not fail the command, since the next desktop synchronises again.
+    An error is printed but does not cause the command to fail, since the next desktop synchronises again.
     """
     calendar = calendar or chosen.calendar()
     if not calendar.has_begun:
@@ -38,7 +38,7 @@ def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | Non
             _print_changes(chosen, store, done)
     except TorchyardError as error:
         remark(f"torchyard: the calendar was not brought up to date: {error.sentence()}")
-    except Exception as error:  # A faulty row of the calendar must not fail a command about hosts or runs.
+    except Exception as error:  # A faulty row in the calendar must not cause a command about hosts or runs to fail.
         remark(f"torchyard: the calendar was not brought up to date: {type(error).__name__}: {error}")
 
 
@@ -57,7 +57,7 @@ def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSy
 
 
 def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
-    """Returns the use case that books this fleet's GPUs. A fleet file with errors is reported and adds no GPUs."""
+    """Returns the use case that books this fleet's GPUs. An invalid fleet file is reported and adds no GPUs."""
     from torchyard_core.app.book_gpus import BookGpus
 
     try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommandContext:
-    """The options before the command, and the objects that they select."""
+    """The options that precede the command name, and the objects that they select."""
 
     home: Home
     fleet_file: Path
@@ -42,7 +42,7 @@ class CommandContext:
 
     @property
     def facts_file(self) -> Path:
-        """The file of host facts beside the fleet file."""
+        """The file of host facts, next to the fleet file."""
         return self.fleet_file.with_name("facts.json")
 
     def user_settings(self) -> UserSettings:
@@ -50,7 +50,7 @@ class CommandContext:
         return read_user_settings(self.home.settings_file)
 
     def calendar(self) -> Calendar:
-        """Returns the calendar, which the whole command shares. The calendar opens its database at first use."""
+        """Returns the calendar, which is shared by the whole command. The calendar opens its database at first use."""
         from torchyard_core.app.desktop import calendar_of
 
         if not self.opened:
@@ -66,7 +66,7 @@ class CommandContext:
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
-        """Returns the zone of times that the user enters: `--zone`, else the settings', else this computer's.
+        """Returns the time zone for times entered by the user: `--zone`, or the settings', or this computer's.
 
         Raises Refused.
         """

@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def open_closed_streams() -> None:
-    """Opens /dev/null for each closed standard stream (`<&-`), whose descriptor a file could otherwise get."""
+    """Opens /dev/null for each closed standard stream (`<&-`), whose descriptor a file could otherwise reuse."""
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(lowest)

@@ -19,7 +19,7 @@ def terminal_questions() -> Prompter | None:
 
 
 class TerminalQuestions:
-    """Prompts on the terminal, also if stdout is redirected. Ctrl-D cancels; an empty line is an empty answer."""
+    """Prompts on the terminal, even if stdout is redirected. Ctrl-D cancels; an empty line is an empty answer."""
 
     def ask(self, question: CredentialPrompt) -> str | None:
         """Returns the answer, or None after Ctrl-D. A hidden answer is typed without echo."""
@@ -47,9 +47,9 @@ def _typed(words: str) -> str:
 
 @contextmanager
 def _restored_terminal() -> Iterator[None]:
-    """Restores the terminal at the end of the block, also if Ctrl-C ends the program without waiting for the thread."""
+    """Restores the terminal at the end of the block, even if Ctrl-C ends the program without waiting for the thread."""
     try:
-        import termios  # Windows does not have this module.
+        import termios  # This module does not exist on Windows.
 
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)

@@ -130,7 +130,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Any]:
-    """Yields a rich progress display on stderr, or None if stderr is not a terminal and callers print plain lines."""
+    """Yields a rich progress display on stderr, or None if stderr is not a terminal; callers then print lines."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -147,7 +147,7 @@ def progress_bars() -> Iterator[Any]:
 
 
 class HostProgress:
-    """Progress of several hosts: a progress bar per host on a terminal, else a line per host.
+    """Progress of several hosts: a progress bar per host on a terminal, otherwise a line per host.
 
     All methods except `arrived` are thread-safe.
     """
@@ -182,7 +182,7 @@ def host_progress(hosts: Iterable[str]) -> Iterator[HostProgress]:
 
 @contextmanager
 def quiet_screen() -> Iterator[None]:
-    """Hides progress bars during the block, for a question to the user."""
+    """Hides progress bars during the block, so that the user can be asked a question."""
     paused = list(_on_screen)
     for progress in paused:
         progress.stop()

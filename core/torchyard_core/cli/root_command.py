@@ -35,7 +35,7 @@ from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Overrides click, which ends silently at any broken pipe, not only stdout's."""
+    """The group of all commands. Overrides click, which exits silently on any broken pipe, not only stdout's."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -136,7 +136,7 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
     """Asks the daemon to exit, and waits for the end of the connection.
 
     Returns:
-        The error if the daemon refused, in which case the link stays open; else None.
+        The error if the daemon refused, in which case the link stays open; otherwise None.
     """
     gone = threading.Event()
     link.on_close(gone.set)

@@ -29,8 +29,8 @@ def push_calendar(
 ) -> dict[str, TorchyardError]:
     """Sends the calendar to hosts concurrently. Older agents do not support the request.
 
-    A host that already has the revision only confirms it as of `taken`. `snapshot` is called if a host has another
-    revision.
+    If a host already has the revision, the host only records that the revision was current at the time `taken`.
+    `snapshot` is called if a host has another revision.
 
     Returns:
         The errors by host name, for the hosts that did not accept the calendar.
@@ -49,7 +49,7 @@ def push_calendar(
 
 
 def collect_evidence(links: Mapping[str, DaemonClient], since: str | None = None) -> dict[str, dict[str, Any]]:
-    """Returns the hosts' evidence of use and of idle bookings after `since`. Hosts that do not answer are left out."""
+    """Returns the hosts' evidence of use and of idle bookings after `since`. Unreachable hosts are omitted."""
     pending = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
     return _answers(pending)[0]
 

@@ -58,7 +58,7 @@ class Prompter(Protocol):
     def ask(self, question: CredentialPrompt) -> str | None:
         """Returns the answer, or None if the user cancels the login. An empty passphrase skips the key.
 
-        Prompts are never concurrent. They are made on the thread of a login and may block it.
+        Prompts are never concurrent. A prompt is made on the thread of a login, and may block this thread.
         """
 
 
@@ -117,7 +117,8 @@ class CredentialCache:
     def ask(self, key: Hashable, question: CredentialPrompt, began: float) -> str:
         """Prompts the user and returns the answer.
 
-        Raises NotAnswered, also if the user has cancelled the prompt of another login since `began` (monotonic).
+        Raises NotAnswered if the prompt has no valid answer, or if the user has cancelled the prompt of another login
+        since `began` (monotonic).
         """
         if self._questions is None:
             raise NotAnswered(question, given_up=False)
@@ -170,5 +171,5 @@ class CredentialCache:
 
 
 def printable(text: str) -> str:
-    """Returns text of a server as one printable line of limited length without terminal control characters."""
+    """Returns text from a server as one printable line of limited length without terminal control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))[:MAX_SHOWN].strip()

@@ -97,7 +97,7 @@ class Fleet:
             in_background(link.close)
 
     def open_link(self, name: str) -> DaemonClient | None:
-        """Returns the link to a host if it is open. Opens no link."""
+        """Returns the link to a host if the link is open. Does not open a link."""
         with self._lock:
             link = self._links.get(name)
         return link if link is not None and link.is_open else None
@@ -110,7 +110,7 @@ class Fleet:
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
     ) -> DaemonClient:
-        """Returns the link to a host; opens one if necessary. The options are those of `attach`. Raises HostError."""
+        """Returns the link to a host, and opens it if necessary. Options are as in `attach`. Raises HostError."""
         known = self.open_link(name)
         if known is not None and not replace_same_version:
             return known
@@ -144,7 +144,7 @@ class Fleet:
     def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, DaemonClient | HostError]:
         """Opens links to the named hosts, by default to all hosts, concurrently.
 
-        Returns the link or the error of each.
+        Returns the link or the error of each host.
         """
         return self.each(self.hosts if names is None else names, partial(self.link, install=install))
 
@@ -177,7 +177,7 @@ class Fleet:
         try:
             sample = link.call("telemetry.sample", {}, SAMPLE_TIMEOUT_S)
         except AgentRefused:
-            sample = None  # The facts are valid without the use of the GPUs.
+            sample = None  # The facts are valid even if the use of the GPUs is unknown.
         with self._lock:
             unkept = self._keep(host, facts)
             self._used.pop(name, None)
@@ -188,7 +188,7 @@ class Fleet:
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Writes facts to the file, or keeps them in memory if that fails. Returns the first error of the file."""
+        """Writes facts to the file, or keeps them in memory if that fails. Returns the first write error."""
         if self._closed:
             return None
         try:

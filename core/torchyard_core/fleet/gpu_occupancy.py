@@ -1,4 +1,4 @@
-"""Users of GPUs at present, from a sample of a host's telemetry: the one definition of a GPU in use."""
+"""Current users of GPUs, from a sample of a host's telemetry. Only this module defines when a GPU is in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLE_VALID_S = 5.0
 
 
 def user_of(process: dict[str, Any]) -> str:
-    """Returns a process as text: RUN/REPLICA for a replica of Torchyard, else `lee: python (4711)`."""
+    """Returns a process as text: RUN/REPLICA for a replica of Torchyard, otherwise `lee: python (4711)`."""
     return str(process["replica"] or f"{process['user']}: {process['program']} ({process['pid']})")
 
 
@@ -27,7 +27,7 @@ def users_of(gpu: dict[str, Any]) -> list[str]:
 def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
     """Returns the host's facts with the use of its GPUs from a telemetry sample.
 
-    Without a sample the use is unknown.
+    Without a sample, the use is unknown.
     """
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
@@ -36,7 +36,7 @@ def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFa
 
 
 def is_in_use(gpu: Mapping[str, Any]) -> bool:
-    """Returns whether a GPU of a sample is in use. A display server alone does not use it."""
+    """Returns whether a GPU of a sample is in use. A display server is not considered a user."""
     return bool(_workers(gpu))
 
 

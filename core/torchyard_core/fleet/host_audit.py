@@ -27,7 +27,7 @@ class HostAudit:
     error: TorchyardError | None = None
 
     def of(self, acts: Iterable[tuple[str, Act]]) -> HostAudit:
-        """Returns a copy with those of the actions that belong to this host."""
+        """Returns a copy with only those given actions that belong to this host."""
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -55,6 +55,6 @@ def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
 def by_time(hosts: Iterable[HostAudit], last: int | None = None) -> list[tuple[str, Act]]:
     """Returns the actions of all hosts as (host, action), oldest first, limited to the `last` newest."""
     acts = [(host.name, act) for host in hosts for act in host.acts]
-    # Times are in UTC and in one format, so their text order is their order in time.
+    # Times are in UTC and in one format, so sorting them as text also sorts them by time.
     acts.sort(key=lambda one: str(one[1].get("time", "")))
     return acts if last is None else acts[-last:]

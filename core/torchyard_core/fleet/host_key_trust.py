@@ -39,7 +39,7 @@ def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
     """Reads the key of a host or bastion.
 
     Raises:
-        UsageError: The host is this computer, which has no key, or it is unknown.
+        UsageError: The host is unknown, or is this computer, which has no key.
         HostError: The host does not answer.
     """
     host = _to_trust(inventory, name, dialer)

@@ -1,6 +1,6 @@
 """The fleet file: the hosts and how to connect to them.
 
-Problems carry line numbers. Edits change only the lines of their host and keep comments.
+Problems have line numbers. An edit changes only the lines of its host and preserves comments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _host_name(name: str) -> str:
 
 
 def _argument(word: str) -> str:
-    # The value becomes an argument of ssh, which would read a leading dash as an option.
+    # The value becomes an argument of ssh, which would interpret a leading dash as an option.
     if not word or word.startswith("-") or not word.isprintable() or " " in word:
         raise ValueError(f"must be one word that does not begin with `-`, not '{word}'")
     return word
@@ -134,7 +134,7 @@ class Inventory:
     """None if the file does not exist."""
 
     def usable(self) -> Inventory:
-        """Returns the inventory itself, or raises TorchyardError with all errors of the file."""
+        """Returns the inventory itself, or raises TorchyardError with all errors in the file."""
         if not has_errors(self.problems):
             return self
         lines = "\n".join(problem.printed(str(self.path)) for problem in self.problems)
@@ -186,7 +186,7 @@ def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
 
 
 def add_host(path: Path, host: Host) -> Inventory:
-    """Adds a host to the file. Raises UsageError if the name exists, else FileProblem or TorchyardError."""
+    """Adds a host to the file. Raises UsageError if the name exists, and FileProblem and TorchyardError."""
     inventory = read_fleet(path).usable()
     if any(other.name == host.name for other in inventory.hosts):
         hint = ("Choose another name, or remove that host first.", RemoveHost(host.name))
@@ -196,7 +196,7 @@ def add_host(path: Path, host: Host) -> Inventory:
 
 
 def remove_host(path: Path, name: str) -> Inventory:
-    """Removes a host from the file. Raises UsageError for an unknown name, else FileProblem or TorchyardError."""
+    """Removes a host from the file. Raises UsageError for an unknown name, FileProblem and TorchyardError."""
     inventory = read_fleet(path).usable()
     host = inventory.host(name)
     position = inventory.hosts.index(host)
@@ -205,9 +205,10 @@ def remove_host(path: Path, name: str) -> Inventory:
 
 
 def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
-    """Replaces hosts of the file, as (before, after), in one write.
+    """Replaces hosts in the file, given as (before, after), in one write.
 
-    Raises UsageError if a host is no longer as before, or if a new name exists, FileProblem or TorchyardError.
+    Raises UsageError if a host in the file differs from its `before` value or if a new name already exists. Also raises
+    FileProblem and TorchyardError.
     """
     inventory = read_fleet(path).usable()
     hosts = list(inventory.hosts)
@@ -226,7 +227,7 @@ def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
 
 
 def _changed_entry(text: str, position: int, before: Host, after: Host) -> dict[str, Any]:
-    """The entry of a host with its changed keys. Unchanged ones keep what is written, such as an explicit default."""
+    """Returns a host's entry with its changed keys. Unchanged keys keep their text, such as an explicit default."""
     entry = dict(parse_document(text, "fleet").data["hosts"][position])
     values = after.model_dump(mode="json", exclude_defaults=True)
     for key in Host.model_fields:

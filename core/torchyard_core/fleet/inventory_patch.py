@@ -1,7 +1,7 @@
 """Edits of one entry in the text of the fleet file. All other characters, including comments, are preserved.
 
 PyYAML drops comments, so the text is cut at the positions of the parsed values. If the result does not parse to the
-expected data, because of an unusual layout, the changed entry is rewritten, and if need be the whole file.
+expected data, because of an unusual layout, the changed entry is rewritten, and if necessary the whole file.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def without_entry(text: str, position: int) -> str:
 
 
 def with_changed_entry(text: str, position: int, entry: Entry) -> str:
-    """The text with another value for the host at that position: each changed key in its place, new keys last."""
+    """Returns the text with a new value for the host at that position. New keys follow the existing keys."""
     text = _ended(text)
     data = dict(parse_yaml(text, "fleet").data)
     entries = list(data["hosts"])
     old: Entry = dict(entries[position])
     edited = old
     written = text
-    # Key by key, because one edit in place cannot both remove and add keys.
+    # Keys are changed one by one, because a single edit in place cannot both remove and add keys.
     for key in [*(key for key in old if key not in entry), *(key for key in entry if entry[key] != old.get(key))]:
         step = {**edited, key: entry[key]} if key in entry else {k: v for k, v in edited.items() if k != key}
         changed = _changed_in_place(written, position, edited, step)
@@ -75,7 +75,7 @@ def _changed_in_place(text: str, position: int, old: Entry, new: Entry) -> str |
 
 
 def _rewritten(text: str, position: int, entry: Entry) -> str:
-    """The text with a new entry in place of the old one, without the comments inside that."""
+    """Returns the text with the old entry, including its comments, replaced by a new entry."""
     document = parse_yaml(text, "fleet")
     hosts, here = document.spans[("hosts",)], document.spans[("hosts", position)]
     if hosts.flow:
@@ -123,7 +123,7 @@ def _removed(text: str, document: ParsedYaml, count: int, position: int) -> str:
 
 
 def _dash(text: str, document: ParsedYaml, position: int) -> int:
-    """The position of the line that begins an entry of a block list."""
+    """Returns the position of the first line of an entry in a block list."""
     start = document.spans[("hosts",)].start
     search_from = _content_end(text, document, position - 1) if position else _line_start(text, start)
     dash = re.compile(rf"^ {{{_column(text, start)}}}-(?=\s)", re.MULTILINE).search(text, search_from)

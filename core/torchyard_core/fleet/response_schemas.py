@@ -1,4 +1,4 @@
-"""Schemas of hosts' answers. Answers are checked on arrival, so a faulty daemon causes an error of its host only.
+"""Schemas of hosts' answers. Answers are checked on arrival, so a faulty daemon affects only its own host.
 
 A schema is one of:
 

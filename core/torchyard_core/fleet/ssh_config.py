@@ -19,7 +19,7 @@ _COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand
 
 
 def config_text(path: Path) -> str:
-    """Returns the text of `path` with includes resolved. An unreadable file is empty, as in ssh(1).
+    """Returns the text of `path` with includes resolved. As in ssh(1), an unreadable file is treated as empty.
 
     An include inside a `Host` or `Match` block applies only where that block applies. Lines after an `Include` belong
     to the block that contains it, regardless of blocks in the included file.

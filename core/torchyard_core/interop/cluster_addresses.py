@@ -48,7 +48,7 @@ def read_jobs(reader: DocumentReader, place: Place, roles: Mapping[str, Role]) -
 
     Args:
         reader: The document.
-        place: The place of the cluster in the document.
+        place: The location of the cluster in the document.
         roles: The allowed names of jobs with their roles.
     """
     cluster = reader.block(place)
@@ -148,7 +148,7 @@ def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, 
 def addresses_for(topology: Topology) -> dict[str, str]:
     """Returns an address for each replica, which the user can edit.
 
-    The host is the replica's pinned host, else the replica's own name. Ports on a host are distinct.
+    The host is the replica's pinned host, otherwise the replica's own name. Ports on a host are distinct.
     """
     found: dict[str, str] = {}
     ports: dict[str, int] = {}

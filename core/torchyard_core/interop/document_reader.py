@@ -64,7 +64,7 @@ class DocumentReader:
         refuse(self.document.source, self.line(place), message, hint)
 
     def at(self, place: Place) -> Any:
-        """Returns the value at a place, or None."""
+        """Returns the value at a location, or None."""
         value = self.data
         for step in place:
             try:
@@ -74,7 +74,7 @@ class DocumentReader:
         return value
 
     def block(self, place: Place) -> dict[str, Any]:
-        """Returns the mapping at a place, or an empty mapping."""
+        """Returns the mapping at a location, or an empty mapping."""
         value = self.at(place)
         if value is None:
             return {}
@@ -83,7 +83,7 @@ class DocumentReader:
         return value
 
     def items(self, place: Place) -> list[Any]:
-        """Returns the list at a place, or an empty list."""
+        """Returns the list at a location, or an empty list."""
         value = self.at(place)
         if value is None:
             return []
@@ -92,7 +92,7 @@ class DocumentReader:
         return value
 
     def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
-        """Returns the integer at a place. It may be written as text, as JSON does for large integers."""
+        """Returns the integer at a location. Text is accepted, since JSON often contains large integers as text."""
         value = self.at(place)
         if value is None:
             return default
@@ -105,7 +105,7 @@ class DocumentReader:
         return value
 
     def words(self, place: Place) -> list[str]:
-        """Returns the list of texts at a place. Numbers are returned as they are written."""
+        """Returns the list of texts at a location. Numbers are returned as written in the document."""
         found = []
         for number, value in enumerate(self.items(place)):
             if isinstance(value, (dict, list)):
@@ -114,7 +114,7 @@ class DocumentReader:
         return found
 
     def text(self, place: Place) -> str | None:
-        """Returns the text at a place, or None. A number is returned as it is written."""
+        """Returns the text at a location, or None. A number is returned as written in the document."""
         value = self.at(place)
         if value is None:
             return None
@@ -126,9 +126,9 @@ class DocumentReader:
         """Adds remarks on the keys of a block that are not imported.
 
         Args:
-            place: The place of the block.
+            place: The location of the block.
             carried: Keys that are imported.
-            known: Reasons for known keys that are not imported. Other keys are reported as unknown.
+            known: For each known key that is not imported, the reason. Other keys are reported as unknown.
         """
         carried = tuple(carried)
         for key in self.block(place):

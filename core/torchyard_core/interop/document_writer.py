@@ -84,7 +84,7 @@ def omission_remarks(
         pool: Keys of pools that are exported.
         program: Keys of the program that are exported.
         filled: Placeholders that the other system replaces.
-        names_hosts: Whether the document has the hosts of pins.
+        names_hosts: Whether the document contains the hosts to which replicas are pinned.
     """
     remarks = []
     texts = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
@@ -123,7 +123,7 @@ def _omitted_keys(
 
 
 def chief_replica(topology: Topology) -> str:
-    """Returns the name of the replica of rank 0, which is worker-0 without a chief pool.
+    """Returns the name of the replica of rank 0, which is worker-0 if there is no chief pool.
 
     Raises UsageError for a topology without trainers.
     """

@@ -152,7 +152,8 @@ def _keys_of_invalid(text: str) -> dict[str, Any]:
 def expect(name: str, text: str, source: str, allowed: str) -> None:
     """Raises FileProblem for a document that does not have the format `name`.
 
-    `allowed` describes the content of a document of this format. For text that does not parse, the error is its syntax.
+    `allowed` describes the content of a document of this format. If the text cannot be parsed, its syntax error is
+    reported.
     """
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")

@@ -43,7 +43,7 @@ class Format:
     """Suffixes of files in other forms than the default."""
 
     def suffix_of(self, form: str | None) -> str:
-        """Returns the suffix of a file in a form of the format."""
+        """Returns the file name suffix for a form of the format."""
         return self.suffixes.get(form or "", self.suffix)
 
 

@@ -17,7 +17,7 @@ USUAL = "NVIDIA_TESLA_T4"
 
 
 def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, Any]:
-    """Returns keys of a pool for the type and number of accelerators at two places; empty without accelerators."""
+    """Returns keys of a pool for the accelerator type and number at two locations; empty without accelerators."""
     name = reader.text(kind)
     if name is None or name.upper() == UNSPECIFIED:
         if reader.whole(count, 0, most=1024):

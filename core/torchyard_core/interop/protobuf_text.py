@@ -1,4 +1,4 @@
-"""Parser of protocol buffers' text format, with lines: `name: value`, `name { … }` and lists of both.
+"""Parser of protocol buffers' text format, with line numbers: `name: value`, `name { … }` and lists of both.
 
 Job files of SINGA have this format. Source: the specification of the format.
 """
@@ -41,7 +41,7 @@ class Block:
     entries: list[Entry] = field(default_factory=list)
 
     def find(self, name: str) -> Entry | None:
-        """Returns the last entry with a name, which takes precedence in this format."""
+        """Returns the last entry with the given name, since the last entry takes precedence in this format."""
         return next((entry for entry in reversed(self.entries) if entry.name == name), None)
 
 

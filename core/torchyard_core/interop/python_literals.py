@@ -1,4 +1,4 @@
-"""Lists and dictionaries in Python text, with lines.
+"""Parser of lists and dictionaries in Python text, with line numbers.
 
 The text is not executed. Computed values are refused, or kept as source text if the caller allows it.
 """
@@ -68,9 +68,9 @@ class PythonText:
         self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
 
     def find(self, names: Collection[str]) -> ast.expr | None:
-        """Returns the first list or dictionary under one of the names, else the first value.
+        """Returns the first list or dictionary under one of the names, otherwise the first value.
 
-        A name is that of a variable, an argument or a key, as in `os.environ[…]`. `json.dumps(…)` is replaced by its
+        A name may belong to a variable, an argument or a key, as in `os.environ[…]`. `json.dumps(…)` is replaced by its
         argument.
         """
         found = [self.settled(_dumped(self.settled(node))) for name, node, _ in self._given if name in names]
@@ -104,9 +104,9 @@ class PythonText:
 
 
 def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
-    """Yields the name and the value of an assignment, an argument or a dictionary's keys.
+    """Yields the name and the value of each assignment, argument and dictionary key.
 
-    The third item is whether the name is that of a variable.
+    The third item is true if the name is the name of a variable.
     """
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -127,7 +127,7 @@ def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
 
 
 def _dumped(node: ast.expr) -> ast.expr:
-    """Returns the argument of `json.dumps`; other expressions unchanged."""
+    """Returns the argument of a `json.dumps` call. Other expressions are returned unchanged."""
     return node.args[0] if isinstance(node, ast.Call) and _name(node.func) == "dumps" and node.args else node
 
 
@@ -147,7 +147,7 @@ class _Values:
         self._count = 0
 
     def of(self, node: ast.expr, place: Place) -> Any:
-        """Returns the data of an expression at a place. Raises FileProblem for a computed value."""
+        """Returns the data of an expression at a location. Raises FileProblem for a computed value."""
         self.composed.key_lines.setdefault(place, node.lineno)
         self._count += 1
         if self._count > MAX_VALUES or len(place) > MAX_DEPTH:
@@ -172,7 +172,7 @@ class _Values:
         return {key: self.of(value, (*place, key)) for key, _, value in named}
 
     def _entries(self, node: ast.expr) -> list[tuple[str, int, ast.expr]] | None:
-        """Returns the keys, lines and values of a dictionary, or of a call with only keyword arguments; else None."""
+        """Returns the keys, lines and values of a dictionary or of a call with only keyword arguments, or None."""
         if isinstance(node, ast.Dict):
             keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str | int)]
             if len(keys) == len(node.keys):

@@ -1,6 +1,6 @@
 """Parser of shell commands and their options.
 
-It joins continued lines, and also returns the commands that `ssh` and `sh -c` run.
+The parser joins continued lines, and also returns the commands that `ssh` and `sh -c` run.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
     except ValueError as error:
         refuse(source, line, f"this command cannot be read: {str(error).lower()}.", "Close its quotes.")
     if words and words[0] == "$":
-        words = words[1:]  # The user copied the prompt.
+        words = words[1:]  # The user has also copied the shell prompt.
     for command in _split_commands(words):
         remote = _remote_commands(command) if depth < MAX_DEPTH else None
         if remote is None:
@@ -133,7 +133,7 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
 
 
 def _remote_commands(words: list[str]) -> tuple[str, str] | None:
-    """Returns the host and commands of `ssh HOST …`, or "" and the commands of `sh -c …`; else None."""
+    """Returns the host and commands of `ssh HOST …`, or "" and the commands of `sh -c …`; otherwise None."""
     before = next((at for at, word in enumerate(words) if word not in _BEFORE), len(words))
     name, rest = PurePosixPath(words[before]).name if before < len(words) else "", words[before + 1 :]
     if name in _SHELLS:

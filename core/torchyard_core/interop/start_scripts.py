@@ -1,7 +1,7 @@
 """Shell scripts by which a cluster manager starts the replicas of each pool.
 
-The scripts run torchrun for trainers with launcher torch, else the program itself. They compute CLUSTER_SPEC, TF_CONFIG
-and placeholders from the replica's number in its pool.
+The scripts run torchrun for trainers with launcher torch, otherwise the program itself. They compute CLUSTER_SPEC,
+TF_CONFIG and placeholders from the replica's number in its pool.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ joined() {  # lists as one
 def cluster_lists(components: list[Component]) -> list[str]:
     """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS (CLUSTER_SPEC's `cluster`) and TYPES (TF_CONFIG's).
 
-    They read each component's addresses from `pool_N`, which separates them by commas.
+    The lines read each component's addresses from `pool_N`, where they are separated by commas.
     """
     pools: dict[str, list[str]] = {}
     types: dict[str, list[str]] = {}

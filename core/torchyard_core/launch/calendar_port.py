@@ -49,13 +49,13 @@ class LaunchCalendar(Protocol):
     """The calendar operations of a launch, implemented in `torchyard_core.booking.launch_booking`."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        """Returns variants of the hosts to plan with, the best first.
+        """Returns variants of the hosts to plan with, in order of preference.
 
         GPUs that the launch may not use are marked as busy.
         """
 
     def refuse(self, planned: Plan) -> None:
-        """Raises an error if the plan uses GPUs that other users have booked, which is why it cannot start."""
+        """Raises an error if the run cannot start because the plan uses GPUs that other users have booked."""
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
         """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar."""

@@ -34,7 +34,7 @@ Ask = Callable[[Confirmation], bool | None]
 
 
 def no_answer(question: Confirmation) -> None:
-    """Returns None: an `Ask` for launches without a user."""
+    """Returns None, which means that there is no answer: an `Ask` for launches without a user."""
 
 
 def settle(question: Confirmation | None, ask: Ask) -> None:
@@ -45,7 +45,7 @@ def settle(question: Confirmation | None, ask: Ask) -> None:
 
 
 def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation | None:
-    """Returns the question whether to upload large files, or None if there are none.
+    """Returns the question about uploading large files, or None if there are no large files.
 
     Args:
         folder: The working folder.
@@ -77,7 +77,7 @@ def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmati
 
 
 def confirm_outside_folder(folder: Path, own: Path) -> Confirmation | None:
-    """Returns the question whether to upload a working folder outside the folder of the topology file, or None."""
+    """Returns the question about uploading a working folder outside the topology file's folder, or None."""
     if folder.is_relative_to(own.resolve()):
         return None
     return Confirmation(

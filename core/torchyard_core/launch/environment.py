@@ -33,7 +33,7 @@ class PreparedHost:
 
     @property
     def outputs(self) -> str:
-        """The folder that `torchyard fetch` downloads. It contains checkpoints, and one folder per replica."""
+        """The folder that `torchyard runs fetch` downloads. It contains checkpoints, and one folder per replica."""
         return f"{self.run_dir}/outputs"
 
 
@@ -146,7 +146,7 @@ class _ReplicaPlans:
         return defaults | self._program.env | planned.replica.pool.env | contract
 
     def _checkpoints(self, site: PreparedHost) -> str:
-        """Returns the folder of checkpoints: one per lineage in a shared folder, else one per run on each host."""
+        """Returns the folder of checkpoints: one per lineage in a shared folder, otherwise one per run on each host."""
         if self._program.checkpoint_dir is None:
             return f"{site.outputs}/checkpoints"
         return f"{self._program.checkpoint_dir.rstrip('/')}/{_folder_name(self._name)}-{self._lineage}"
@@ -160,7 +160,7 @@ class _ReplicaPlans:
 
 
 def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
-    """Returns CUDA_VISIBLE_DEVICES with all GPUs of the replica. Each rank selects its own by LOCAL_RANK."""
+    """Returns CUDA_VISIBLE_DEVICES with all GPUs of the replica. Each rank selects its GPU by LOCAL_RANK."""
     if ids is GpuIds.INDEX:
         devices = ",".join(str(gpu.index) for gpu in planned.gpus)
         return {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -1,7 +1,8 @@
 """Cache of the hashes of a working folder's files, so that unchanged files are not read again.
 
 A file is unchanged if its size, times and inode are the same. The hash of a file that was modified just before the read
-is not stored, since the file could change again without a change of its times. (Git calls this the racy index.)
+is not stored, since the file could change again without a change of its times. (Git's documentation calls this the racy
+Git problem.)
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class FileHashCache:
         return entry is not None and entry[:4] == _fingerprint(status)
 
     def note(self, path: str, status: os.stat_result, sha256: str) -> None:
-        """Adds the hash of a file. `status` was determined before reading the file."""
+        """Adds the hash of a file. `status` must have been determined before the file was read."""
         is_racy = max(status.st_mtime_ns, status.st_ctime_ns) >= self._began_ns - RACY_NS
         self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Writes the current entries and drops those of deleted files.
+        """Writes the current entries and drops the entries of deleted files.
 
         Errors are ignored, since the file is only a cache.
         """

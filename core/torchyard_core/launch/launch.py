@@ -1,9 +1,9 @@
 """A launch: connects to hosts, plans, runs the checks, uploads the code, prepares keepers and starts the run.
 
-Until the primary's keeper has the whole run, a launch can be undone: after an error or `cancel`, every prepared host
-releases its resources. If the desktop fails or is disconnected, it does not renew the launch lease, and the keepers
-release everything themselves. After the request to start, only the primary knows whether the run has begun. If the
-primary does not answer, the launch raises StartUnknown and the booking is kept.
+Until the primary's keeper has received the whole run, a launch can be undone: after an error or `cancel`, every
+prepared host releases its resources. If the desktop fails or is disconnected, it does not renew the launch lease, and
+the keepers release everything themselves. After the request to start, only the primary knows whether the run has begun.
+If the primary does not answer, the launch raises StartUnknown and the booking is kept.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Launch:
             self.reserving.take_back()
 
     def _reserve(self, planned: Plan) -> Reservation:
-        """Reserves the GPUs of the plan in the calendar, and reports the calendar's lines of the checklist."""
+        """Reserves the GPUs of the plan in the calendar, and reports the calendar's checklist lines."""
         if self.reserving is None:
             return Reservation()
         self._progress.stop_if_cancelled()
@@ -207,9 +207,10 @@ class Launch:
         return self.run_id if self.again is None or self.again.from_beginning else self.again.lineage
 
     def _resume_from(self) -> str | None:
-        """The run to copy checkpoints from.
+        """The run from which checkpoints are copied.
 
-        None with a shared checkpoint folder, where the program finds them, and for a restart from the first step.
+        None if the checkpoint folder is shared, since the program finds the checkpoints there, and for a restart from
+        the first step.
         """
         if self.again is None or self.again.from_beginning or self.topology.program.checkpoint_dir:
             return None

@@ -25,7 +25,7 @@ class LeaseRenewal:
         self._over = Event()
 
     def begin(self, hosts: Sequence[str], links: Mapping[str, AgentLink]) -> None:
-        """Starts renewal on additional hosts. `links` is read at each renewal, since lost links are replaced in it."""
+        """Starts renewal on additional hosts. `links` is read at each renewal, since lost links are replaced there."""
         # Each host has its own thread, so that a blocked connection does not delay the other renewals.
         for host in set(hosts) - self._hosts:
             in_background(self._renew, host, links)

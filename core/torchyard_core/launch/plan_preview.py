@@ -20,9 +20,10 @@ SECRET = "***"
 
 
 def host_python(host: HostFacts, program: Program) -> str:
-    """Returns the host's interpreter for this program: from the fleet file, else the one found on the host.
+    """Returns the host's interpreter for this program: from the fleet file, otherwise the one found on the host.
 
-    With `setup`, which may activate an environment (`source .venv/bin/activate`), it is the first `python` on PATH.
+    If the program has a `setup`, which may activate an environment (`source .venv/bin/activate`), the interpreter is
+    the first `python` on PATH.
     """
     if host.python:
         return host.python
@@ -45,7 +46,7 @@ def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, PreparedH
 
 
 def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
-    """Returns the output of `torchyard plan --json`, with command and environment of each replica's first rank."""
+    """Returns the output of `torchyard plan --json`, with the command and environment of each replica's first rank."""
     secrets = dict.fromkeys(plan.topology.program.secrets, SECRET)
     placed = _with_placeholders(plan)
     sites = preview_sites(placed, hosts)

@@ -44,7 +44,7 @@ class LaunchContext:
 
 @dataclass
 class Planner:
-    """Plans a run, and reads the facts of the planned hosts, until the plan is based on current facts only."""
+    """Plans a run and reads the facts of the planned hosts, until the plan is based only on current facts."""
 
     _source: TopologyFile
     _topology: Topology
@@ -130,7 +130,7 @@ class Planner:
         self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """Returns the next host that was connected or failed. Checks for a cancellation at short intervals."""
+        """Returns the next host whose connection has succeeded or failed. Checks frequently for a cancellation."""
         while True:
             self._progress.stop_if_cancelled()
             try:

@@ -13,7 +13,7 @@ Port = int | str
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of replicas (for CLUSTER_SPEC and TF_CONFIG), and MASTER_PORT of gangs."""
+    """The ports of replicas (for CLUSTER_SPEC and TF_CONFIG), and the MASTER_PORT of each gang."""
 
     replicas: Mapping[str, Port]
     masters: Mapping[str, Port]

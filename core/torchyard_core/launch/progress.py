@@ -44,7 +44,7 @@ class LaunchProgress:
         self.on_event({"event": event["event"], "time": utc_now(), **event})
 
     def report_checks(self, checks: Sequence[Check]) -> None:
-        """Reports lines of the checklist, then raises RunFailed for the first failed one."""
+        """Reports lines of the checklist, then raises RunFailed for the first failed line."""
         for check in checks:
             self.report_check(check)
         red = failed(checks)

@@ -1,9 +1,10 @@
 """Hosts, gangs and ranks of the replicas of a run, computed from a topology and the facts of the hosts.
 
-- A *gang* restarts together: all trainers of a synchronous strategy, or one worker group of an asynchronous one. Each
-  parameter server, reducer and evaluator is a separate gang.
+- A *gang* restarts together: all trainers of a synchronous strategy, or one worker group of an asynchronous strategy.
+  Each parameter server, reducer and evaluator is a separate gang.
 - A *world* is the process group of torch.distributed: the trainers of one gang.
-- Launcher `torch` starts one rank per GPU, or one without GPUs; launcher `command` starts one process per replica.
+- Launcher `torch` starts one rank per GPU, or one rank if there are no GPUs; launcher `command` starts one process per
+  replica.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def plan(
     Args:
         topology: The topology.
         hosts: The hosts of the fleet.
-        found: Problems of the topology (`TopologyFile.check`), which the plan lists before those of placement.
+        found: Problems of the topology (`TopologyFile.check`), which the plan lists before the problems of placement.
         line: Returns the line of a setting in the topology file.
     """
     replicas = replicas_of(topology)
@@ -153,7 +154,7 @@ def plan(
 
 
 def _gangs(topology: Topology, replicas: tuple[Replica, ...]) -> dict[str, tuple[Replica, ...]]:
-    """Returns the replicas by gang, trainers in the order of their ranks."""
+    """Returns the replicas by gang, with trainers in the order of their ranks."""
     gangs: dict[str, tuple[Replica, ...]] = {}
     trainers = tuple(replica for replica in replicas if replica.role.trains)
     if spec_of(topology.strategy.kind).is_asynchronous:

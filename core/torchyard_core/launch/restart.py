@@ -5,7 +5,7 @@ compared with the history, which takes precedence. The files of the code are in 
 the checkpoints in the run's folders. A host that is new to the run receives the code through this computer, and the
 newest checkpoint through the chief's keeper (the agent's `keeper/checkpoints/checkpoint_replication.py`).
 
-For a run of another desktop only the records on hosts exist. The user confirms the launch and names the secrets to
+For a run of another desktop, only the records on hosts exist. The user confirms the launch and names the secrets to
 send.
 """
 
@@ -71,7 +71,7 @@ class EndedRun:
 
 
 def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
-    """Returns the ended run from this desktop's record `own`, else from the record of the first host that answers.
+    """Returns the ended run from this desktop's record `own`, otherwise from the record of the first host that answers.
 
     Raises RunFailed if the run is alive, a host's record differs from this desktop's, or there is no record.
     """
@@ -84,7 +84,8 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
         ]
         if not going:
             break
-        # The primary answers first. If the run is over there, the other hosts will soon receive this state.
+        # The primary's answer comes first. If it reports the end of the run, the other hosts will soon receive this
+        # state.
         if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
             host, state = next((one for one in going if not is_over(one[1])), going[0])
             if is_over(state):
@@ -101,7 +102,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
 
 
 def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
-    """Returns the question whether to launch the content of a host's record; None for a run of this desktop."""
+    """Returns the question about launching the content of a host's record; None for a run of this desktop."""
     if not again.reported_by:
         return None
     program = again.topology.program
@@ -126,7 +127,7 @@ def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
 
 
 def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
-    """Returns the question whether to send the secrets in a host's record; None for a run of this desktop."""
+    """Returns the question about sending the secrets in a host's record; None for a run of this desktop."""
     names = again.topology.program.secrets
     if not again.reported_by or not names:
         return None
@@ -157,7 +158,7 @@ def _hosts_text(topology: Topology) -> str:
 
 
 def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the names of the secrets in the topology, which are sent.
+    """Returns the names of the secrets in the topology, which will be sent.
 
     Raises RunFailed for a secret that only a host's record contains, unless the user has named it (`runs restart
     --secret`).
@@ -186,7 +187,7 @@ def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[st
         try:
             answers[host] = future.result(ASK_TIMEOUT_S)
         except (AgentRefused, HostError, TimeoutError):
-            continue  # The host is unavailable or has removed the run. Another host may have its record.
+            continue  # The host is unavailable or has removed the run. Another host may have the record.
     return answers
 
 

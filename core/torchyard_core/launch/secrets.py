@@ -11,7 +11,7 @@ SERVICE = "torchyard"
 
 
 def secret_values(names: tuple[str, ...]) -> dict[str, str]:
-    """Returns the values of secrets from this process's environment, else from the keyring. Raises RunFailed."""
+    """Returns the values of secrets from this process's environment, otherwise from the keyring. Raises RunFailed."""
     return {name: os.environ[name] if name in os.environ else _from_keyring(name) for name in names}
 
 

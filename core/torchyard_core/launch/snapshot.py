@@ -45,7 +45,7 @@ class Snapshot:
         return sum(entry.get("size", 0) for entry in self.manifest)
 
     def paths(self) -> dict[str, Path]:
-        """Returns the path of one file for each hash."""
+        """Returns the path of one file for each distinct hash."""
         return {entry["sha256"]: self.folder / entry["path"] for entry in self.manifest if "sha256" in entry}
 
 
@@ -61,7 +61,7 @@ class Listing:
 
     @property
     def unseen(self) -> dict[str, int]:
-        """The sizes by path of the files that were not uploaded before in their present state."""
+        """The sizes, by path, of the files whose current content has not been uploaded before."""
         return {
             path: status.st_size
             for path, status in self.found

@@ -1,4 +1,4 @@
-"""Upload of a snapshot to hosts, limited to files whose content a host does not have."""
+"""Upload of a snapshot to hosts, limited to the files whose content a host lacks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OnProgress = Callable[[int, int], None]
 def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
     """Makes `snapshot` available on the host of `link`.
 
-    Of hosts that share a home, one receives it and the others wait.
+    If several hosts share a home folder, one of them receives the snapshot and the others wait.
 
     Files that have arrived completely are kept, so that an interrupted upload can be resumed.
 
@@ -124,7 +124,7 @@ def _send_files(
 
 
 def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yields messages of about PIECE bytes, with several small files or a part of a large file."""
+    """Yields messages of about PIECE bytes, each with several small files or a part of a large file."""
     pieces: list[dict[str, Any]] = []
     size = 0
     for sha256, path, expected in files:

@@ -158,11 +158,11 @@ def start(
         context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
     )
     progress.wait_for_all(pending, "starting")
-    progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending it.
+    progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending the run.
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:
-    """Returns the run's booking as it is sent to the keeper."""
+    """Returns the run's booking in the form in which it is sent to the keeper."""
     if reserved.booking_id is None or reserved.until is None:
         return None
     return {
@@ -176,8 +176,8 @@ def _booking(reserved: Reservation) -> dict[str, Any] | None:
 def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
     """Makes every host release the resources of the launch. Ends the run if it has begun.
 
-    `hosts` reopens closed links, which is necessary only after the request to start. Each step takes TAKE_BACK_S at
-    most.
+    `hosts` reopens closed links, which is necessary only after the request to start. Each step takes at most
+    TAKE_BACK_S.
 
     Returns:
         The hosts that have not confirmed the release.

@@ -167,5 +167,5 @@ def _is(node: ast.AST, name: str) -> bool:
 
 
 def _may_matter(key: ast.AST | None) -> bool:
-    """Returns whether an environment variable is read at the start of a program. A name that is no constant may be."""
+    """Returns whether a variable is read at the start of a program; True for a name that is not a constant."""
     return not (isinstance(key, ast.Constant) and isinstance(key.value, str)) or is_read_at_start(key.value)

@@ -43,7 +43,7 @@ class TopologyFile:
     def check(self, hosts: Sequence[HostFacts] | None = None) -> tuple[Problem, ...]:
         """Returns all problems in the order of lines: errors of reading, then problems of the topology.
 
-        With `hosts`, the names of hosts are checked, too.
+        With `hosts`, the names of hosts are also checked.
         """
         found = list(self.problems)
         if self.topology is not None:
@@ -101,6 +101,6 @@ def topology_from_text(text: str, source: str = "topology", folder: Path | None 
 def dump(topology: Topology) -> str:
     """Returns the topology as YAML. Equal topologies give equal text.
 
-    It contains the keys that were set, in the order of the model.
+    The text contains the keys that were set, in the order of the model.
     """
     return dump_yaml(topology.as_data())

@@ -11,7 +11,7 @@ PortRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of a host. `index` is that of NVML."""
+    """A GPU of a host. `index` is NVML's index of the GPU."""
 
     index: int
     uuid: str

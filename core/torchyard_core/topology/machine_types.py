@@ -74,7 +74,7 @@ def accelerators() -> Mapping[str, Mapping[str, Any]]:
 
 
 def machine_with(accelerator: str, count: int) -> str | None:
-    """Returns the machine type with this GPU built in `count` times.
+    """Returns the machine type that has `count` of these GPUs built in.
 
     Returns None for another count, and for a GPU that any machine type allows.
     """

@@ -43,7 +43,7 @@ def validate(
 
 
 def _is_misspelled(error: ErrorDetails, unknown: Sequence[tuple[Place, str]]) -> bool:
-    """Whether a key is missing only because an unknown key of its block, by (block, message), was meant to be it."""
+    """Returns whether a missing key is probably misspelled, given the (block, message) of unknown keys."""
     place = _place(error)
     return error["type"] == "missing" and any(
         block == place[:-1] and f"did you mean `{place[-1]}`" in message for block, message in unknown
@@ -51,7 +51,7 @@ def _is_misspelled(error: ErrorDetails, unknown: Sequence[tuple[Place, str]]) ->
 
 
 def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
-    # Strict validation of JSON accepts lists for tuples and text for enums, in contrast to that of Python values.
+    # Strict validation of JSON accepts lists for tuples and text for enums, unlike strict validation of Python values.
     try:
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
@@ -88,7 +88,7 @@ def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:
 
 
 def _fields_around(model: type[BaseModel], place: Place) -> Mapping[str, FieldInfo]:
-    """Returns the fields of the block that contains a place; empty if the place is not in a block."""
+    """Returns the fields of the block that contains a location; empty if the location is not in a block."""
     around = type_at(model, place[:-1])
     return around.model_fields if isinstance(around, type) and issubclass(around, BaseModel) else {}
 
@@ -98,7 +98,7 @@ def _place(error: ErrorDetails) -> Place:
 
 
 def _distinct(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Yields one error for each place, without "too short" for a list with invalid items."""
+    """Yields one error per location, and omits the "too short" error for a list with invalid items."""
     places = [_place(error) for error in errors]
     seen: set[Place] = set()
     for error, place in zip(errors, places, strict=True):
@@ -132,7 +132,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, data: Any, line: LineO
 
 
 def _place_name(place: Place, data: Any) -> str:
-    """Returns the name of a place for a message."""
+    """Returns the name of a location, for a message."""
     if not place:
         return "the document"
     if not isinstance(place[-1], int):
@@ -178,7 +178,7 @@ def _instead_of(value: Any) -> str:
 
 
 def _expected(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Returns a description of the type that a place requires."""
+    """Returns a description of the type that is required at a location."""
     wanted = type_at(model, place)
     origin = get_origin(wanted)
     if isinstance(wanted, type) and issubclass(wanted, Enum):
@@ -206,7 +206,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Returns the violated limit: the upper one if it was exceeded, else the lower one."""
+    """Returns the violated limit: the upper one if it was exceeded, otherwise the lower one."""
     field = _fields_around(model, place).get(str(place[-1]))
     value = error.get("input")
     lower = ""
@@ -231,7 +231,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def type_at(model: type[BaseModel], place: Place) -> Any:
-    """Returns the annotation at a place, without Annotated and Optional."""
+    """Returns the annotation at a location, without Annotated and Optional."""
     wanted: Any = model
     for step in place:
         if isinstance(wanted, type) and issubclass(wanted, BaseModel):

@@ -55,11 +55,11 @@ class ParsedYaml:
 
     data: Any = None
     spans: dict[Place, Span] = field(default_factory=dict)
-    """Position of every value, by place."""
+    """The position of every value, by location."""
     key_lines: dict[Place, int] = field(default_factory=dict)
     """Line of the key of every mapping entry."""
     written: dict[Place, str] = field(default_factory=dict)
-    """Plain scalars as written, by place."""
+    """Plain scalars as written in the document, by location."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -136,7 +136,7 @@ class _Composer:
             raise self._stop(line, f"the document stands for more than {MAX_VALUES} values.")
 
     def _next_place(self, line: int) -> Place:
-        """Returns the place of the next value."""
+        """Returns the location of the next value."""
         if not self._open:
             return ()
         parent = self._open[-1]
@@ -257,7 +257,7 @@ def plain_value(text: str) -> Any:
 
 
 def shown(place: Place, data: Any = None) -> str:
-    """Formats a place in the syntax of `run --set`: `pools.workers.replicas`.
+    """Formats a location in the syntax of `run --set`: `pools.workers.replicas`.
 
     Pools are named if `data` has their names.
     """

@@ -37,7 +37,7 @@ class Document:
         return tuple(self.composed.problems)
 
     def line(self, place: Place) -> int | None:
-        """Returns the line of a place, or of the nearest enclosing place that is in the file."""
+        """Returns the line of a location, or of the nearest enclosing location that is in the file."""
         for length in range(len(place), -1, -1):
             part = place[:length]
             if part in self.composed.key_lines:

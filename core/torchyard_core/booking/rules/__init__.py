@@ -1,1 +1,1 @@
-"""The team's rules, one module for each. `team_rules` lists them."""
+"""The team's rules, with one module per rule. `team_rules` lists all rules."""

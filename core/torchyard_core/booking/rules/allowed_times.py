@@ -1,4 +1,4 @@
-"""Application of the rules to a search, so that every place found can be booked.
+"""Application of the rules to a search, so that every match can be booked.
 
 Times at which GPUs are closed to the person count as busy, and no booking begins at a time at which it would exceed the
 quota.
@@ -32,8 +32,8 @@ EXACT_S = 1e-3
 class Allowance:
     """The values for a quota check.
 
-    `hours` are the person's GPU-hours by start of the week, and `zone` is the zone of times in refusals. Weeks and days
-    are those of the zone in the rules.
+    `hours` contains the person's GPU-hours by start of the week, and `zone` is the time zone for times in refusals.
+    Weeks and days refer to the zone in the rules.
     """
 
     hours: Mapping[datetime, float]
@@ -42,7 +42,7 @@ class Allowance:
 
 
 def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
-    """Returns the wish limited to the future and to the horizon."""
+    """Returns the wish, restricted to the time from now to the horizon."""
     earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
     ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)
     latest = min(wish.latest or earliest + HORIZON, now + ahead)
@@ -50,7 +50,7 @@ def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
 
 
 def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: Rules, person: str) -> Busy:
-    """Returns the busy intervals together with those during which GPUs are closed to the person."""
+    """Returns the busy intervals, and the intervals during which GPUs are closed to the person."""
     if not rules.windows or within.is_empty:
         return busy
     closed: dict[tuple[Window, ...], list[Interval]] = {}
@@ -68,8 +68,9 @@ def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: 
 def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, allowance: Allowance) -> list[Interval]:
     """Returns the starts, in whole seconds, at which a booking of the wish would exceed the person's quota.
 
-    The time that a booking occupies in a week is a piecewise linear function of its start. Its breakpoints are where a
-    bound of the booking meets a bound of a week or of the day without quota, so the function is evaluated only there.
+    The time that a booking occupies in a week is a piecewise linear function of its start. Its breakpoints occur where
+    the start or end of the booking coincides with the start or end of a week or of the day without quota, so the
+    function is evaluated only there.
     """
     limit = rules.quota_of(person)
     gpus = min(wish.count, sum(not slot.is_cpu for slot in slots if wish.takes(slot)))
@@ -104,7 +105,7 @@ def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
 def nothing_taken(
     wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance
 ) -> tuple[Fit, ...]:
-    """Returns the first place that the rules allow for the wish in an empty calendar."""
+    """Returns the first match for the wish that the rules would allow in an empty calendar."""
     open_until = Interval(wish.earliest, wish.latest or wish.earliest + HORIZON)
     closed = taken_or_closed({}, slots, open_until, rules, person)
     return find_slots(wish, slots, closed, 1, closed_starts(wish, slots, rules, person, allowance))

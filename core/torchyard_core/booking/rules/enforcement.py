@@ -31,7 +31,7 @@ class Enforcement:
 
 @dataclass(frozen=True)
 class EnforcementSettings:
-    """Enforcement by hosts. A host without an entry has no enforcement."""
+    """The enforcement levels of hosts. Bookings are not enforced on a host without an entry."""
 
     enforcement: tuple[Enforcement, ...] = ()
 

@@ -25,7 +25,7 @@ class IdleReleaseSettings:
 
 
 class Verdict(StrEnum):
-    """The action that is due for a booking. FINE means that it is in use, or not known to be idle."""
+    """The action that is due for a booking. FINE means that the booking is in use, or not known to be idle."""
 
     FINE = "fine"
     WARN = "warn"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Idle:
-    """The verdict on a booking, with its time."""
+    """The verdict on a booking, and the time at which the booking is released."""
 
     verdict: Verdict
     frees_at: datetime | None = None
@@ -43,7 +43,7 @@ class Idle:
 
 
 def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:
-    """Returns the verdict on a running booking. Only idleness observed by an agent counts."""
+    """Returns the verdict on a running booking. Only idleness that an agent has observed is considered."""
     if rules.idle_release_min is None or not booking.is_running(now):
         return Idle(Verdict.FINE)
     of_it = (one for one in evidence if one.booking_id == booking.id)

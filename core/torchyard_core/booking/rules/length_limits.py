@@ -12,7 +12,7 @@ from torchyard_core.booking.rules.rule import Rule, SharedSettings, check_number
 
 @dataclass(frozen=True)
 class LengthSettings(SharedSettings):
-    """Settings of length and horizon. None means no limit; hours are counted in UTC."""
+    """Settings of length and horizon. None means no limit. Lengths are measured in UTC."""
 
     longest_h: float | None = 168
     furthest_days: float | None = 90

@@ -27,7 +27,7 @@ from torchyard_core.errors import UsageError
 
 @dataclass(frozen=True)
 class QuotaSettings(SharedSettings):
-    """Settings of quotas. None means no limit. Weeks (from Monday) and days are those of the team's `zone`."""
+    """Settings of quotas. None means no limit. Weeks (from Monday) and days refer to the team's `zone`."""
 
     quota_gpu_hours: float | None = None
     """GPU-hours of a person per week."""
@@ -43,7 +43,7 @@ class QuotaSettings(SharedSettings):
 def check_quota(
     draft: Draft, rules: QuotaSettings, now: datetime, person: str, hours: Mapping[datetime, float]
 ) -> Refused | None:
-    """Refuses a booking that exceeds the quota of a week. `hours` are the person's GPU-hours by start of the week."""
+    """Refuses a booking that exceeds the quota of a week. `hours` contains the GPU-hours by start of the week."""
     limit = rules.quota_of(person)
     gpus = _gpu_count(draft.gpus)
     if limit is None or not gpus:

@@ -35,7 +35,7 @@ class Circumstances:
 
 
 def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = None) -> Refused | None:
-    """Returns the first reason against a new booking, or against changing `booking` into `draft`; else None.
+    """Returns the first reason to refuse a new booking or the change of `booking` into `draft`, or None.
 
     Past time is immutable: a running booking can be shortened or extended, but not moved.
     """

@@ -57,7 +57,7 @@ class FormField:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the team. The first parameter of each function is the settings."""
+    """A rule of the team. The first parameter of each function contains the rule's settings."""
 
     form: tuple[FormField, ...] = ()
     check: Callable[[Any, Request], Refused | None] | None = None
@@ -70,7 +70,7 @@ class Rule:
 
 
 def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormField:
-    """Returns a field for a number. An empty text means no limit if the setting is optional."""
+    """Returns a form field for a number. If the setting is optional, an empty text means no limit."""
 
     def read(text: str) -> float | None:
         return None if is_optional and not text.strip() else read_number(setting, text)
@@ -79,7 +79,7 @@ def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormF
 
 
 def read_number(name: str, text: str) -> float:
-    """Parses a number of the form. Raises UsageError."""
+    """Parses a number entered in the form. Raises UsageError."""
     try:
         return float(text.strip())
     except ValueError:

@@ -36,7 +36,7 @@ class Rules(
     quota.QuotaSettings,
     length_limits.LengthSettings,
 ):
-    """The settings of all rules, which admins change. Fields are in the order of the base classes, last to first."""
+    """The settings of all rules, which admins can change. Fields are in order of the base classes, last to first."""
 
     def check(self, request: Request) -> Refused | None:
         """Returns the first refusal by a rule, or None."""
@@ -75,6 +75,6 @@ def form_texts(rules: Rules) -> dict[str, str]:
 
 
 def read_form(texts: Mapping[str, str], current: Rules) -> Rules:
-    """Parses the texts of a form. Settings without a field keep their values in `current`. Raises UsageError."""
+    """Parses the texts in a form. Settings without a field keep their values in `current`. Raises UsageError."""
     settings = {field.setting: field.read(texts[field.setting]) for field in FORM}
     return Rules.from_json({**current.to_json(), **settings})

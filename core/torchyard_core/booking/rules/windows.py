@@ -65,7 +65,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowSettings(SharedSettings):
-    """Open times, and the groups of persons that they refer to."""
+    """Open times, and the groups of persons to which they refer."""
 
     windows: tuple[Window, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def check_windows(
 
 
 def binding_windows(slot: Slot, rules: WindowSettings, person: str) -> list[Window]:
-    """Returns the windows that apply to the person on this slot. Without a window the slot is always open."""
+    """Returns the windows that apply to the person on this slot. Without a window, the slot is always open."""
     return [
         window
         for window in rules.windows

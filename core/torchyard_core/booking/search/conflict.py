@@ -1,4 +1,4 @@
-"""Conflicts of a draft with other bookings: the GPUs, the bookings, the times, and free places nearby."""
+"""Conflicts of a draft with other bookings: the GPUs, the bookings, the times, and free alternatives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Clashing:
 
 @dataclass(frozen=True)
 class Conflict:
-    """The conflicting bookings of a draft. `nearest` holds the same GPUs later, or other GPUs at the wanted time."""
+    """The conflicting bookings of a draft. `nearest` lists the same GPUs later, or other GPUs at the wanted time."""
 
     wanted: Draft
     clashing: tuple[Clashing, ...]
@@ -45,7 +45,7 @@ class Conflict:
         return "; ".join(parts) + f" ({self.wanted.zone})."
 
     def way_out(self, slots: Sequence[Slot] = ()) -> str:
-        """Formats the nearest places: `Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`"""
+        """Formats the nearest free alternatives: `Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`"""
         if not self.nearest:
             return "Nothing like it is free within the days that can be booked."
         fits = "; ".join(

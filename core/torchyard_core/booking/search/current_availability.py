@@ -1,4 +1,4 @@
-"""Slots that are free at present: neither booked nor in use."""
+"""Slots that are currently free, which means neither booked nor in use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.formatting import until
 
 @dataclass(frozen=True)
 class SlotNow:
-    """A slot with its current booking, its next booking, and its current users (None: unknown)."""
+    """A slot with its current booking, its next booking, and its current users. `None` means unknown."""
 
     slot: Slot
     booked: Booking | None

@@ -1,4 +1,4 @@
-"""Reasons why a wish can never be fulfilled, so that the waitlist refuses it."""
+"""Reasons why a wish can never be fulfilled. The waitlist refuses such a wish."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Search for free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
 
-Every gap between bookings that is long enough allows a range of starts on its GPU. A sweep over the ends of these
+Every gap between bookings that is long enough allows a range of start times on its GPU. A sweep over the ends of these
 ranges counts how many GPUs can start together, in O(m log m) for m gaps.
 """
 
@@ -48,7 +48,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Fit:
-    """A free place for a wish. `host` is empty for a place on several hosts."""
+    """A search result: free GPUs and a time that meet a wish. `host` is empty if the GPUs are on several hosts."""
 
     gpus: tuple[str, ...]
     start: datetime
@@ -57,7 +57,10 @@ class Fit:
 
 
 def used_until(now: datetime) -> datetime:
-    """Until when a GPU that is in use now without a booking counts as taken: a usual run, to the next full quarter."""
+    """Returns the time until which a GPU in use without a booking is treated as taken.
+
+    The time is the present time plus the usual length of a run, rounded up to a quarter of an hour.
+    """
     end = now.replace(second=0, microsecond=0) + USUAL_LENGTH
     return end + timedelta(minutes=-end.minute % 15)
 
@@ -65,16 +68,16 @@ def used_until(now: datetime) -> datetime:
 def find_slots(
     wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5, closed: Sequence[Interval] = ()
 ) -> tuple[Fit, ...]:
-    """Returns the first places, ordered by start, then by how little they fragment free time.
+    """Returns the earliest matches, ordered by start, then by least fragmentation of free time.
 
-    Places on the same host do not overlap in time, so that the list offers distinct choices.
+    Matches on the same host do not overlap in time, so the list offers distinct choices.
 
     Args:
         wish: The requirements.
         slots: The slots of the calendar.
         busy: Busy intervals of each slot.
-        limit: The maximum number of places.
-        closed: Sorted, disjoint intervals in which no place may begin.
+        limit: The maximum number of matches.
+        closed: Sorted, disjoint intervals in which no match may begin.
     """
     by_host = attrgetter("host")
     wanted = sorted((slot for slot in slots if wish.takes(slot)), key=by_host)
@@ -99,7 +102,7 @@ def find_with(
 ) -> tuple[Fit, ...]:
     """Searches as `find_slots` does.
 
-    Loads the busy times of a few days first, and of more days if places are missing.
+    Loads the busy times of a few days first, and those of more days only if too few matches are found.
     """
     last = wish.latest or wish.earliest + HORIZON
     ahead = max(FIRST_LOOK, wish.length * 2)
@@ -124,7 +127,7 @@ class _Opening:
 def _fits(
     wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int, closed: Sequence[Interval]
 ) -> list[tuple[Fit, timedelta]]:
-    """Returns the places in one pool of GPUs, each with the free time that remains next to it."""
+    """Returns the matches in one pool of GPUs, each with the adjacent free time that remains."""
     openings = sorted(
         (opening for slot in pool for opening in _openings(slot, busy.get(slot.id, ()), wish, latest)),
         key=lambda opening: (opening.start, opening.slot.sort_key()),
@@ -137,7 +140,7 @@ def _fits(
         heappush(ending, (opening.end, number, opening))
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
-        # Until the next opening the number of free GPUs does not grow, so there is one start, or several in sequence.
+        # Until the next opening, the number of free GPUs does not grow, so there is one start, or several in sequence.
         begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:
@@ -157,7 +160,7 @@ def _fits(
 
 
 def _first_open(start: datetime, closed: Sequence[Interval]) -> datetime:
-    """Returns the first moment from `start` on outside `closed`, rounded up to a minute unless it is `start`."""
+    """Returns the first moment at or after `start` outside `closed`, rounded up to a minute unless it is `start`."""
     for interval in closed:
         if interval.start <= start < interval.end:
             start = interval.end + timedelta(seconds=-interval.end.second % 60)
@@ -179,7 +182,7 @@ def _openings(slot: Slot, taken: Sequence[Interval], wish: Wish, latest: datetim
 
 
 def _choose(wish: Wish, candidates: list[_Opening], begin: datetime) -> tuple[list[Slot], timedelta]:
-    """Returns the GPUs whose gaps are filled best, on as few hosts as possible."""
+    """Returns the GPUs whose gaps are filled most completely, on as few hosts as possible."""
     on_host: dict[str, int] = {}
     for candidate in candidates:
         on_host[candidate.slot.host] = on_host.get(candidate.slot.host, 0) + 1

@@ -77,7 +77,7 @@ class BookingStore:
         close_engine(self.session.engine)
 
     def watch(self, on_change: Callable[[str], None]) -> Watch:
-        """Starts a thread that calls `on_change` after changes of the database, until the Watch is closed.
+        """Starts a thread that calls `on_change` after changes to the database, until the Watch is closed.
 
         The argument is the changed table, such as "bookings" or "rules", or "all" after a new connection.
         """
@@ -97,9 +97,9 @@ def open_store(
     Args:
         url: The URL of the database.
         person: The user of a private file. In a team's database the role is the user.
-        clock: The clock of a private file.
-        own_time: Whether `clock` is used with a team's database, too.
-        password: The password of the role; by default libpq's means and the keyring are used.
+        clock: The clock used for a private file.
+        own_time: Whether `clock` is also used with a team's database.
+        password: The password of the role. By default, libpq's own mechanisms and the keyring are used.
 
     Raises:
         BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied: The database cannot be used.

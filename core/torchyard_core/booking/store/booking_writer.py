@@ -1,4 +1,4 @@
-"""Writes bookings inside a transaction of the caller, after checking them.
+"""Checks bookings and writes them within the caller's transaction.
 
 The checks produce the message of a refusal. A trigger or constraint of the database prevents double bookings.
 """
@@ -52,7 +52,7 @@ class BookingWriter:
         return now, self._queries.load_rules(connection)
 
     def owner_of(self, draft: Draft) -> str:
-        """Returns the owner of the draft. Raises PermissionDenied if this is another user and the user is no admin."""
+        """Returns the owner of the draft. Raises PermissionDenied if a member books for another user."""
         if draft.owner not in (None, self._session.person) and not self._session.is_admin:
             raise PermissionDenied(
                 f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
@@ -86,7 +86,7 @@ class BookingWriter:
             now: The current time.
             rules: The team's rules.
             booking: The booking to change; None for a new booking.
-            together_with: Drafts of the same owner in the same transaction, which count towards the quota, too.
+            together_with: Drafts of the same owner in the same transaction, which also count towards the quota.
         """
         owner = self.owner_of(draft) if booking is None else booking.owner
         changed = booking.id if booking is not None else None
@@ -137,13 +137,13 @@ class BookingWriter:
 
 
 def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
-    """Inserts bookings and their GPUs in the order of GPU IDs. The transaction raises Overlap at its end."""
+    """Inserts bookings and their GPUs in the order of GPU IDs. Overlap is raised at commit at the latest."""
     connection.execute(insert(tables.bookings), [row_of(booking) for booking in made])
     connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
 
 
 def row_of(value: Booking | Series | Use) -> dict[str, Any]:
-    """Returns the columns of the value's table."""
+    """Returns the value's fields by the column names of its table."""
     return {_COLUMNS.get(name, name): field for name, field in value.__dict__.items() if name != "gpus"}
 
 

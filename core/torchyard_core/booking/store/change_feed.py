@@ -1,9 +1,9 @@
-"""Changes by other clients: notifications for an open calendar, and the log of changed bookings.
+"""Changes made by other clients: notifications for an open calendar, and the log of changed bookings.
 
-PostgreSQL: LISTEN runs on the connection that queries use, because a server has few connections and each window needs
-one. Notifications before LISTEN are lost, so a new connection counts as a change of everything.
+PostgreSQL: LISTEN runs on the connection that queries use, because a server allows few connections and each window
+needs its own. Notifications before LISTEN are lost, so a new connection is treated as a change of all data.
 
-SQLite: a counter that commits of other connections increase is polled once a second.
+SQLite: a counter that commits of other connections increment is polled once a second.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Watch:
         socket = None
         try:
             while not self._closed.is_set():
-                with self._engine.connect():  # The pre-ping of the pool reads notifications that have arrived.
+                with self._engine.connect():  # The connection pool's pre-ping reads pending notifications.
                     pass
                 while self._new_sockets:
                     if socket is not None:
@@ -103,7 +103,7 @@ class Watch:
             self._stop_listening()
 
     def _wait(self, socket: int | None) -> None:
-        """Waits for a change, or for data from the server that no query reads."""
+        """Waits for a change, or for data from the server that is not read by a query."""
         poll = select.poll()
         if socket is not None:
             poll.register(socket, select.POLLIN)
@@ -112,7 +112,7 @@ class Watch:
                 return
 
     def _on_checkout(self, connection: Any, record: Any, proxy: Any) -> None:
-        """Issues LISTEN on a new connection. Called on the thread that takes the connection from the pool."""
+        """Issues LISTEN on a new connection. Called on the thread that obtains the connection from the pool."""
         if self not in record.info:
             connection.add_notify_handler(self._on_notice)
             connection.execute("LISTEN torchyard_bookings")

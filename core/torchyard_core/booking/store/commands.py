@@ -50,7 +50,7 @@ class SeriesBooked:
 
 @dataclass(frozen=True)
 class ImportVerdict:
-    """The verdict on an imported draft: new, there (imported before), clash, or refused."""
+    """The verdict on an imported draft: `new`, `there` (already imported), `clash` or `refused`."""
 
     draft: Draft
     verdict: str
@@ -87,7 +87,7 @@ class BookingCommands:
         Args:
             draft: The first occurrence.
             rule: The RRULE.
-            free_ones: Whether to book the occurrences that can be booked, and to list the others in the result.
+            free_ones: Whether to book only the occurrences that can be booked, and to list the others in the result.
 
         Raises:
             Refused: The rule is invalid, or, without `free_ones`, an occurrence cannot be booked.
@@ -167,9 +167,10 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes all future bookings of a series from this one on, or all of the series with `everything`.
+        """Changes the future bookings of a series from this one on, or all its future bookings with `everything`.
 
-        Either all of them are changed or none. The other bookings move by the same local time and get the same length.
+        Either all of these bookings are changed, or none. The other bookings are moved by the same amount of local time
+        and get the same length.
         """
         chosen_gpus = None if gpus is None else tuple(gpus)
 
@@ -198,7 +199,7 @@ class BookingCommands:
             gpus_of_all = {gpu for one in which for gpu in one.gpus} | set(chosen_gpus or ())
             now, rules = self._writer.begin(connection, this.owner, gpus_of_all)
             changed: list[Booking] = []
-            # In this order no booking overlaps another one of the series that has not moved yet.
+            # In this order, no booking overlaps a booking of the series that has not been moved yet.
             for one in sorted(which, key=lambda one: one.start, reverse=moved > timedelta()):
                 wanted = wanted_of(one)
                 try:
@@ -265,7 +266,7 @@ class BookingCommands:
         table = tables.bookings
         for draft in map(normalized, drafts):
             if draft.uid:
-                # The UID of a booking that was not imported is the one that `export_ics` derives from its ID.
+                # The UID of a booking that was not imported is the UID that `export_ics` derives from its ID.
                 known = or_(table.c.uid == draft.uid, table.c.id == draft.uid.removesuffix("@torchyard"))
                 same = and_(known, table.c.starts == draft.start, table.c.owner == self._writer.owner_of(draft))
                 with self._session.transaction() as connection:
@@ -278,7 +279,7 @@ class BookingCommands:
         return tuple(found)
 
     def remember_slots(self, slots: Iterable[Slot]) -> None:
-        """Adds slots that a desktop has found to the calendar. No slot is removed.
+        """Adds the slots that a desktop has found to the calendar. No slots are removed.
 
         Only an admin's desktop updates known slots, since members must not rename or move a GPU that other users have
         booked.
@@ -329,7 +330,7 @@ def _wall_clock(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
-    """Adds the number and time of the occurrence to a refusal. A clash is unchanged, as it contains its times."""
+    """Adds the number and time of the occurrence to a refusal. A clash already contains them and is unchanged."""
     if isinstance(refused, Clash) or count == 1:
         return refused
     when = wall_clock(wanted.start, wanted.zone, "%a %Y-%m-%d %H:%M")

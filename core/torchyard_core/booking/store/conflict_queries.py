@@ -1,4 +1,4 @@
-"""Bookings that conflict with a draft, and free places nearby."""
+"""Bookings that conflict with a draft, and the nearest free alternatives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.booking.store.session import StoreSession
 
 @dataclass
 class ConflictQueries:
-    """Finds other bookings of the wanted GPUs, and free places nearby."""
+    """Finds other bookings of the wanted GPUs, and the nearest free alternatives."""
 
     _session: StoreSession
     _queries: BookingQueries

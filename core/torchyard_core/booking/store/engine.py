@@ -1,7 +1,7 @@
-"""Connections and transactions of both databases. Errors of the database are converted to Torchyard's.
+"""Connections and transactions for SQLite and PostgreSQL. Database errors are converted to Torchyard's errors.
 
-SQLite: every writing transaction is BEGIN IMMEDIATE. Two deferred transactions that write after a read would fail with
-"database is locked".
+SQLite: every write transaction begins with BEGIN IMMEDIATE. Two deferred transactions that write after a read would
+fail with "database is locked".
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ calendar's lock is held."""
 def make_engine(url: URL, password: str = "") -> Engine:
     """Creates an engine without connecting. Raises BadUrl if the driver is not installed.
 
-    All threads share one connection to PostgreSQL, since a server has few connections and each desktop of the team
-    needs one.
+    All threads share one connection to PostgreSQL, since a server allows few connections and each desktop of the team
+    needs its own.
 
     Args:
         url: The URL of the database.
-        password: The password of the role; by default libpq's means and the keyring are used.
+        password: The password of the role. By default, libpq's own mechanisms and the keyring are used.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)
@@ -119,7 +119,7 @@ def keep_connection(engine: Engine, keeps: bool) -> None:
         event.listen(engine, "checkin", _close_returned)
         if isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
             with suppress(TorchyardError), transaction(engine):
-                pass  # The pool closes the connection when it is returned.
+                pass  # The pool closes the connection when the connection is returned to it.
 
 
 def close_engine(engine: Engine) -> None:
@@ -134,7 +134,7 @@ def _close_returned(connection: Any, record: Any) -> None:
 
 
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
-    """Connects with libpq's own means (PGPASSWORD, ~/.pgpass, a certificate), else with the password in the keyring."""
+    """Connects by libpq's mechanisms (PGPASSWORD, ~/.pgpass, certificate), otherwise with the keyring's password."""
     import psycopg
 
     try:
@@ -153,7 +153,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, record: Any) -> None:
-        connection.isolation_level = None  # The driver must not issue BEGIN, since `transaction` does.
+        connection.isolation_level = None  # The driver must not issue BEGIN, since `transaction` issues it.
         connection.execute("PRAGMA journal_mode = WAL")
         # No booking is lost if the program is killed. A power failure may lose the last bookings without damaging the
         # file.
@@ -240,15 +240,15 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
 
 
 def _rule(error: BaseException | None) -> str:
-    """Returns the code of the rule by which the database refused; empty for other errors."""
+    """Returns the code of the rule that caused a refusal by the database, or an empty string for other errors."""
     named = str(getattr(getattr(error, "diag", None), "constraint_name", None) or "")
     return named if named in _RULES else ""
 
 
 def _missing(message: str, url: URL) -> BadUrl | None:
-    """Returns the error for a database or role that does not exist, recognized by libpq's message; else None.
+    """Returns the error for a database or role that does not exist, recognized by libpq's message; otherwise None.
 
-    Repeating the call cannot correct this error, in contrast to an unavailable server.
+    Unlike the error of an unavailable server, this error cannot be corrected by repeating the call.
     """
     if f'database "{url.database}" does not exist' in message:
         return BadUrl(
@@ -306,7 +306,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def keep_password(url: URL, password: str) -> None:
-    """Keeps the password of a role in the keyring, or removes it if empty. Raises TorchyardError without a keyring."""
+    """Stores a role's password in the keyring; an empty one is removed. Raises TorchyardError without a keyring."""
     import keyring
     from keyring.errors import KeyringError, PasswordDeleteError
 
@@ -316,7 +316,7 @@ def keep_password(url: URL, password: str) -> None:
         else:
             keyring.delete_password(_KEYRING_SERVICE, _keyring_entry(url))
     except PasswordDeleteError:
-        return  # there was none
+        return  # The keyring had no entry.
     except KeyringError:
         if not password:
             return
@@ -337,7 +337,7 @@ def keyring_name(url: URL) -> str:
 def _kept_password(url: URL) -> str | None:
     """Returns the password in the keyring, or None without an entry or a keyring.
 
-    The password is written to no file of Torchyard.
+    Torchyard does not write the password to any file.
     """
     import keyring
     from keyring.errors import KeyringError

@@ -1,6 +1,6 @@
 """Queries for long gaps between the bookings of each GPU.
 
-The gaps are found in the database: of 100,000 bookings it returns only those beside a gap that is long enough.
+The gaps are found in the database: of 100,000 bookings, it returns only those next to a gap that is long enough.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def busy_intervals(
     return dict(busy)
 
 
-# In SQLite all statements of a transaction see one state of the bookings. In PostgreSQL (READ COMMITTED) each statement
-# sees the state at its own time, so a single statement has to read everything.
+# In SQLite, all statements of a transaction see the same state of the bookings. In PostgreSQL (READ COMMITTED) each
+# statement sees the state at its own time, so a single statement has to read all data.
 _FIRSTS_IN_SQLITE = text("""
     SELECT value, (
         SELECT MIN(starts) FROM booking_gpus WHERE live = 1 AND gpu = value AND starts < :until AND ends > :since
     ) FROM json_each(:gpus)
 """)
 # Live bookings of one GPU never overlap. The next row by start is therefore the next booking, and one result row can
-# hold both ends of a gap. The lateral join visits GPU by GPU in the order of the index; without it PostgreSQL sorts all
-# rows on disk.
+# hold both ends of a gap. The lateral join visits one GPU after another in the order of the index; without the join,
+# PostgreSQL sorts all rows on disk.
 _GAPS = text("""
     SELECT wanted.gpu, gaps.* FROM json_array_elements_text(CAST(:gpus AS json)) AS wanted (gpu) CROSS JOIN LATERAL (
         SELECT first, ends, after FROM (

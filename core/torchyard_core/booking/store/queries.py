@@ -44,7 +44,7 @@ class BookingQueries:
     _session: StoreSession
 
     def now(self) -> datetime:
-        """Returns the time by the clock of the team's database, or of this computer for a file."""
+        """Returns the time by the clock of the team's database, or by this computer's clock for a file."""
         with self._session.transaction() as connection:
             return self._session.now(connection)
 
@@ -54,7 +54,7 @@ class BookingQueries:
             return self.load_slots(connection)
 
     def load_slots(self, connection: Connection, among: Sequence[str] = ()) -> tuple[Slot, ...]:
-        """Returns the slots `among` if all of them exist, else all slots."""
+        """Returns the slots in `among` if all of them exist, otherwise all slots."""
         chosen = select(tables.gpus)
         rows = connection.execute(chosen.where(tables.gpus.c.id.in_(among)) if among else chosen).all()
         if among and len(rows) < len(among):
@@ -64,7 +64,7 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap the time, by start. With `live`, returns only booked and active ones."""
+        """Returns the overlapping bookings, ordered by start. `live` excludes released and cancelled bookings."""
         table = tables.bookings
         which = [table.c.starts < until, table.c.ends > since]
         if owner is not None:
@@ -121,7 +121,7 @@ class BookingQueries:
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
-        """Returns the changes of a booking, oldest first. Changes by versions without an audit log are missing."""
+        """Returns the changes to a booking, oldest first. Changes made by versions without an audit log are missing."""
         table = tables.booking_history
         chosen = select(table).where(table.c.booking_id == booking_id).order_by(table.c.id)
         with self._session.transaction() as connection:
@@ -136,7 +136,7 @@ class BookingQueries:
         return changes_of(noted)
 
     def bookings_named(self, beginning: str) -> tuple[Booking, ...]:
-        """Returns up to 6 bookings of any time whose IDs begin with the text."""
+        """Returns up to 6 bookings, past or future, whose IDs begin with the text."""
         return self._some(tables.bookings.c.id.startswith(beginning, autoescape=True), 6)
 
     def bookings_near(self, booking_id: str) -> tuple[Booking, ...]:
@@ -210,15 +210,15 @@ class BookingQueries:
         return dict(busy)
 
     def find(self, wish: Wish, limit: int = 5, zone: str = "", in_use: Collection[str] = ()) -> tuple[Fit, ...]:
-        """Returns the first free places for the wish that the rules allow the user to book.
+        """Returns the earliest matches for the wish that the rules allow the user to book.
 
-        The result is empty if bookings prevent any place.
+        The result is empty if bookings prevent all matches.
 
         Args:
             wish: The requirements.
-            limit: The maximum number of places.
-            zone: The zone of times in a refusal; by default the rules' zone.
-            in_use: The GPUs in use now without a booking. They count as taken for the time of a usual run.
+            limit: The maximum number of matches.
+            zone: The time zone for times in a refusal. Defaults to the rules' zone.
+            in_use: The GPUs in use now without a booking. They are treated as taken for the usual length of a run.
 
         Raises:
             Refused: The wish can never be fulfilled.
@@ -281,7 +281,7 @@ class BookingQueries:
     def load_hours(
         self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
     ) -> Mapping[datetime, float]:
-        """Returns the owner's GPU-hours in the weeks that the interval touches."""
+        """Returns the owner's GPU-hours in the weeks that the interval overlaps."""
         if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
             return {}
         weeks = by_week(around, rules.zone)
@@ -292,7 +292,7 @@ class BookingQueries:
         return gpu_hours((one for one in bookings if one.id != except_booking), rules.zone)
 
     def rules(self) -> Rules:
-        """Returns the team's rules, by default those of a calendar without rules."""
+        """Returns the team's rules, or the default rules if the calendar has none."""
         with self._session.transaction() as connection:
             return self.load_rules(connection)
 
@@ -318,7 +318,7 @@ class BookingQueries:
     def snapshot_revision(self, now: datetime) -> str:
         """Returns a hash of the content of `snapshot()`. Equal revisions mean equal bookings, rules and logins.
 
-        The revision has to be read before the snapshot, which is then at least as new. The revision changes each hour,
+        Read the revision before the snapshot, so that the snapshot is at least as new. The revision changes each hour,
         so that the end of the period in an agent's copy is updated.
         """
         with self._session.transaction() as connection:
@@ -328,7 +328,7 @@ class BookingQueries:
         return sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
     def count(self) -> int:
-        """Returns the number of all bookings, including released and cancelled ones."""
+        """Returns the number of all bookings, including released and cancelled bookings."""
         with self._session.transaction() as connection:
             found: int = connection.execute(select(func.count()).select_from(tables.bookings)).scalar_one()
         return found

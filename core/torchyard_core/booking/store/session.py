@@ -32,7 +32,7 @@ class StoreSession:
         self.clock = clock
         self._own_time = own_time or engine.dialect.name == "sqlite"
         self.person = person
-        """The user: the database role, else the name in the settings."""
+        """The user: the database role, otherwise the name in the settings."""
         self.is_admin = is_admin
         """Whether the user may change all bookings and the rules. Always true for a private file."""
         self.unreadable: set[str] = set()
@@ -62,7 +62,7 @@ class StoreSession:
     def lock(self, connection: Connection, *names: str) -> None:
         """Acquires locks until the end of the transaction, in a fixed order.
 
-        SQLite needs no locks, since it has only one writing transaction at a time.
+        SQLite needs no locks, since it has only one write transaction at a time.
         """
         if not self.is_private:
             digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
@@ -76,7 +76,7 @@ class StoreSession:
         self.unreadable.add(what)
 
     def readable(self, rows: Iterable[Any], what: Callable[[Any], str]) -> list[Any]:
-        """Returns the rows whose times are valid. The other rows are skipped and reported with the text of `what`."""
+        """Returns the rows whose times are valid. Other rows are skipped and reported with the result of `what`."""
         found = []
         for row in rows:
             if any(value is tables.JUNK for value in row):
@@ -94,9 +94,9 @@ def upsert(
     *,
     newest: str | None = None,
 ) -> None:
-    """Inserts rows, or updates the `renewed` columns of rows with known keys.
+    """Inserts rows, or updates the `renewed` columns of rows whose keys already exist.
 
-    With `newest`, a row is not updated if the value of that column would decrease.
+    If `newest` names a column, a row is not updated if the value of that column would decrease.
     """
     make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     statement: Any = make(table)

@@ -1,4 +1,4 @@
-"""The tables for SQLAlchemy. Triggers, constraints and policies are in `migrations`."""
+"""The SQLAlchemy tables. Triggers, constraints and policies are in `migrations`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = max(KNOWN)
 
 
 class Junk:
-    """The type of the value for an invalid time, since SQLite stores any value in any column.
+    """The type of the placeholder for an invalid time, since SQLite stores any value in any column.
 
     Readers skip the row and report it.
     """

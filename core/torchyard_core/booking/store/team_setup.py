@@ -31,7 +31,7 @@ _LOCK = 7_204_118
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the team. `password` is set if the role was created now; it is shown once and not stored."""
+    """A member of the team. `password` is set if this setup created the role. It is shown once and not stored."""
 
     name: str
     is_admin: bool
@@ -48,7 +48,7 @@ class TeamSetup:
     members: tuple[Member, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """The lines for the terminal: the setting of each member, and instructions to store the password."""
+        """The lines for the terminal: the setting of each member, and instructions for storing the password."""
         lines = []
         for one in self.members:
             lines.append(f"{one.name}{' (admin)' if one.is_admin else ''}: bookings_url: {one.url}")
@@ -60,14 +60,14 @@ class TeamSetup:
 
 @dataclass(frozen=True)
 class ServerFound:
-    """The answer of a database to the role that is to create the calendar in it."""
+    """The result of testing whether a role can create the calendar in a database."""
 
     place: str
     has_calendar: bool
 
 
 def find_server(url: str, password: str = "") -> ServerFound:
-    """Whether a role can create a calendar in a database, and whether there is one; changes nothing.
+    """Tests whether a role can create a calendar in a database that may already have one. Changes nothing.
 
     Raises BadUrl, StoreUnavailable, and PermissionDenied for a role that may not create roles.
     """
@@ -95,7 +95,7 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = (), *, 
         url: The URL of the database, with a role that may create roles and schemas.
         members: The names of members to add.
         admins: The names of admins to add.
-        password: The password of that role; by default libpq's means and the keyring are used.
+        password: The password of that role. By default, libpq's own mechanisms and the keyring are used.
 
     Raises:
         BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew: The database cannot be used.
@@ -153,7 +153,7 @@ def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> 
     password = None
     if not _role_exists(connection, name):
         password = secrets.token_urlsafe(18)
-        # Only a verifier is sent, so that logs of statements do not contain the password.
+        # Only a verifier is sent, so statement logs do not contain the password.
         raw = connection.connection.driver_connection
         if raw is None:
             raise PermissionDenied("the connection was lost", hint="Try again.")

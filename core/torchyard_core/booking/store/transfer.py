@@ -1,4 +1,4 @@
-"""Copies a store to another: a private file to the team's database, or back."""
+"""Copies one store to another: a private file to the team's database, or the reverse."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def transfer_all(
     Args:
         source: The store to read.
         target: The store to write.
-        persons: New names of owners by old name, for example the role in the database by the name in the settings.
+        persons: New names of owners by old name, for example to replace the name in the settings by the database role.
 
     Raises:
-        PermissionDenied: The user is no admin of the target.
+        PermissionDenied: The user is not an admin of the target.
         Refused: Live bookings of the two stores overlap. Nothing was copied.
     """
     if not target.is_admin:

@@ -63,7 +63,7 @@ class UsageRecords:
         return usage(bookings, uses, self._queries.slots(), since, until, self._queries.now(), by, zone)
 
     def record_use(self, uses: Iterable[Use]) -> None:
-        """Records use of GPUs. A record of the same GPU, start and person is replaced."""
+        """Records use of GPUs. A record with the same GPU, start and person is replaced."""
         exact = [replace(one, start=whole_seconds(one.start), end=whole_seconds(one.end)) for one in uses]
         rows = {(one.gpu, one.start, one.person): row_of(one) | {"reporter": self._session.person} for one in exact}
         if rows:
@@ -73,8 +73,8 @@ class UsageRecords:
     def record_idle(self, evidence: Iterable[IdleEvidence]) -> None:
         """Records that booked GPUs were idle without a live run on them.
 
-        Members report only on their own bookings; evidence about other bookings is ignored. Evidence of a reporter is
-        never replaced by older evidence of the same reporter.
+        Members can report only on their own bookings; evidence about other bookings is ignored. Evidence of a reporter
+        is never replaced by older evidence of the same reporter.
         """
         rows = {
             one.booking_id: one.__dict__
@@ -93,7 +93,7 @@ class UsageRecords:
                     upsert(connection, tables.idle_evidence, [rows[key] for key in known], columns, newest="seen_at")
 
     def apply_idle(self) -> tuple[Booking, ...]:
-        """Releases running bookings that were idle for long enough: the user's own, or those of all users for an admin.
+        """Releases running bookings that have been idle long enough. A member releases only their own bookings.
 
         Each booking is checked again under its lock, in the transaction that releases it, because a run may have begun
         in the meantime.

@@ -1,4 +1,4 @@
-"""The waitlist of a store: requests that are served in order when GPUs become free."""
+"""The waitlist of a store: requests that are fulfilled in order when GPUs become free."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Waitlist:
         return one
 
     def stop_waiting(self, waiting_id: str) -> None:
-        """Withdraws an entry. Raises Refused if the entry is not the user's, or is not waiting."""
+        """Withdraws an entry. Raises Refused if the entry belongs to another user, or is not waiting."""
         table = tables.waitlist
         which = (table.c.id == waiting_id, table.c.state == "waiting")
         mine = () if self._session.is_admin else (table.c.owner == self._session.person,)
@@ -88,7 +88,7 @@ class Waitlist:
         try:
             rules = self._queries.load_rules(connection)
         except StoreUnreadable:
-            return ()  # The waitlist is not served, so that bookings can still be released.
+            return ()  # The waitlist is skipped, so that bookings can still be released.
         until = max((one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting), default=now)
         around = Interval(now, min(until, now + LONGEST_SEARCH))
         hours = {one.owner: self._queries.load_hours(connection, one.owner, around, rules) for one in waiting}
@@ -109,7 +109,7 @@ class Waitlist:
         return tuple(served)
 
     def _serve_entry(self, connection: Connection, one: Waiting, draft: Draft, now: datetime, rules: Rules) -> Booking:
-        """Books for the entry's owner. In PostgreSQL a function does so, since members may not book for other users."""
+        """Books GPUs for the entry's owner, in PostgreSQL by a function, as members may not book for other users."""
         if not self._session.is_private:
             booking_id = new_id()
             values: dict[str, Any] = {"waiting": one.id, "booking": booking_id, "slots": list(draft.gpus)}

@@ -1,4 +1,4 @@
-"""Writing transactions of a store. They are repeated after a collision, and serve the waitlist."""
+"""Write transactions of a store, which are repeated after a collision and process the waitlist."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class WriteTransactions:
     def run(
         self, attempt: Callable[[Connection], Result], *, except_booking: str | None = None, frees: bool = False
     ) -> Result:
-        """Runs a writing transaction, and repeats it after an Overlap with another transaction.
+        """Runs a write transaction, and repeats it after an Overlap with another transaction.
 
         Args:
             attempt: The function that writes.
             except_booking: The booking to change, which does not count towards the quota.
-            frees: Whether the transaction may release GPUs, in which case the waitlist is served.
+            frees: Whether the transaction may release GPUs, in which case the waitlist is processed.
 
         Raises:
-            Clash: Other bookings prevent the change. The error includes free places nearby.
+            Clash: Other bookings prevent the change. The error includes the nearest free alternatives.
             StoreUnavailable: All TRIES attempts collided.
         """
         for _ in range(TRIES):
@@ -60,7 +60,7 @@ class WriteTransactions:
         )
 
     def serve_waiting(self) -> tuple[Booking, ...]:
-        """Serves the waitlist.
+        """Processes the waitlist.
 
         Returns:
             The bookings made for entries of the waitlist since the last call, by any transaction of this store.

@@ -1,7 +1,7 @@
 """Exchange between the calendar and agents: hosts receive the bookings and report the use of their GPUs.
 
-This is a part of `app.sync_calendar`. Evidence that agents collect while no desktop is connected is applied by the
-first desktop that connects: it releases idle bookings and serves the waitlist.
+`app.sync_calendar` uses this module. Evidence that agents collect while no desktop is connected is applied by the first
+desktop that connects, which releases idle bookings and processes the waitlist.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore) -> Exchanged:
 
 
 def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
-    """Combines the evidence of all hosts about each booking. A booking is idle since the last of its GPUs became idle.
+    """Combines the evidence of all hosts about each booking. A booking is idle once all of its GPUs are idle.
 
-    Bookings with a GPU that no host has reported on are left out. Invalid entries are ignored.
+    Bookings with a GPU that no host has reported on are omitted. Invalid entries are ignored.
     """
     seen: dict[str, list[tuple[set[str], datetime, datetime]]] = {}
     for answer in reports.values():
@@ -82,10 +82,10 @@ def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter
 
 
 def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
-    """Returns the reported use of GPUs. The person is that of the run's record, else that of the login.
+    """Returns the reported use of GPUs. The person is taken from the run's record, otherwise from the login.
 
     Persons who share a login are joined as "one of: kim, lee". An unknown login is used as the person's name, followed
-    by its host if a person has that name.
+    by its host if a person has the same name.
     """
     uses = []
     for host, answer in reports.items():

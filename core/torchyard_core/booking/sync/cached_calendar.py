@@ -31,7 +31,7 @@ RETRY_S = 3.0
 
 @dataclass(frozen=True)
 class View:
-    """Bookings of a period. If they are not live, `as_of` is the time of their last read, and `why` the reason."""
+    """Bookings of a period. If they are not current, `as_of` is when they were last read, and `why` is the reason."""
 
     bookings: tuple[Booking, ...]
     slots: tuple[Slot, ...]
@@ -79,7 +79,7 @@ class _Loaded:
 
 
 class Calendar:
-    """A user's access to the bookings. Opens the database at first use, and again after it was unavailable."""
+    """A user's access to the bookings. Opens the database at first use, and reopens it after it was unavailable."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class Calendar:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the calendar exists. Without a private file there are no bookings, and SQLAlchemy is not imported."""
+        """Whether the calendar exists. Without a private file, there are no bookings and SQLAlchemy is not imported."""
         return not self.is_private or Path(self._url.partition(":///")[2]).exists()
 
     @property
     def unreadable(self) -> frozenset[str]:
-        """Rows of the database that are unreadable and were skipped."""
+        """The unreadable rows of the database that were skipped."""
         return frozenset(self._store.unreadable) if self._store is not None else frozenset()
 
     @property
@@ -127,7 +127,7 @@ class Calendar:
         return self._url.startswith("sqlite:")
 
     def store(self) -> BookingStore:
-        """Returns the store for changes. Raises StoreUnavailable while the database is unavailable."""
+        """Returns the store, for making changes. Raises StoreUnavailable while the database is unavailable."""
         try:
             store, _ = self._connect()
             self._is_kept = False
@@ -140,9 +140,9 @@ class Calendar:
             ) from None
 
     def view(self, since: datetime, until: datetime) -> View:
-        """Returns the bookings of a period, or the last known ones with their age while the database is unavailable.
+        """Returns the bookings of a period, or the last known state and its age if the database is unavailable.
 
-        Repeated calls for the same period read only changes.
+        Repeated calls for the same period read only the changes.
         """
 
         def look(store: BookingStore, slots: tuple[Slot, ...], now: datetime) -> tuple[Booking, ...]:
@@ -154,7 +154,7 @@ class Calendar:
         return self._view(look, since, until)
 
     def view_of(self, owner: str | None, since: datetime, until: datetime) -> View:
-        """Returns the bookings of a period, of one owner if given. Does not reuse loaded bookings as `view` does."""
+        """Returns the bookings of a period, optionally of one owner. Unlike `view`, does not reuse loaded bookings."""
         return self._view(lambda store, *_: store.bookings(since, until, owner=owner), since, until, owner)
 
     def view_around(self, now: datetime, until: datetime) -> View:
@@ -186,7 +186,7 @@ class Calendar:
         return View(bookings, slots, now, True, known=Interval(since, until))
 
     def _last_known(self, asked: Interval, owner: str | None, why: str) -> View:
-        """Returns the last known state: the local copy, or this process's bookings if only they cover the period."""
+        """Returns the last known state: the local copy, or the loaded bookings if only those cover the period."""
         kept, read = self._copy().read(asked.start, asked.end), self._loaded
         if read is not None and _covers(read.time, asked) and not (kept is not None and _covers(kept.known, asked)):
             view = View(read.part(asked.start, asked.end), read.slots, read.as_of, False, why, read.time)
@@ -199,7 +199,7 @@ class Calendar:
     def keep(self, *, all_of_it: bool = False) -> None:
         """Extends the local copy by one step, or completely with `all_of_it`.
 
-        Has no effect without `all_of_it` if the store was not used since the last call.
+        Without `all_of_it`, has no effect if the store has not been used since the last call.
         """
         if self._is_kept and not all_of_it:
             return

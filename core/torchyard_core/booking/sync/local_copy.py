@@ -1,9 +1,9 @@
 """Copy of a team's calendar in an SQLite file on this computer, for times when the database is unavailable.
 
 The copy covers a period around the present and follows the database's change log. It grows by a bounded number of
-bookings per call, so that no command waits for it. Processes share the file: each reads it, queries the database, and
-writes in one short transaction unless another process has written in between. A damaged file is removed and created
-again.
+bookings per call, so that no command waits for it. Processes share the file: each process reads the file, queries the
+database, and writes in one short transaction unless another process has written in the meantime. A damaged file is
+removed and created again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LocalCopy:
         """Returns the copy of the period, or None if there is no copy of this calendar."""
 
         def look(connection: sqlite3.Connection) -> Kept | None:
-            connection.execute("BEGIN")  # The transaction lets all three reads see the same state of the file.
+            connection.execute("BEGIN")  # The transaction ensures that all three reads see the same state of the file.
             if (state := self._state(connection)) is None:
                 return None
             chosen = "SELECT body FROM bookings WHERE starts < ? AND ends > ? ORDER BY starts, id"
@@ -110,7 +110,7 @@ class LocalCopy:
             store: The calendar.
             now: The current time.
             slots: The slots of the calendar.
-            at_a_time: The number of bookings to add at most.
+            at_a_time: The maximum number of bookings to add.
             just_read: Changes that the caller has already read, with their position.
 
         Returns:
@@ -204,7 +204,7 @@ class LocalCopy:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                 return None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            pass  # The SQLite file has other content.
+            pass  # The SQLite file does not have the expected content.
         except OSError:
             return None
         self._remove()

@@ -1,1 +1,1 @@
-"""The commands of `torchyard`, one module for each command or group."""
+"""The commands of `torchyard`, with one module per command or group."""

@@ -185,7 +185,7 @@ def join(
 
 
 def leave(context: typer.Context, as_json: Json = False) -> None:
-    """Leave the team's calendar, and use the private one on this computer again. The team's stays as it is.
+    """Leave the team's calendar, and use the private one on this computer again. The team's is not changed.
 
     Example: torchyard bookings leave
     """
@@ -212,7 +212,8 @@ def move_to(
 ) -> None:
     """Copy the whole calendar to another database: all of it, or nothing. This calendar is not changed.
 
-    Your own name is replaced by your role in the other database. Afterwards, set `bookings_url` in settings.yaml to it.
+    Your own name is replaced by your role in the other database. Afterwards, set `bookings_url` in settings.yaml to its
+    URL.
 
     Example: torchyard bookings move-to postgresql+psycopg://ada@db/gpus --rename lee=lee_k
     """

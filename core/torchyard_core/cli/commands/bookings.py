@@ -145,7 +145,7 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
 
 @app.command("history")
 def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Json = False) -> None:
-    """Show the changes of a booking: the user, the desktop, the time, and the values before and after.
+    """Show the changes to a booking: the user, the desktop, the time, and the values before and after.
 
     Example: torchyard bookings history b3f0
     """
@@ -187,7 +187,7 @@ def cancel(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel a booking. A booking that has begun is released, and its past is kept. The waitlist is served.
+    """Cancel a booking. A booking that has begun is released, and its past is kept. The waitlist is processed.
 
     Example: torchyard bookings cancel b3f0
     """
@@ -216,7 +216,7 @@ def _of_a_series(booking: Booking, *, series: bool, following: bool) -> None:
 
 @app.command("release")
 def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> None:
-    """Release the GPUs of a running booking now. The waitlist is served.
+    """Release the GPUs of a running booking now. The waitlist is processed.
 
     Example: torchyard bookings release b3f0
     """
@@ -228,7 +228,7 @@ def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> No
 
 
 def _serve_waiting(chosen: CommandContext, store: BookingStore) -> None:
-    """Serves the waitlist with the GPUs that have become free, and prints the new bookings."""
+    """Books GPUs that have become free for the waitlist, and prints the new bookings."""
     for served in store.serve_waiting():
         remark(f"{served.owner} waited for this, and has it now: {booked_line(served, store.slots(), chosen.zone())}.")
 
@@ -299,7 +299,7 @@ def change(
         raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
 
     def instead(fit: Fit) -> str:
-        if booking.start <= store.now():  # A running booking cannot be moved, so another one after it is proposed.
+        if booking.start <= store.now():  # A running booking cannot be moved, so a new booking after it is proposed.
             return book_command(fit, slots, where, chosen.zone())
         return change_command(fit, booking, slots, where, chosen.zone())
 

@@ -30,7 +30,7 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
     program = find_program()
     require_display()
     command = [program, "--home", str(chosen.home.path), "--fleet", str(chosen.fleet_file)]
-    # After `--` the name of the file may begin with a dash.
+    # After `--`, the file name may begin with a dash.
     code = subprocess.run([*command, *(["--", str(file)] if file else [])]).returncode
     if as_json:
         print_json({"program": program, "exit_code": code})
@@ -39,7 +39,7 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
 
 
 def find_program() -> str:
-    """Returns the path of the window's program: beside this Python interpreter, else on PATH. Raises UsageError."""
+    """Returns the path of the window's program, next to this Python interpreter or on PATH. Raises UsageError."""
     found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
     if found is None:
         message = f"the window is not installed: there is no {PROGRAM} beside {sys.executable} or on your PATH."

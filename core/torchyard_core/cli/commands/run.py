@@ -60,7 +60,7 @@ def run(
     Checks the hosts, sends the working folder, starts the replicas, and shows their reports. Ctrl-C during the launch
     undoes it. During the run, Ctrl-C asks whether to stop the run or leave it running.
 
-    GPUs that others have booked are not used. A run with GPUs on several hosts needs a booking.
+    GPUs that other users have booked are not used. A run with GPUs on several hosts needs a booking.
 
     Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
 
@@ -94,7 +94,7 @@ def run(
 
 
 def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> list[str]:
-    """Returns the arguments of this `torchyard run` without options about its time."""
+    """Returns the arguments of this `torchyard run` command without the options that concern its time."""
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
@@ -178,7 +178,7 @@ def launch_and_follow(
             return
         try:
             ended = follow(started, fleet, view, interrupts, as_json=as_json)
-        except OSError as error:  # The error concerns the command's own output, since errors of hosts are HostErrors.
+        except OSError as error:  # The error concerns the command's own output, since host errors are HostErrors.
             discard_output()
             gone = isinstance(error, BrokenPipeError)  # The reader closed the pipe, as `| head` does.
             what = "The reader of this output has gone" if gone else f"This output cannot be written: {error.strerror}"

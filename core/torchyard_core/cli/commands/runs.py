@@ -1,4 +1,4 @@
-"""`torchyard runs`: runs that were launched from this desktop and from others."""
+"""`torchyard runs`: runs that were launched from this desktop and from other desktops."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                remark(f"{event['reason']}.")  # The new reason names processes that the kernel does not end.
+                remark(f"{event['reason']}.")  # The new reason names processes that could not be killed.
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":
             return event

@@ -80,7 +80,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
 
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
-    """Returns the bookings of the coming days and the exit code. An error of the calendar results in an empty view."""
+    """Returns the bookings of the coming days and the exit code. A calendar error results in an empty view."""
     try:
         return calendar.view_around(now, now + LOOK_AHEAD), 0
     except TorchyardError as error:

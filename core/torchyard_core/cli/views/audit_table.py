@@ -41,7 +41,7 @@ def outcome(found: HostAudit) -> str:
 
 
 def row(host: str, act: Act) -> list[str]:
-    """Returns the cells for HEADINGS without control characters, as agents report names of other users' programs."""
+    """Returns the cells for HEADINGS without control characters, since agents report names of other users' programs."""
     return [clean_name(cell) or "-" for cell in (_time(act), host, describe(act), actor(act), details(act))]
 
 
@@ -60,7 +60,7 @@ def actor(act: Act) -> str:
 
 
 def details(act: Act) -> str:
-    """Returns versions, run, counts or process, depending on the action."""
+    """Returns the versions, the run, the counts or the process, depending on the action."""
     what = act.get("what")
     if what == "enforcement":
         return _of_process(act)

@@ -59,20 +59,20 @@ def waiting_json(one: Waiting) -> dict[str, Any]:
 
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """Returns the command that books a free place.
+    """Returns the command that books the GPUs and the time of a search result.
 
     Args:
-        fit: The place.
+        fit: The search result.
         slots: The slots of the calendar.
-        zone: The zone of times in the command.
-        usual: The zone of commands without --zone.
+        zone: The time zone for times in the command.
+        usual: The time zone that applies without --zone.
     """
     return f"torchyard book {_places(fit.gpus, slots)}{_when(fit, zone, usual)}"
 
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """Returns the command that moves a future booking to a free place."""
-    now = " --from now"  # Without this option the end would be relative to the old start.
+    """Returns the command that moves a future booking to a search result."""
+    now = " --from now"  # Without this option, the end would be relative to the old start.
     moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
     return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
 
@@ -82,7 +82,7 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
-    """Returns the options for the times of a place. `now` is the option for a place that begins at once."""
+    """Returns the options for the times of a search result. `now` is the option for an immediate start."""
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"
@@ -101,7 +101,7 @@ def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, dat
 
 @contextmanager
 def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
-    """Prints a clash with the `command` for the nearest free place, and exits with the clash's code."""
+    """Prints a clash with the `command` for the nearest free alternative, and exits with the clash's code."""
     try:
         yield
     except Clash as clash:
@@ -118,5 +118,5 @@ def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, a
 
 
 def why(refused: Refused) -> str:
-    """Returns the reason of a refusal as a part of a line."""
+    """Returns the reason for a refusal, in a form that can be part of a line."""
     return refused.message.rstrip(".")

@@ -123,7 +123,7 @@ class FollowedLogs:
             self._printer.show(reader, line)
 
     def _take(self, reader: LogReader, news: list[LogLine] | TorchyardError | None) -> None:
-        """Handles the news of a reader: lines, a HostError (temporary), None (the end) or an AgentRefused (the end)."""
+        """Handles a reader's item: lines, a HostError (temporary), None (the end) or an AgentRefused (the end)."""
         if isinstance(news, list):
             self._lost.pop(reader, None)
             self._hold(reader, news)
@@ -175,7 +175,7 @@ class FollowedLogs:
 def _past_lines(reader: LogReader) -> Iterator[LogLine]:
     """Yields the current lines of a log.
 
-    If the host does not answer, some are missing, and the reader reports the error.
+    If the host does not answer, some lines are missing and the reader reports the error.
     """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)

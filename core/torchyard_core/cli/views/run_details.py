@@ -78,6 +78,6 @@ def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> l
 
 
 def _number(metrics: dict[str, Any], name: str, form: str) -> str:
-    """Formats a metric. `-` stands for an unknown value, NaN for one that is not finite."""
+    """Formats a metric. `-` stands for an unknown value, NaN for a value that is not finite."""
     value = metrics.get(name)
     return format(value, form) if value is not None else "NaN" if name in metrics else "-"

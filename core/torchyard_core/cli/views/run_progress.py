@@ -36,7 +36,7 @@ class JsonView:
         print_json_line(event)
 
     def print_log(self, replica: str, line: str) -> None:
-        """Prints nothing, since logs are available by `runs logs`."""
+        """Prints nothing, since logs are available through `runs logs`."""
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -87,7 +87,7 @@ class PlainView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops the display during the block, for a question to the user."""
+        """Stops the display during the block, so that the user can be asked a question."""
         with self._screen:  # The thread of the log waits for this lock before it prints.
             self._stop_bars()
             yield
@@ -198,7 +198,7 @@ class PlainView:
         self._styled(*_SIGNS[state], f"{event['replica']} on {event['host']} {state}{': ' + reason if reason else ''}")
 
     def _report(self, event: Event) -> None:
-        """Step and loss are those of the first trainer, the throughput that of all. Other replicas have no step."""
+        """Shows the first trainer's step and loss and the throughput of all trainers. Other replicas have no step."""
         role, _, index = event["replica"].rpartition("-")
         if role not in TRAINER_ROLES or not (index.isdecimal() and len(index) < 10):
             return
@@ -232,7 +232,7 @@ class PlainView:
 
 
 def _training(report: Event, latest: list[Event]) -> str:
-    """Step and loss of a trainer's report and the throughput of the run, as far as known. `latest`: of all trainers."""
+    """Formats a trainer's step and loss and the run's throughput from the `latest` reports of all trainers."""
     parts = []
     if report.get("step") is not None:
         parts.append(f"step {report['step']:.0f}")

@@ -1,4 +1,4 @@
-"""SSH connections by paramiko, which only this package imports, and by the system's ssh (`openssh`).
+"""SSH connections through paramiko, which only this package imports, or the system's ssh (`openssh`).
 
 A `Route` describes the logins on the way to a host, from the fleet file and ~/.ssh/config. Hosts share the logins on
 their bastions, the number of concurrent logins per sshd is limited, and host keys are checked strictly.

@@ -94,7 +94,7 @@ class Login:
                 further = accepted
 
     def _start(self) -> Sequence[str]:
-        """Requests the methods that the server accepts. Returns none if the server requires no authentication."""
+        """Requests the methods that the server accepts. The result is empty if no authentication is required."""
         try:
             accepted: Sequence[str] = self._transport.auth_none(self._route.user)
         except paramiko.BadAuthenticationType as refusal:

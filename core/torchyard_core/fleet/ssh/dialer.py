@@ -77,7 +77,7 @@ class SshDialer:
         return {kind: fingerprint(key) for kind, key in self._keys.keys_of(self._route(host)).items()}
 
     def bastions(self, host: Host) -> list[Host]:
-        """Returns the bastions on the way to `host`, the nearest first. The keys of bastions are checked, too."""
+        """Returns the bastions on the way to `host`, the nearest first. The keys of bastions are also checked."""
         return [as_host(hop) for hop in self._route(host).hops[:-1]]
 
     def trust(self, host: Host, line: str) -> None:
@@ -119,7 +119,7 @@ class SshDialer:
     def _open(self, route: Route, log_in: Callable[[paramiko.Transport], None]) -> SshConnection:
         """Makes one attempt. Raises HostError, EarlyDrop or LoginExpired."""
         sock: Any = None
-        # Bastions are leased before the slot is taken, so that waiting for them blocks no slot.
+        # Bastions are acquired before the login slot, so waiting for bastions does not block a slot.
         bastion = self._bastions.lease(route.via) if route.via else None
         release = bastion.release if bastion else lambda: None
         try:
@@ -204,7 +204,7 @@ def _await_first_response(transport: paramiko.Transport) -> None:
 
 
 def _was_dropped(error: BaseException) -> bool:
-    """Returns whether the server closed the connection before the key exchange, from the chain of paramiko's errors."""
+    """Returns whether the server closed the connection before the key exchange, judging by paramiko's errors."""
     while not isinstance(error, (EOFError, ConnectionResetError, BrokenPipeError)):
         if error.__context__ is None:
             return False

@@ -88,7 +88,7 @@ class InteractiveAuth:
             instructions=text,
             complaint=self._complaint,
         )
-        # One-time codes are not stored, since a repeated code counts as a wrong answer.
+        # One-time codes are not stored, since the server treats a repeated code as a wrong answer.
         return self._known_or_asked(question, keep=not echo and "password" in prompt.lower())
 
     def _known_or_asked(self, question: CredentialPrompt, *, keep: bool) -> str:

@@ -33,7 +33,7 @@ class KeepalivePacketizer(Packetizer):
         self._ask: Callable[[], None] = lambda: None
 
     def watch(self, interval_s: float, count: int, ask: Callable[[], None]) -> None:
-        """Starts the keepalive. Calls `ask` after each `interval_s` of silence; `count` in a row end the connection."""
+        """Starts calling `ask` after each `interval_s` of silence. The connection ends after `count` calls in a row."""
         self._heard_at = time.monotonic()
         self._ask, self._count, self._interval_s = ask, count, interval_s
 
@@ -61,13 +61,13 @@ class KeepalivePacketizer(Packetizer):
             raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        # During a send the request would block behind the unsent message. The silence is counted nevertheless.
+        # During a send, the request would block behind the unsent message. The silence is counted nevertheless.
         if not self._sending:
             self._ask()
 
 
 def keepalive_request() -> paramiko.Message:
-    """Returns a request that sshd answers with a failure, which is sufficient as evidence that the host is alive."""
+    """Returns a request that sshd answers with a failure, which is sufficient evidence that the host is alive."""
     request = paramiko.Message()
     request.add_byte(cMSG_GLOBAL_REQUEST)
     request.add_string("keepalive@openssh.com")

@@ -13,7 +13,7 @@ AT_ONCE = 8
 
 
 class EarlyDrop(Exception):
-    """Raised if an sshd closes the connection before the login, because of MaxStartups or during its start."""
+    """Raised if an sshd closes the connection before the login, because of MaxStartups or a restart."""
 
 
 class LoginGate:
@@ -46,7 +46,7 @@ class LoginGate:
 
 
 class LoginThrottle:
-    """The login gates of all sshds. The key is `Route.throttle_key`."""
+    """The login gates of all sshds, each of which limits the logins on one sshd. The keys are `Route.throttle_key`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

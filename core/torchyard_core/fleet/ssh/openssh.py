@@ -51,7 +51,7 @@ class _SlotChannel:
 
 
 def _first_hop(host: Host, known_hosts: Path) -> str:
-    """Returns a key for the first sshd of the route, as `ssh -G` evaluates the configuration."""
+    """Returns a key that identifies the first sshd of the route, according to the output of `ssh -G`."""
     try:
         command = ["ssh", "-G", *ssh_command(host, known_hosts, "")[1:-1]]
         done = subprocess.run(
@@ -75,7 +75,7 @@ def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
 
 
 def terminal_command(host: Host, known_hosts: Path) -> list[str]:
-    """The command line of a login shell on `host`, for a terminal, where ssh may ask the user."""
+    """The command line of a login shell on `host`, for a terminal in which ssh may prompt the user."""
     return ["ssh", *_options(host, known_hosts), "--", host.address or host.name]
 
 

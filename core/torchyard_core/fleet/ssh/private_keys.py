@@ -44,7 +44,7 @@ class KeyFile:
         return str(self.path)
 
     def open(self, passphrase: str | None = None) -> paramiko.PKey:
-        """Loads the key, and the certificate beside the file if there is one. Raises BadKey or WrongPassphrase."""
+        """Loads the key, and a certificate stored next to the key file. Raises BadKey or WrongPassphrase."""
         try:
             secret = None if passphrase is None else passphrase.encode()
             return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # cryptography takes bytes

@@ -21,7 +21,7 @@ class ProxyCommand:
     """A running ProxyCommand with the methods of a socket that paramiko uses."""
 
     def __init__(self, command: str):
-        """Starts the program in a shell, as ssh(1) does. Raises OSError; always on systems other than POSIX."""
+        """Starts the program in a shell, as ssh(1) does. Raises OSError, on non-POSIX systems always."""
         if os.name != "posix":
             raise OSError(0, "ProxyCommand needs `transport: openssh` on this system")
         own_end, its_end = socket.socketpair()

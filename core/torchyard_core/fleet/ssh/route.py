@@ -83,7 +83,7 @@ def route_to(host: Host, lookup: Lookup) -> Route:
     """Returns the route to a host. The fleet file takes precedence over `~/.ssh/config`, which overrides the defaults.
 
     Raises:
-        Unreachable: The jumps form a circle or are malformed.
+        Unreachable: The jumps form a loop or are malformed.
         LoginRefused: The user name is unknown.
     """
     return _route(host, lookup, host.proxy_jump, ())
@@ -95,8 +95,8 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
     Args:
         host: The host or bastion.
         lookup: Returns the settings of `~/.ssh/config` for a host name.
-        jump: A ProxyJump value; None for the one in the configuration.
-        seen: The logins after this one on the way, to detect circles.
+        jump: A ProxyJump value; None means the value in the configuration.
+        seen: The logins after this one on the way, used to detect loops.
     """
     alias = host.address or host.name
     found = lookup(alias)
@@ -178,7 +178,7 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """Returns the existing key files of a route: the configured ones, else those with default names."""
+    """Returns the existing key files of a route: the configured files, otherwise the files with default names."""
     named = [Path(path) for path in route.identity_files]
     default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or default if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]

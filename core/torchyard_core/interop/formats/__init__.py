@@ -1,1 +1,1 @@
-"""The formats of other systems, one module for each."""
+"""The formats of other systems, with one module per format."""

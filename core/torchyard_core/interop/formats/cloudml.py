@@ -101,7 +101,7 @@ def _camel(key: str) -> str:
 
 
 def _of_tier(reader: DocumentReader, job: Place, tier: str) -> list[dict[str, Any]]:
-    """Returns the pools of a scale tier, which determines machine types and counts.
+    """Returns the pools of a scale tier, which determines the machine types and counts.
 
     Raises FileProblem if the job also has its own machine types or counts.
     """
@@ -177,7 +177,7 @@ def _program(reader: DocumentReader, job: Place) -> dict[str, Any]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a `config.yaml` with a scale tier if the pools equal one, else with the tier CUSTOM."""
+    """Writes a `config.yaml` with a scale tier if the pools equal one, otherwise with the tier CUSTOM."""
     remarks: list[Remark] = []
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         remarks.append(Remark("reducers are not carried over: CloudML has parameter servers only."))

@@ -1,4 +1,4 @@
-"""Vertex AI's CLUSTER_SPEC: the addresses of worker pools, the task of the reader, and the job.
+"""Vertex AI's CLUSTER_SPEC: the addresses of worker pools, the task of its replica, and the job.
 
 The CLUSTER_SPEC of a Torchyard run is imported without loss, since its `job` is the topology.
 """

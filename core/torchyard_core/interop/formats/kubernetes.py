@@ -170,7 +170,7 @@ class _Pods:
     def _script(self, one: Component) -> str:
         components = self._components
         lines = ["set -e", "REPLICA=$JOB_COMPLETION_INDEX", f"MASTER_ADDR={self._host(components[0], 0)}"]
-        # The script computes the addresses, since a thousand addresses may exceed the length of a command.
+        # The script computes the addresses, since a thousand addresses may exceed the maximum length of a command.
         lines += [_HOSTS, LIST_FUNCTIONS]
         for number, other in enumerate(components):
             before, after = self._host(other, "/").split("/")

@@ -183,7 +183,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
     servers = count_of(topology, Role.PS, Role.REDUCER)
     counts = {"nworker_groups": len(groups), "nserver_groups": 1, "nworkers_per_group": groups[0]}
     if kind is StrategyKind.HOGWILD:
-        # In SINGA each worker group has its own servers on its nodes.
+        # In SINGA, each worker group has its own servers on its nodes.
         counts |= {"nserver_groups": len(groups), "nservers_per_group": groups[0]}
     elif servers:
         counts["nservers_per_group"] = servers

@@ -1,6 +1,6 @@
 """Export to Slurm: an `sbatch` script in which each pool is a component of a heterogeneous job.
 
-Source: Slurm's "Heterogeneous Job Support". The script computes the addresses, which are unknown before it runs.
+Source: Slurm's "Heterogeneous Job Support". The script computes the addresses, which are unknown until it runs.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _single_quoted(value: str) -> str:
 def _end(topology: Topology, components: list[Component]) -> list[str]:
     """Returns the lines that wait for the end of the run, then stop the other components.
 
-    A run ends when the components that determine its end have finished, or one of them fails.
+    A run ends when the components that determine its end have finished, or when one of them fails.
     """
     roles = {EndsWith.TRAINERS: (Role.CHIEF, Role.WORKER), EndsWith.CHIEF: (Role.CHIEF,), EndsWith.ALL: tuple(Role)}
     ends = roles[topology.ends_with]

@@ -1,4 +1,4 @@
-"""TensorFlow clusters that are started by hand: the dictionary of a ClusterSpec, or command lines.
+"""TensorFlow clusters that are started manually: the dictionary of a ClusterSpec, or command lines.
 
 The dictionary is dense or sparse; the command lines have `--ps_hosts --worker_hosts --job_name --task_index`.
 """

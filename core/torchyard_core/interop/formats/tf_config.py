@@ -1,4 +1,4 @@
-"""TensorFlow's TF_CONFIG: addresses by type, and the task of the reader. `cluster` never contains the evaluator."""
+"""TensorFlow's TF_CONFIG: addresses by type, and the task of its replica. `cluster` never contains the evaluator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(text: str, source: str = "TF_CONFIG") -> Imported:
 
 
 def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
-    """Returns the program: the module in CloudML's `job`, else a placeholder."""
+    """Returns the program: the module in CloudML's `job`, otherwise a placeholder."""
     job = ("job",)
     module = reader.text((*job, "python_module")) if isinstance(reader.at(job), dict) else None
     program = (

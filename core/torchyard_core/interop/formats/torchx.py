@@ -91,7 +91,7 @@ def _trainers(topology: Topology, components: list[Component], remarks: list[Rem
         f"--nnodes={count}",
         f"--nproc_per_node={max(1, largest.gpus)}",
     ]
-    # The program's own words are expanded neither by TorchX nor by the shell.
+    # Neither TorchX nor the shell expands the words of the program's command line.
     own = shlex.join([*what, *program.args, *same]).replace("$", "$$")
     quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", own])
     env = program.env | (pools[0].env if len({tuple(pool.env.items()) for pool in pools}) == 1 else {})

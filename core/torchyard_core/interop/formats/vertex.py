@@ -95,7 +95,7 @@ class _Vertex(DocumentReader):
     """A document whose keys are in camelCase or snake_case."""
 
     def key(self, place: Place, name: str) -> Place:
-        """Returns the place of a key in the spelling of the document."""
+        """Returns the location of a key, spelled as in the document."""
         snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
         block = self.at(place)
         return (*place, snake if isinstance(block, dict) and snake in block and name not in block else name)
@@ -140,7 +140,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
 
 
 def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> list[_Task]:
-    """Removes the reducers beside a single trainer, since no strategy uses them."""
+    """Removes the reducers if there is only one trainer, since no strategy would use them."""
     pool = next((task for task in tasks if task.role is Role.REDUCER), None)
     if pool is None:
         return tasks
@@ -154,7 +154,7 @@ def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> lis
 
 
 def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
-    """Sets the line of everything below a place to the line of the corresponding flag."""
+    """Sets the line of all values below a location to the line of the corresponding flag."""
     composed = reader.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line
@@ -162,7 +162,7 @@ def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
 
 
 def _find(reader: _Vertex) -> Place:
-    """Returns the place of the list of pools."""
+    """Returns the location of the list of pools."""
     if isinstance(reader.data, list):
         return ()
     around: Place = ()
@@ -266,7 +266,7 @@ def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
 def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
     """Returns one program for all pools. Arguments that differ between pools become arguments of the pools."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
-    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run a program of the service.
+    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run a program provided by the service.
     first = tasks[0]
     for task in tasks[1:]:
         if (task.command, task.module, task.script) != (first.command, first.module, first.script):
@@ -355,7 +355,7 @@ def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
 
 
 def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
-    """Returns the machine type with these GPUs built in, else the smallest n1 with the pool's CPUs and memory."""
+    """Returns the machine type with these GPUs built in, otherwise the smallest n1 with the pool's CPUs and memory."""
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
     if gpus is not None and (built_in := machine_with(*gpus)) is not None:
         name = built_in

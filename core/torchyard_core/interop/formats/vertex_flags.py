@@ -117,7 +117,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
 
 
 def as_flags(job: dict[str, Any]) -> str:
-    """Returns the command that creates a job. Keys without a corresponding flag are left out."""
+    """Returns the command that creates a job. Keys without a corresponding flag are omitted."""
     flag_names = {path: key for key, path in KEYS.items()}
     words = ["gcloud ai custom-jobs create", f"--display-name={job['displayName']}"]
     for pool in job["workerPoolSpecs"]:

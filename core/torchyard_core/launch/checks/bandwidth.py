@@ -52,7 +52,7 @@ class Measurement:
 
 
 class BandwidthCache:
-    """Measurements of earlier launches in a JSON file. Without a file nothing is cached."""
+    """Measurements of earlier launches in a JSON file. Without a file, nothing is cached."""
 
     def __init__(self, file: Path | None):
         self._file = file
@@ -118,7 +118,7 @@ def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Meas
 
 @dataclass
 class _Measuring:
-    """Measures pairs in rounds. In a round, a host takes part in one measurement at most."""
+    """Measures pairs in rounds. In a round, each host takes part in at most one measurement."""
 
     _context: LaunchContext
     _stop: Event
@@ -185,7 +185,7 @@ def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
-    """Returns a line for all pairs with the age of each measurement, and warnings for slow and unmeasured pairs."""
+    """Returns a checklist line with the age of each measurement, and warnings for slow and unmeasured pairs."""
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]
     lines = []

@@ -55,7 +55,7 @@ CHECKLIST = (
 class Check:
     """A line of the checklist, about one host or all hosts.
 
-    `ok` is false if it prevents the launch, and true for a warning.
+    `ok` is false if the line prevents the launch, and true for a warning.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Check:
     """The code of the error that caused the line, if any: the window chooses a remedy by it."""
 
     def to_event(self) -> dict[str, Any]:
-        """Returns the event of `run --json`."""
+        """Returns the line as an event of `run --json`."""
         message = TorchyardError(self.message, hint=self.advice).sentence() if self.advice else self.message
         event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
         return {**event, "warning": True} if self.warning else event

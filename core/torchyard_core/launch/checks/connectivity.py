@@ -24,7 +24,7 @@ ANSWER_S = 30.0
 
 
 def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns pairs of hosts, each once: all pairs of up to ALL_PAIRS_UP_TO hosts, else a ring."""
+    """Returns the pairs of hosts to test: all pairs of up to ALL_PAIRS_UP_TO hosts, and a ring for more hosts."""
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(combinations(hosts, 2))
     return list(zip(hosts, [*hosts[1:], hosts[0]], strict=True))
@@ -33,7 +33,7 @@ def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
 def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the connections to test as (source, target).
 
-    Both directions are tested for each pair, and between each host and the primary, which is the first.
+    Both directions are tested for each pair, and between each host and the primary, which is the first host.
     """
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(permutations(hosts, 2))
@@ -59,7 +59,7 @@ def check_connectivity(
         listening: dict[str, Any] = progress.wait_for_all(pending)
         return _verdicts(listening, _try_all(token, links, listening, progress))
     finally:
-        # The answer need not be awaited, since each host handles this request before the one that starts the run.
+        # The answer need not be awaited, since each host handles this request before the request that starts the run.
         for link in links.values():
             link.submit("network.close", {"token": token})
 

@@ -1,6 +1,6 @@
 """Checks of the answers to `host.preflight`, as pure functions.
 
-They concern clocks, limits, shared memory, GPUs and remains of earlier runs.
+The checks concern clocks, limits, shared memory, GPUs and remnants of earlier runs.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ANSWERS_WITHIN_S = 30.0
 
 
 class PreflightClient:
-    """Sends the requests at its creation, and converts the answers to lines of the checklist."""
+    """Sends the requests when it is created, and converts the answers to lines of the checklist."""
 
     def __init__(self, context: LaunchContext, *, with_gpus: bool = True):
         self._context = context

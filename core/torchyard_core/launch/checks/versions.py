@@ -32,7 +32,7 @@ def check_versions(facts: Facts) -> list[Check]:
 def check_torch_builds(plan: Plan, facts: Facts) -> list[Check]:
     """Returns an error for each host where replicas need GPUs and torch was built without CUDA.
 
-    It is a warning if `setup` may activate an environment with another torch.
+    The line is only a warning if `setup` may activate an environment with another torch.
     """
     program = plan.topology.program
     if program.launcher is not Launcher.TORCH:

@@ -1,1 +1,1 @@
-"""Runs after their launch: history, state, logs and downloads."""
+"""Access to runs after their launch: history, state, logs and downloads."""

@@ -1,4 +1,4 @@
-"""Notes and tags of runs, kept on this desktop in one file beside the history."""
+"""Notes and tags of runs, kept on this desktop in one file next to the history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEPARATORS = re.compile(r"[,;\s]+")
 
 @dataclass(frozen=True)
 class Annotation:
-    """What the user has written about a run."""
+    """The note and the tags that the user has given to a run."""
 
     note: str = ""
     tags: tuple[str, ...] = ()
@@ -28,18 +28,18 @@ class Annotation:
 
     @property
     def text(self) -> str:
-        """Tags and note, for a search."""
+        """The tags and the note as one text, for searching."""
         return " ".join([*(f"#{tag}" for tag in self.tags), self.note])
 
 
 def tags_from_text(text: str) -> tuple[str, ...]:
-    """Returns the tags of a text such as `baseline, #lr-3`, each once. Raises UsageError for one that is too long."""
+    """Returns the distinct tags of a text such as `baseline, #lr-3`. Raises UsageError for a tag that is too long."""
     found = [part.lstrip("#") for part in _SEPARATORS.split(text)]
     return checked_tags(tag for tag in found if tag)
 
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Returns each tag once. Raises UsageError for one that is too long."""
+    """Returns the tags without duplicates. Raises UsageError for a tag that is too long."""
     kept = tuple(dict.fromkeys(tags))
     for tag in kept:
         if len(tag) > MAX_TAG:
@@ -49,13 +49,13 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 class Annotations:
-    """The file of annotations. Every change reads it first, so that several windows can write it."""
+    """The file of annotations. Every change reads the file first, so that several windows can write to it."""
 
     def __init__(self, file: Path):
         self._file = file
 
     def load(self) -> dict[str, Annotation]:
-        """Annotations by run ID; those that cannot be read are left out."""
+        """Returns the annotations by run ID. Unreadable annotations are omitted."""
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
             items = found.items()
@@ -66,7 +66,7 @@ class Annotations:
     def set(self, run_id: str, annotation: Annotation) -> None:
         """Replaces the annotation of a run; an empty one is removed.
 
-        Raises FileProblem if the file cannot be written, or holds something else than annotations.
+        Raises FileProblem if the file cannot be written, or contains anything other than annotations.
         """
         if len(annotation.note) > MAX_NOTE:
             message = f"the note has {len(annotation.note):,} letters, and at most {MAX_NOTE:,} are kept."
@@ -78,7 +78,7 @@ class Annotations:
         write_atomically(self._file, json.dumps(all_, ensure_ascii=False, indent=1) + "\n")
 
     def _load_for_change(self) -> dict[str, object]:
-        """The content of the file; annotations of newer versions stay as they are."""
+        """Returns the content of the file. Annotations of newer versions are returned unchanged."""
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:

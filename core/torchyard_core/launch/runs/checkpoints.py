@@ -23,7 +23,7 @@ class SavedStep:
 
 
 def newest_checkpoint(run: KnownRun, links: Mapping[str, AgentLink]) -> SavedStep | None:
-    """The newest checkpoint in the run's folders on hosts that answer; None if they have none.
+    """Returns the newest checkpoint in the run's folders on hosts that answer, or None if there is none.
 
     Raises TorchyardError if no host lists its files. Checkpoints in a shared folder are not found.
     """

@@ -1,4 +1,4 @@
-"""Download of a run's files from its hosts. Each file is downloaded once, and checkpoints completely or not at all."""
+"""Download of a run's files from its hosts: each file once, and each checkpoint completely or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_files(
     """Lists the files to download from each host. A replicated checkpoint is taken from the first of `hosts`.
 
     Returns:
-        The files and the errors, both by host name. A host without files of the run is in neither.
+        The files and the errors, both by host name. A host without files of the run is in neither of them.
     """
     pending: dict[str, Future[Any]] = {
         host: links[host].submit("files.list", {"run_id": run_id, "pattern": pattern})
@@ -109,7 +109,7 @@ def fetch_files(
 
 
 def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
-    """Downloads a file to a temporary file and renames it at the end. Yields the size of each piece.
+    """Downloads a file to a temporary file and renames it at the end. Yields the size of each received block.
 
     Bytes beyond the announced `size` are ignored, for example those of a growing log.
     """

@@ -1,4 +1,4 @@
-"""Following of a run through its primary's journal until its end, across lost connections."""
+"""Follows a run through its primary's journal until the run ends, across lost connections."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Follower:
             reattach: Opens a new link to a host.
             others: The links to the other hosts of the run.
             on_sample: Called with (host, sample) for each telemetry sample, on the threads of the links.
-            away: Other hosts of the run that do not answer at present. Connecting to them is retried.
+            away: Other hosts of the run that do not answer at present. Attempts to connect to them are repeated.
             with_telemetry: Whether telemetry is requested from the hosts.
         """
         self.view = journal_replay.new_view(run_id)
@@ -144,7 +144,7 @@ class Follower:
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
                 self._steps.pop(entry["replica"], None)  # The replica restarts from the step of its checkpoint.
             yield entry
-        # Older daemons send `alive` False with each piece of a long journal. Only the last message has no entries.
+        # Older daemons send `alive` False with each part of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
             rebooted = "rebooted" in (message.get("died") or "")
             raise RunFailed(
@@ -156,7 +156,7 @@ class Follower:
             )
 
     def _is_old(self, entry: Event) -> bool:
-        """Returns whether the entry was seen before, since the link may also serve an earlier follower of the run."""
+        """Returns whether the entry was seen before, since an earlier follower of the run may use the same link."""
         seen = self.view["seen"]
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
@@ -223,7 +223,7 @@ class _Retry:
         self._attempt: Future[AgentLink] | None = None
 
     def link(self, reattach: Reattach) -> AgentLink | None:
-        """Returns the new link when it is open, else None. Never blocks. Raises errors other than HostError."""
+        """Returns the new link when it is open, otherwise None. Never blocks. Raises errors other than HostError."""
         if self._attempt is None:
             if time.monotonic() >= self._next:
                 self._attempt = in_background(reattach, self._host)

@@ -1,4 +1,4 @@
-"""Sizes of models' gradients, as the newest runs have reported them."""
+"""Sizes of models' gradients, as reported by the newest runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REPORTED = "gradient_bytes"
 
 
 def last_gradient_sizes(history: History) -> dict[str, float]:
-    """Returns the size in bytes by name of the run, each from the newest run that has reported one."""
+    """Returns the size in bytes by run name, as reported by the newest run of that name."""
     found: dict[str, float] = {}
     for record in sorted(history.records(), key=lambda record: record.submitted):
         sizes = [metrics.get(REPORTED) for metrics in record.metrics.values() if isinstance(metrics, dict)]

@@ -43,7 +43,7 @@ class KnownRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has certainly ended: reported by its primary, or seen by this desktop."""
+        """Whether the run is known to have ended, either from its primary or from this desktop's history."""
         return is_over(self.state) and not self.reported_by
 
     def to_json(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def list_runs(
 
 
 def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
-    """Returns the run with this ID, else the only one whose ID starts or ends with it, else the newest of this name.
+    """Returns the run with this ID, else the only run whose ID starts or ends with it, else the newest of this name.
 
     `last` means the newest run. Raises UsageError if no run or several runs match.
     """

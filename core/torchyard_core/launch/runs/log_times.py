@@ -18,7 +18,7 @@ class LogTimes:
         self._times: list[float] = []
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Adds the entries of later bytes. Beyond MOST_ENTRIES, older entries are thinned out."""
+        """Adds entries for later bytes. Beyond MOST_ENTRIES, older entries are thinned out."""
         for size, time in entries:
             if not self._sizes or size > self._sizes[-1]:
                 self._sizes.append(size)

@@ -24,7 +24,7 @@ class LogLine(NamedTuple):
 
 
 class LogReader:
-    """Reads the lines of one rank's log from its start, also while the log grows."""
+    """Reads the lines of one rank's log from its start, even while the log is growing."""
 
     def __init__(
         self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach, tail: int | None = None
@@ -94,7 +94,8 @@ class LogReader:
 def merge_lines(logs: Iterable[tuple[LogReader, Iterable[LogLine]]]) -> Iterator[tuple[LogReader, LogLine]]:
     """Yields the lines of several logs by time. Lines with equal times are in the order of the logs.
 
-    Times are those of the hosts' clocks, so the order of lines of different hosts is as exact as the clocks agree.
+    Times are measured by the hosts' clocks, so the order of lines from different hosts is only as exact as the
+    synchronisation of these clocks.
     """
 
     def with_reader(reader: LogReader, lines: Iterable[LogLine]) -> Iterator[tuple[LogReader, LogLine]]:

@@ -1,4 +1,4 @@
-"""Restoring the plan of a past or live run from its record."""
+"""Restoration of the plan of a past or live run from its record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
     for replica in planned:
         used.setdefault(str(replica["host"]), []).extend(map(str, replica["gpus"]))
     hosts = {}
-    # In the order of the fleet, as racks of the topology are; a host that has left it comes last.
+    # Hosts are in the order of the fleet, like the racks of a topology. Hosts outside the fleet come last.
     for name in [*(name for name in known if name in used), *(name for name in used if name not in known)]:
         uuids = used[name]
         host = known.get(name, HostFacts(name))

@@ -1,1 +1,1 @@
-"""Validation of a topology, one module for each subject."""
+"""Validation of a topology, with one module per subject."""

@@ -23,7 +23,7 @@ def check_hosts(topology: Topology, hosts: Sequence[HostFacts]) -> Findings:
 
 
 def check_pins(topology: Topology, hosts: Sequence[HostFacts] | None) -> Findings:
-    """Yields errors for pins of unknown replicas, to unknown hosts or GPUs, or to a GPU twice, and for invalid pins."""
+    """Yields errors for invalid pins, unknown replicas, hosts and GPUs, and GPUs to which two replicas are pinned."""
     if not topology.pins:
         return
     replicas = {replica.name: replica for replica in replicas_of(topology)}

@@ -84,7 +84,7 @@ def check_exclude(topology: Topology) -> Findings:
     for number, pattern in enumerate(topology.program.exclude):
         if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
             continue
-        from torchyard_core.gitignore import is_valid_pattern  # The import is slow and rarely necessary.
+        from torchyard_core.gitignore import is_valid_pattern  # This import is slow and rarely needed.
 
         if not is_valid_pattern(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
@@ -109,7 +109,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
 
 
 def _script(program: Program, workdir: Path) -> Findings:
-    # An absolute path refers to the hosts.
+    # An absolute path refers to a folder on the hosts.
     if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
         return
     at = ("program", "script")
@@ -128,7 +128,7 @@ def _script(program: Program, workdir: Path) -> Findings:
 
 
 def _script_source(topology: Topology, workdir: Path) -> Findings:
-    """Yields problems of the script with the topology's strategy."""
+    """Yields problems for a script that does not support the topology's strategy."""
     strategy, script = topology.strategy, topology.program.script
     if not script or _kind(workdir / script) != "file":
         return

@@ -73,7 +73,8 @@ def _worker_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -
 def _server_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -> Findings:
     """Yields problems for a number of server groups that does not match the strategy.
 
-    The strategy determines the number: one group of parameter servers, or one for each worker group that serves.
+    The number depends on the strategy. It is one group of parameter servers or, if trainers serve, one group for each
+    worker group.
     """
     strategy = topology.strategy
     kind, groups = spec.kind, strategy.server_groups

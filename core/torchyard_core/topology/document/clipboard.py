@@ -70,8 +70,8 @@ def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topolo
     """Returns the topology with the copied replicas, and the names of these replicas.
 
     The replicas are added to the pool with their pool's name if the two differ only in the number of replicas, else to
-    a new pool. A pin to GPUs to which another replica is pinned is dropped. Raises UsageError if only a second chief
-    would be pasted.
+    a new pool. A pin to GPUs to which another replica is pinned is dropped. Raises UsageError if the only replica to
+    paste would be a second chief.
     """
     pools = list(topology.pools)
     members: list[list[str | None]] = [list(names) for names in members_of(topology)]

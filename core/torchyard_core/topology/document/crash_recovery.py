@@ -2,7 +2,7 @@
 
 Each open document has two files: the snapshot (`<token>.json`) and a lock file (`<token>.lock`) with the writer's PID,
 which the writer keeps locked. The lock, not the PID, determines whether the writer is alive, since the system releases
-locks at any end of a process, but reuses PIDs.
+locks however a process ends, but reuses PIDs.
 
 The files are in Torchyard's own folder, since the document's folder is uploaded to hosts.
 """

@@ -1,7 +1,7 @@
 """Edits of a topology, as pure functions that return the changed topology.
 
 Replicas have no names in the file: `worker-3` is the fourth worker of all pools. Adding or removing replicas therefore
-changes the numbers of others. Their pins and positions in the layout are renamed accordingly.
+changes the numbers of other replicas. Their pins and positions in the layout are renamed accordingly.
 
 An invalid edit raises UsageError.
 """
@@ -36,7 +36,7 @@ def empty_topology(name: str) -> Topology:
 
 
 def with_parts(topology: Topology, **parts: Any) -> Topology:
-    """Returns the topology with the given top-level keys replaced. Empty values are left out of its file."""
+    """Returns the topology with the given top-level keys replaced. Empty values are omitted from the file."""
     given = {name: getattr(topology, name) for name in topology.model_fields_set} | parts
     if not given.get("pins", True):
         del given["pins"]
@@ -50,9 +50,9 @@ def with_parts(topology: Topology, **parts: Any) -> Topology:
 
 
 def changed_block(block: Block, changes: Mapping[str, Any]) -> Block:
-    """Returns a block with some keys changed. Keys with their default are left out.
+    """Returns a block with some keys changed. Keys with their default value are omitted.
 
-    Raises UsageError for a bad value.
+    Raises UsageError for an invalid value.
     """
     data = block.model_dump(mode="json", exclude_unset=True)
     for key, value in changes.items():
@@ -142,7 +142,7 @@ def _layout_moved(topology: Topology, known: Collection[str], renamed: Mapping[s
 def add_replicas(
     topology: Topology, role: Role, count: int = 1, *, gpus: int = 0, pool: int | None = None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """Adds replicas of a role to `pool` (a position), else to the role's last pool, else to a new pool.
+    """Adds replicas of a role to `pool` (a position), otherwise to the role's last pool, otherwise to a new pool.
 
     `gpus` is the number of GPUs per replica of a new pool. Returns the topology and the names of the new replicas.
     """
@@ -258,7 +258,7 @@ def set_layout(topology: Topology, layout: Mapping[str, Any] | None) -> Topology
 
 
 def set_pins(topology: Topology, pins: Mapping[str, str | None]) -> Topology:
-    """Pins replicas; None removes a pin. `manual_placement.pins_for` determines the pins for a gesture."""
+    """Pins replicas, or removes a pin if its value is None. `manual_placement.pins_for` computes pins for a drop."""
     after = {name: target for name, target in {**topology.pins, **pins}.items() if target is not None}
     return with_parts(topology, pins=after)
 

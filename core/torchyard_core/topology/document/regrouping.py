@@ -1,7 +1,8 @@
 """Edits of groups: moving replicas to another group changes the number of groups or the order of replicas.
 
 Groups are contiguous blocks of the replicas in their order, so that their sizes follow from their number. A replica
-therefore joins a group by an exchange with one of its members: each of the two takes the other's place, by a pin.
+therefore joins a group by an exchange with a member of the group: each of the two is pinned to the host or the GPUs of
+the other.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ def regrouping(topology: Topology, names: Sequence[str], target: str) -> Regroup
     """Returns the effect of moving replicas to a group.
 
     Args:
-        target: `trainers:1` for a group, `trainers:1/worker-5` for the place of a member, and empty for a new group.
+        target: `trainers:1` for a group, `trainers:1/worker-5` for an exchange with a member, and empty for a new
+            group.
 
     Raises:
-        UsageError: The move is not possible, with the reason.
+        UsageError: The move is not possible. The message states the reason.
     """
     groups = replica_groups(topology)
     key, _, member = target.partition("/")
@@ -73,7 +75,7 @@ def regrouping(topology: Topology, names: Sequence[str], target: str) -> Regroup
 
 
 def next_group(topology: Topology, names: Sequence[str]) -> str | None:
-    """Returns the key of the group after that of the first replica, or None if there is no other group of its kind."""
+    """Returns the key of the group after the first replica's group, or None if its kind has no other group."""
     groups = replica_groups(topology)
     own = next((group for group in groups if names and names[0] in group.members), None)
     alike = [group for group in groups if own is not None and group.kind is own.kind]
@@ -86,7 +88,7 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
     """Returns the topology after a move between groups.
 
     Args:
-        places: Present place of each placed replica, as the text of a pin.
+        places: The current host and GPUs of each placed replica, in the syntax of a pin.
     """
     after = change.after if change.after is not None else topology
     pins: dict[str, str | None] = {}
@@ -98,7 +100,7 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
 
 
 def _within(topology: Topology, group: ReplicaGroup, names: Sequence[str], member: str) -> Regrouping:
-    """The exchange of one replica with another of its group."""
+    """Returns the exchange of one replica with another replica of its group."""
     if len(names) != 1 or not member or member in names:
         return Regrouping()
     return Regrouping((), _partners(topology, names, group, set(names), member, backwards=False), topology)
@@ -113,7 +115,7 @@ def _partners(
     *,
     backwards: bool,
 ) -> tuple[tuple[str, str], ...]:
-    """The members of a group that leave it for the joining replicas; those next to the other group go first."""
+    """Returns pairs of a joining replica and the member that leaves. Members next to the other group leave first."""
     pools = {replica.name: replica.pool.name for replica in replicas_of(topology)}
     order = [name for name in (reversed(into.members) if backwards else into.members) if name not in moved]
     order = [*(name for name in order if name == member), *(name for name in order if name != member)]
@@ -149,7 +151,7 @@ def _new_group(topology: Topology, kind: GroupKind, groups: Sequence[ReplicaGrou
 
 
 def _counted(topology: Topology, kind: GroupKind, count: int) -> Regrouping:
-    """The change of the number of groups. Raises UsageError where the strategy has no such number."""
+    """Returns the effect of changing the number of groups. Raises UsageError if the strategy has no such number."""
     strategy = topology.strategy
     key = _SETTINGS.get(kind)
     spec = spec_of(strategy.kind)

@@ -36,7 +36,7 @@ class Written:
 
 @dataclass(frozen=True, eq=False)
 class DocumentState:
-    """What an edit changes and undo restores."""
+    """The state that an edit changes and undo restores."""
 
     value: Topology
     typed: Written | None = None
@@ -80,18 +80,18 @@ class TopologyDocument:
         return self._state.problems
 
     def replace(self, value: Topology) -> None:
-        """Changes the value, and the text with it. Raises FileProblem while the text is invalid."""
+        """Replaces the value and updates the text. Raises FileProblem while the text is invalid."""
         if value is not self.value:
             self.restore(self.with_value(value))
 
     def with_value(self, value: Topology) -> DocumentState:
-        """The state after an edit of the value. Raises FileProblem while the text is invalid."""
+        """Returns the state after an edit of the value. Raises FileProblem while the text is invalid."""
         if self.problems:
             raise self._invalid()
         return replace(self._state, value=value)
 
     def with_shown_text(self, shown: str) -> DocumentState:
-        """The state after `shown`, with line ends as in an editor, has replaced the text."""
+        """Returns the state after the text is replaced by `shown`, which has the line ends of an editor."""
         text = typed_over(self.text, shown)
         value, problems = topology_in(text, self.path)
         if value is None:
@@ -99,16 +99,16 @@ class TopologyDocument:
         return DocumentState(value, Written(value, text))
 
     def restore(self, state: DocumentState) -> None:
-        """Sets a state, as an edit or its undo does."""
+        """Sets a state, after an edit or its undo."""
         self._state = state
         self._text = None
         self.changed.emit()
 
     @property
     def text(self) -> str:
-        """The text of the value: unchanged if it was typed, read or saved, else with the changed parts rewritten.
+        """The text of the value. Text that was typed, read or saved is kept, and only changed parts are rewritten.
 
-        While the text is invalid, the invalid text.
+        While the typed text is invalid, this is the invalid text.
         """
         if self.problems:
             return self._state.invalid_text
@@ -123,7 +123,7 @@ class TopologyDocument:
 
     def _written(self) -> str:
         typed = self._state.typed
-        # What was typed after the last save differs from the saved text, even where their topologies are equal.
+        # Text typed after the last save differs from the saved text, even if their topologies are equal.
         known_texts = (typed,) if typed is not None else (self._first, self._saved)
         for known in known_texts:
             if known is not None and known.value == self.value:
@@ -146,7 +146,7 @@ class TopologyDocument:
         return self.value != self._saved.value
 
     def _invalid(self) -> FileProblem:
-        """The refusal to use a text that is not a topology."""
+        """Returns the error for text that is not a valid topology."""
         first = self.problems[0]
         where = f"line {first.line} of the text" if first.line is not None else "the text"
         hint = "Correct the text, or undo what was typed."
@@ -154,7 +154,7 @@ class TopologyDocument:
 
     @property
     def name(self) -> str:
-        """The name of the file for titles."""
+        """The name of the file, for titles."""
         return self.path.name if self.path is not None else UNTITLED
 
     @property
@@ -163,7 +163,7 @@ class TopologyDocument:
         return self.path.parent if self.path is not None else None
 
     def as_file(self) -> TopologyFile:
-        """Returns the document as if it were read from its file, with lines for problems. It may have no pools."""
+        """Returns the document as if read from its file, with line numbers for problems. Pools may be missing."""
         parsed = parse_document(self.text.removeprefix(BOM), str(self.path or UNTITLED))
         return TopologyFile(parsed, self.folder, self.value, parsed.problems)
 
@@ -285,7 +285,7 @@ def _as_problem(problem: FileProblem, source: str) -> Problem:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Returns whether the file has no write permission. This applies to root, too."""
+    """Returns whether the file has no write permission. Permissions are checked even for root."""
     try:
         mode = path.stat().st_mode
     except OSError:

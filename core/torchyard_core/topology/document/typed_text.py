@@ -15,12 +15,12 @@ _LINE = re.compile(r"[^\n\r\u2029]*(?:\r\n|[\n\r\u2029])|[^\n\r\u2029]+\Z")
 
 
 def shown_text(text: str) -> str:
-    """The text of a file as an editor shows it."""
+    """Returns the text of a file as an editor shows it."""
     return _ENDS.sub("\n", text.removeprefix(BOM))
 
 
 def typed_over(text: str, typed: str) -> str:
-    """The text of a file after `typed` has replaced what an editor showed of it."""
+    """Returns the text of a file after the user has changed the text in an editor to `typed`."""
     bom = BOM if text.startswith(BOM) else ""
     old = _LINE.findall(text.removeprefix(BOM))
     new = _LINE.findall(typed)
@@ -33,5 +33,5 @@ def typed_over(text: str, typed: str) -> str:
     lines = [*old[:first], *changed, *old[len(old) - last :]]
     for at in range(1, len(lines)):
         if lines[at] == "\n" and lines[at - 1].endswith("\r"):
-            lines[at] = "\r\n"  # With the "\r" before it, "\n" would be one line end.
+            lines[at] = "\r\n"  # "\n" after "\r" would form a single line end.
     return bom + "".join(lines)

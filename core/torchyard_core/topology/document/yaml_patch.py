@@ -1,7 +1,7 @@
 """Patching of a topology's YAML text. Unchanged parts are preserved byte for byte, with their comments.
 
 A value is replaced in place if the style of the text allows it. Otherwise the changed key at the top level, or the
-changed entry of `pools`, is rewritten as a whole. The result is parsed again. There is no result if it differs from the
+changed entry of `pools`, is rewritten as a whole. The result is parsed again. It is discarded if it differs from the
 topology, or if the text has an unsupported style.
 """
 

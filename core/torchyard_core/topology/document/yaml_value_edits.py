@@ -1,7 +1,7 @@
 """Replacement of single values in YAML text, which preserves style, order and comments around them.
 
-Supported are scalars and lists in brackets anywhere, and adding or removing keys in block and flow mappings. The caller
-rewrites other changed values, such as block lists and multi-line text.
+The module supports changes of scalars and of lists in brackets anywhere, and the addition or removal of keys in block
+and flow mappings. The caller rewrites other changed values, such as block lists and multi-line text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ValueEdits:
         return "".join([*text, self.document.text[at:end]])
 
     def record(self, place: Place, old: Any, new: Any) -> None:
-        """Records the changes that turn the value `old` at a place into `new`. Raises UnsupportedStyle."""
+        """Records the changes that turn the value `old` at a location into `new`. Raises UnsupportedStyle."""
         if old == new:
             return
         span = self._span(place)

@@ -56,7 +56,8 @@ class HostCapacity:
     def take(self, pool: Pool, leaving: Collection[str] = ()) -> tuple[Gpu, ...]:
         """Reserves capacity for a replica of a pool that fits, and returns its GPUs.
 
-        They are those with the lowest index, and of those in `leaving` (by UUID) only as many as it needs, the last.
+        GPUs with the lowest indices are used first. GPUs in `leaving` (by UUID) are used only if the others do not
+        suffice, the highest index first.
         """
         if self.host.checked:
             matching = self.matching(pool)

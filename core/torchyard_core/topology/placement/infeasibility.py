@@ -16,7 +16,7 @@ def explain_infeasible(
 ) -> str:
     """Formats the reason: `worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1 (on gpu-a)`.
 
-    `capacities` are all hosts, `allowed` those that match the pool's `hosts` and `labels`.
+    `capacities` contains all hosts, `allowed` the hosts that match the pool's `hosts` and `labels`.
     """
     who = names[0]
     if len(names) > 1:

@@ -1,4 +1,4 @@
-"""Placement by hand: pins for replicas dropped on a host or GPU, and reasons to refuse a drop.
+"""Manual placement: pins for replicas dropped on a host or GPU, and reasons to refuse a drop.
 
 The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs for the replicas), or empty, which
 leaves the choice to the planner.
@@ -24,10 +24,10 @@ def pins_for(
 ) -> dict[str, str | None]:
     """Returns the pins of replicas that the user drags onto a target. Raises UsageError if the drop is refused.
 
-    If the target is a GPU, the replicas take GPUs from its index on, in order, except GPUs that other replicas are
-    pinned to or that are in use. The replicas on the GPUs of the first one swap with it: they get the GPUs that it
-    leaves, by a pin where the planner would not place them there. Replicas without GPUs, and those dragged onto a
-    host, are pinned to the host.
+    If the target is a GPU, the replicas are pinned to consecutive GPUs from that GPU on, skipping GPUs that are in use
+    or to which other replicas are pinned. The replicas that occupied the GPUs of the first dragged replica swap with
+    it: they get the GPUs that it leaves, by a pin if the planner would not place them there. Replicas without GPUs, and
+    replicas dragged onto a host, are pinned to the host.
     """
     return _Drop(topology, hosts, names, target).pins
 
@@ -78,7 +78,7 @@ class _Drop:
 
 
 class _Swap:
-    """The replicas on the GPUs that a dragged one takes, and the GPUs that it leaves to them."""
+    """A swap: the replicas whose GPUs a dragged replica takes, and the GPUs that it leaves to them."""
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], placed: Mapping[str, Slot], dragged: set[str]):
         self._topology = topology
@@ -89,7 +89,7 @@ class _Swap:
         """By replica, the pin to its part of the GPUs that are left."""
 
     def partners(self, replica: Replica, host: str, taken: Sequence[int]) -> Collection[str]:
-        """The replicas on the GPUs that a dragged one takes, all of which fit on the GPUs that it leaves."""
+        """Returns the replicas whose GPUs a dragged replica takes; empty unless they all fit on the GPUs it leaves."""
         old = self._placed.get(replica.name)
         if old is None:
             return ()
@@ -115,11 +115,11 @@ class _Swap:
 
     @property
     def pinned(self) -> dict[str, str]:
-        """The new pins of partners that have one."""
+        """The new pins of the swapped replicas that had a pin before."""
         return {name: pin for name, pin in self._left.items() if name in self._topology.pins}
 
     def missing(self, after: Mapping[str, Slot]) -> dict[str, str]:
-        """Pins of the other partners that are not placed where the dragged one was."""
+        """Returns pins for the swapped replicas that the planner does not place on the GPUs left to them."""
         return {
             name: pin
             for name, pin in self._left.items()
@@ -150,18 +150,18 @@ class _Slots:
             self._holders.update(dict.fromkeys(choice.indices or (), f"taken by {name}"))
 
     def wanted(self, replica: Replica, first: int) -> list[int]:
-        """The GPUs that a replica takes if it is dropped on index `first` and all of them are free."""
-        # Near the last GPU, a replica of several GPUs begins at a lower index.
+        """Returns the indices of the GPUs for a replica that is dropped on index `first`, if all of them are free."""
+        # Near the last GPU, a replica with several GPUs begins at a lower index.
         first = max(0, min(first, self._end - replica.pool.gpus))
         return list(range(first, first + replica.pool.gpus))
 
     def free(self, names: Collection[str]) -> None:
-        """Takes away the pins of replicas that leave their GPUs."""
+        """Removes the pins of replicas that leave their GPUs."""
         gone = {f"taken by {name}" for name in names}
         self._holders = {index: why for index, why in self._holders.items() if why not in gone}
 
     def take(self, replica: Replica, first: int, *, exactly: bool) -> list[int]:
-        """Returns GPUs for a replica from index `first` on, or exactly at `first` with `exactly`. Raises UsageError."""
+        """Reserves free GPUs for a replica from index `first` on, with `exactly` including it. Raises UsageError."""
         wanted = replica.pool.gpus
         if not self._end:
             raise UsageError(f"{self._host.name} has no GPU, and {replica.name} takes {counted(wanted, 'GPU')}")
@@ -191,7 +191,7 @@ def _written(indices: Sequence[int]) -> str:
 def drop_refusal(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str) -> str:
     """Returns the reason why replicas cannot be dropped on a target; empty if they can.
 
-    A drop is also refused if another replica would lose its place.
+    A drop is also refused if another replica would no longer fit on any host.
     """
     try:
         drop = _Drop(topology, hosts, names, target)
@@ -203,7 +203,7 @@ def drop_refusal(topology: Topology, hosts: Sequence[HostFacts], names: Sequence
 def new_replica_refusal(
     topology: Topology, hosts: Sequence[HostFacts], role: Role, target: str, *, gpus: int = 0
 ) -> str:
-    """Returns the reason why a new replica of the role cannot be added on a target; empty if it can."""
+    """Returns the reason why a new replica of the role cannot be added to a target; empty if it can."""
     try:
         grown, names = add_replicas(topology, role, gpus=gpus)
     except UsageError as problem:

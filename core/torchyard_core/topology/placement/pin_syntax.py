@@ -1,4 +1,4 @@
-"""Syntax of pins and of GPU names in other places: a host, or GPUs of a host (`HOST:0-3`)."""
+"""Syntax of pins and of GPU names elsewhere: a host, or GPUs of a host (`HOST:0-3`)."""
 
 from __future__ import annotations
 

@@ -1,26 +1,28 @@
 """Deterministic placement of replicas on hosts and GPUs.
 
 Replicas pinned to GPUs are placed first, then replicas pinned to hosts. Pools follow in the order of their number of
-possible GPUs or hosts, smallest first, so that flexible pools leave scarce GPUs to the others. Among equal pools,
-trainers come first, then evaluators, then servers and reducers. If replicas remain without a place, other orders are
-tried, and the placement with the most trainers, then the most replicas, is returned.
+possible GPUs or hosts, smallest first, so that flexible pools leave scarce GPUs to other pools. Among equal pools,
+trainers come first, then evaluators, then servers and reducers. If replicas remain unplaced, other orders are tried,
+and the placement with the most trainers, then the most replicas, is returned.
 
-A pin moves only what it must. The *home* of a replica is its slot in the placement without any pins. A replica that is
-not pinned stays at home unless a pinned one takes its GPUs; then it takes the home of that one if it fits there. A
-replica without GPUs makes way for a pinned one of its class on its host, so that a spread stays even. If this leaves
-replicas without a place, the pools are placed around the pins instead, as far as that places more. Homes depend only on
-topology and hosts, so the same file gives the same plan in the window, in the command and in a launch.
+A pin moves as few other replicas as possible. The *home* of a replica is its slot in the placement without any pins. A
+replica that is not pinned stays at home unless a pinned replica takes its GPUs, in which case it moves to the home of
+the pinned replica if it fits there. A replica without GPUs leaves its host if a replica of the same class is pinned
+there, so that a spread stays even. If this leaves replicas unplaced, the pools are placed around the pins instead,
+provided that this places more replicas. Homes depend only on topology and hosts, so the same file gives the same plan
+in the window, in the command and in a launch.
 
-- *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas, else
-  the largest host. The chief is packed together with the workers.
+- *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas or, if
+  there is none, the largest host. The chief is packed together with the workers.
 - *spread* uses the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
   fewest replicas of the run. It is the default of pools without GPUs.
 - A chief without GPUs is placed on the host with the most workers, after the workers. A chief leaves its home if pins
   have taken all other trainers from that host.
-- A machine type determines CPUs, memory and GPU model unless the pool sets them. Hosts whose label `machine` has this
-  type come first.
+- A machine type determines CPUs, memory and GPU model unless the pool sets them. Hosts whose label `machine` names this
+  type are preferred.
 - Servers and reducers are placed on hosts without GPUs as long as one has capacity.
-- Among remote hosts, this computer is used only for replicas with a pin to it, or with it in `hosts` of their pool.
+- If the fleet has remote hosts, this computer is used only for replicas that are pinned to it or whose pool lists it in
+  `hosts`.
 - A host that was never checked is assumed to have capacity; packing uses it after the checked hosts.
 """
 
@@ -89,13 +91,13 @@ def place(
 
 
 def homes_of(topology: Topology, hosts: Sequence[HostFacts]) -> Mapping[str, Slot]:
-    """The slots of all replicas that fit, without regard to pins."""
+    """Returns the slots of all replicas that fit, without regard to pins."""
     free = with_machine_sizes(topology).model_copy(update={"pins": {}})
     return _best_attempt(free, hosts, no_lines).slots
 
 
 def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) -> _PlacementAttempt:
-    """The attempt that places the most; the usual order of pools among equals."""
+    """Returns the attempt that places the most replicas. Among equals, the usual order of pools is preferred."""
     best = _PlacementAttempt(topology, hosts, line)
     tried = [best.order(_usual_order)]
     best.place_pools(tried[0])
@@ -112,7 +114,7 @@ def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) 
 
 
 class _PlacementAttempt:
-    """An attempt to place a topology: pinned replicas, those that stay at home, then the pools in some order."""
+    """An attempt to place a topology: pinned replicas, then replicas at home, then the pools in a given order."""
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class _PlacementAttempt:
         return Placement(self.slots, tuple(self._problems))
 
     def is_worth_another_try(self) -> bool:
-        """Returns whether a replica without a place would fit if other pools were placed later."""
+        """Returns whether an unplaced replica would fit if other pools were placed later."""
         if len(self.left) < 2:
             return False
         empty = [HostCapacity(host, order) for order, host in enumerate(self._hosts)] if self.short else []
@@ -237,7 +239,7 @@ class _PlacementAttempt:
         line = self._line(("pins", replica.name))
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
 
-    # Homes
+    # Placement of replicas at home
 
     def _stay_at_home(self) -> None:
         """Places replicas without a pin at home, or in the home of the pinned replica that took their GPUs."""
@@ -275,11 +277,11 @@ class _PlacementAttempt:
         return self._took(replica, home)
 
     def _lane(self, replica: Replica, slot: Slot | None = None) -> tuple[str, str, bool]:
-        """Host, class, and whether it has GPUs, of a replica on a slot, by default at home."""
+        """Returns the host of a slot (by default the home), and the replica's class and whether it has GPUs."""
         return (slot or self._homes[replica.name]).host, spread_class(replica.role), bool(replica.pool.gpus)
 
     def _took(self, replica: Replica, slot: Slot | None, on: str = "") -> bool:
-        """Places a replica on exactly a slot, with `on` only one of that host, if it fits; returns whether it did."""
+        """Places a replica on a slot, if it fits and the slot is on host `on` (if given). Returns whether it did so."""
         if slot is None or len(slot.gpus) != replica.pool.gpus or on not in ("", slot.host):
             return False
         capacity = self._by_name[slot.host]
@@ -304,7 +306,7 @@ class _PlacementAttempt:
     # Placement of pools
 
     def _place_pool(self, pool_index: int) -> bool:
-        """Places a pool and returns whether all of its replicas have a place."""
+        """Places a pool and returns whether all of its replicas were placed."""
         replicas, pool = self.left[pool_index], self.pool(pool_index)
         allowed = self._allowed(pool, self._capacities)
         rule = pool.placement or (PlacementRule.PACK if pool.gpus else PlacementRule.SPREAD)
@@ -327,7 +329,7 @@ class _PlacementAttempt:
         return True
 
     def _allowed(self, pool: Pool, among: Sequence[HostCapacity]) -> Sequence[HostCapacity]:
-        """Returns the hosts that match the pool's `hosts` and `labels`, in the order of `hosts`, else of the fleet."""
+        """Returns the hosts that match the pool's `hosts` and `labels`, in the order of `hosts` or the fleet."""
         capacities: Sequence[HostCapacity] = [one for one in among if one.host.address is not None] or among
         if pool.hosts:
             by_name = {capacity.host.name: capacity for capacity in among}
@@ -338,7 +340,7 @@ class _PlacementAttempt:
         return [one for one in capacities if all(one.host.labels.get(key) == value for key, value in wanted)]
 
     def _left_out(self, pool: Pool) -> str:
-        """Returns a hint if this computer has capacity for a replica of the pool, else an empty string."""
+        """Returns a hint if this computer has capacity for a replica of the pool, otherwise an empty string."""
         local = [one for one in self._capacities if one.host.address is None]
         if pool.hosts or len(local) == len(self._capacities) or not any(one.fits(pool) for one in local):
             return ""
@@ -359,7 +361,7 @@ class _PlacementAttempt:
     def _packed(self, pool: Pool, allowed: Sequence[HostCapacity], count: int) -> Iterator[HostCapacity]:
         """Yields a host for each of `count` replicas, on as few hosts as possible."""
         companions = self._companions(pool)
-        # Sorting keeps equal hosts in the order of `hosts`, else of the fleet.
+        # Sorting keeps equal hosts in the order of `hosts` or, without `hosts`, of the fleet.
         capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
         most = max((capacity.free_gpus(pool) for capacity in capacities), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None
@@ -369,7 +371,7 @@ class _PlacementAttempt:
             if current is None or not current.fits(pool):
                 wanted = (count - number) * pool.gpus + companions
                 # A host without capacity for one replica has none later. Unless a host has capacity for all remaining
-                # replicas, the next one in the list is the best.
+                # replicas, the next host in the list is the best.
                 if wanted <= most:
                     capacities = sorted(capacities, key=lambda capacity: self._pack_key(capacity, pool, wanted))
                 first = next((at for at, capacity in enumerate(capacities) if capacity.fits(pool)), len(capacities))
@@ -390,7 +392,7 @@ class _PlacementAttempt:
     def _pack_key(self, capacity: HostCapacity, pool: Pool, wanted: float) -> tuple[float, ...]:
         free = capacity.free_gpus(pool) if pool.gpus else 0.0
         holds_all = free >= wanted
-        # A chief whose workers are all placed is assigned to the host with most of them.
+        # A chief whose workers are all placed is assigned to the host with the most workers.
         joins = capacity.class_counts[TRAINERS] if pool.role is Role.CHIEF and wanted == pool.gpus else 0
         return (
             not _is_machine_of(capacity, pool),
@@ -403,7 +405,7 @@ class _PlacementAttempt:
         )
 
     def _spread(self, pool: Pool, allowed: Sequence[HostCapacity]) -> Iterator[HostCapacity]:
-        """Yields hosts for the replicas, as long as one has capacity."""
+        """Yields hosts for the replicas, as long as a host has capacity."""
 
         def key(capacity: HostCapacity) -> tuple[float, ...]:
             counts = capacity.class_counts

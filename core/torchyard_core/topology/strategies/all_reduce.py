@@ -21,7 +21,7 @@ SPEC = StrategySpec(
     StrategyKind.ALL_REDUCE,
     title="All-reduce",
     sentence="After each step all trainers average their gradients with each other.",
-    preset=StrategyPreset(  # The counterpart in SINGA is AllReduce: 1 group of 3 workers, which are also 3 servers.
+    preset=StrategyPreset(  # The counterpart in SINGA is AllReduce: 1 group of 3 workers, which also act as 3 servers.
         "Three workers round a ring.",
         ({"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},),
     ),

@@ -22,7 +22,7 @@ def _traffic(participants: Participants) -> Traffic:
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
-    """Yields a warning if there is a single worker group, which has no other to average with."""
+    """Yields a warning for a single worker group, since there is no other group to average with."""
     groups = topology.strategy.worker_groups or (None if counts[Role.CHIEF] else counts[Role.WORKER])
     if groups == 1:
         message = (

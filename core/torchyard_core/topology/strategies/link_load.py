@@ -1,6 +1,6 @@
-"""Data that the exchange of one step sends over the link of each place, such as a host.
+"""Data that the exchange of one step sends over the link of each location, such as a host.
 
-The unit is M, the size of the gradients. A link is full-duplex; its load is that of the busier direction.
+The unit is M, the size of the gradients. A link is full-duplex, and its load is the load of the busier direction.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torchyard_core.topology.strategies.traffic import Pattern, Traffic
 
 
 def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]) -> dict[str, float]:
-    """Returns the load by place, in M per step.
+    """Returns the load by location, in M per step.
 
-    Data between replicas of one place uses no link. An exchange between neighbours (Hogwild) or of an
-    average (DiLoCo) has no entry, since most steps do without it.
+    Data between replicas at the same location uses no link. Exchanges between neighbours (Hogwild) and of averages
+    (DiLoCo) are omitted, since most steps do not include them.
 
     Args:
         traffic: The traffic of the topology.
-        place_of: Place of each placed replica.
+        place_of: The location of each placed replica.
     """
     sent: dict[str, float] = defaultdict(float)
     received: dict[str, float] = defaultdict(float)
@@ -56,14 +56,14 @@ def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]
 
 
 def _intervals(topology: Topology) -> tuple[int, int]:
-    """Returns the steps between two pushes and between two pulls."""
+    """Returns the number of steps between two pushes, and between two pulls."""
     strategy = topology.strategy
     return (strategy.push_every, strategy.pull_every) if strategy.kind is StrategyKind.DOWNPOUR else (1, 1)
 
 
 @dataclass(frozen=True)
 class ExchangeFacts:
-    """What is known about an exchange. Unknown values are None."""
+    """The known properties of an exchange. Unknown values are None."""
 
     gradient_bytes: float | None = None
     """M."""

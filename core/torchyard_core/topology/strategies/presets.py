@@ -1,4 +1,4 @@
-"""Presets: a strategy with the pools that it needs, after another framework or one of CloudML's scale tiers.
+"""Presets: a strategy with the pools that it needs, modelled on another framework or a scale tier of CloudML.
 
 The presets of strategies are part of their descriptors; the other presets are files in `resources/presets`.
 """
@@ -78,7 +78,7 @@ class Preset:
 
 @cache
 def preset(key: str) -> Preset:
-    """Returns the preset with the name of a strategy or of a file. Raises UsageError for an unknown name."""
+    """Returns the preset named after a strategy or a file. Raises UsageError for an unknown name."""
     if key in PRESETS:
         return _strategy_preset(spec_of(StrategyKind(key)))
     if key not in _keys():
@@ -141,7 +141,7 @@ def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ..
     """Returns the topology's servers and reducers that the preset's strategy does not use, by role."""
     chosen = preset(key)
     if topology.program.launcher is Launcher.COMMAND:
-        return {}  # The framework, not the strategy, decides what its servers do.
+        return {}  # The framework, not the strategy, determines the task of its servers.
     used = {spec_of(StrategyKind(chosen.strategy["kind"])).server_role, *(pool.role for pool in chosen.pools)}
     names = {
         role: tuple(replica.name for replica in replicas_of(topology) if replica.role is role)
@@ -156,8 +156,9 @@ def with_preset(
 ) -> tuple[Topology, tuple[str, ...]]:
     """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
-    If the topology has pools of a role, they are not changed; `removes_unused` removes those of `unused_replicas`.
-    Other settings of the strategy are reset. Without `has_gpus` the new trainers require no GPUs.
+    If the topology has pools of a role, they are not changed; `removes_unused` removes the replicas that
+    `unused_replicas` returns. Other settings of the strategy are reset. Without `has_gpus` the new trainers require no
+    GPUs.
     """
     chosen = preset(key)
     if removes_unused:

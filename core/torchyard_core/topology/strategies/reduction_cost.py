@@ -63,16 +63,17 @@ def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
 
 
 def reducers_that_beat_the_ring(trainers: int) -> int | None:
-    """Returns the fewest reducers that alone are faster than the ring: S > N²/(2(N−1)); None if there are none."""
+    """Returns how many reducers are needed to be faster than the ring: S > N²/(2(N−1)). None if impossible."""
     if trainers < 3:
-        return None  # A ring of two takes as long as one transfer over a link, which is the lower bound.
+        return None  # An exchange over a ring of two lasts as long as one transfer, which is the lower bound.
     return trainers**2 // (2 * (trainers - 1)) + 1
 
 
 def reducers_for_bandwidth(trainers: int, trainer_gbps: float, reducer_gbps: float) -> int:
-    """Returns the fewest reducers with the total bandwidth of all trainers, which is Vertex AI's sizing rule.
+    """Returns the number of reducers that match the trainers' total bandwidth, which is Vertex AI's sizing rule.
 
-    8 trainers of 100 Gbps need 25 reducers of 32 Gbps. Raises ValueError for links without bandwidth.
+    For example, 8 trainers with 100 Gbps links need 25 reducers with 32 Gbps links. Raises ValueError for links without
+    bandwidth.
     """
     if trainer_gbps <= 0 or reducer_gbps <= 0:
         raise ValueError("links have a bandwidth above 0 Gbps")

@@ -41,7 +41,7 @@ SHARED_SETTINGS = (
 
 @cache
 def spec_of(kind: StrategyKind) -> StrategySpec:
-    """Returns the `SPEC` of the module with the name of the kind."""
+    """Returns the `SPEC` of the module that is named after the kind."""
     spec: StrategySpec = import_module(f"torchyard_core.topology.strategies.{kind.value}").SPEC
     return spec
 

@@ -1,4 +1,4 @@
-"""The groups that all replicas of a topology form: worker groups, server groups, and the replicas beside them."""
+"""The groups that all replicas of a topology form: worker groups, server groups, and groups of other replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 
 class GroupKind(StrEnum):
-    """What the replicas of a group do."""
+    """The task of the replicas in a group."""
 
     TRAINERS = "trainers"
     SERVERS = "servers"
@@ -33,12 +33,12 @@ class ReplicaGroup:
 
     @property
     def key(self) -> str:
-        """Unique text, such as `trainers:1`."""
+        """The unique key of the group, such as `trainers:1`."""
         return self.kind if self.number is None else f"{self.kind}:{self.number}"
 
 
 def replica_groups(topology: Topology) -> tuple[ReplicaGroup, ...]:
-    """All groups: of trainers, servers, reducers and evaluators. Each replica belongs to one."""
+    """Returns all groups of trainers, servers, reducers and evaluators. Each replica belongs to one group."""
     replicas = replicas_of(topology)
     trainers: tuple[tuple[Replica, ...], ...] = ()
     if topology.program.launcher is not Launcher.COMMAND:

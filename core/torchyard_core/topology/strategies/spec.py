@@ -1,6 +1,6 @@
-"""Descriptor of a strategy: the data that checks, editor, canvas and presets need.
+"""Descriptor of a strategy: the data needed by the checks, the editor, the canvas and the presets.
 
-Each module of this package with the name of a `StrategyKind` contains the descriptor of that kind as `SPEC`.
+Each module of this package that is named after a `StrategyKind` contains the descriptor of that kind as `SPEC`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RoleCounts = Mapping[Role, int]
 
 @dataclass(frozen=True)
 class StrategySetting:
-    """A setting in the form of the editor. Default and bounds are those of its field in `model.Strategy`."""
+    """A setting in the form of the editor. Its default and bounds are defined by the field in `model.Strategy`."""
 
     key: str
     """Name of the field."""

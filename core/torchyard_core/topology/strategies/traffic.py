@@ -50,7 +50,7 @@ class Bundle:
 
     @property
     def count(self) -> int:
-        """The number of edges. A loop of two is a single edge, which is used in both directions."""
+        """The number of edges. A loop of two replicas is a single edge, which is used in both directions."""
         if self.pattern in LOOPS:
             size = len(self.sources)
             return size if size > 2 else size - 1

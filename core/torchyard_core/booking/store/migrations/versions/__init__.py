@@ -1,1 +1,1 @@
-"""The migrations of the database schema, one module for each."""
+"""The migrations of the database schema, with one module per migration."""

@@ -69,8 +69,8 @@ def _tables(moment: str, boolean: str) -> list[str]:
     ]
 
 
-# Live rows of one GPU never overlap. Of those that begin before the end of the new row, the one that begins last
-# therefore also ends last.
+# Live rows of one GPU never overlap. Among the rows that begin before the end of the new row, the last one to begin is
+# therefore also the last one to end.
 _TAKEN = """(SELECT ends FROM booking_gpus WHERE gpu = NEW.gpu AND live = 1 AND starts < NEW.ends
              AND booking_id <> NEW.booking_id ORDER BY starts DESC LIMIT 1) > NEW.starts"""
 SQLITE = [

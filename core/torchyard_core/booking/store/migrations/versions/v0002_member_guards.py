@@ -1,8 +1,8 @@
 """PostgreSQL: functions with a fixed search path, column privileges, an append-only past, and limits on values.
 
-Members may send any SQL. Functions therefore pin their search path with `pg_temp` last, because temporary tables come
-first by default, and qualify tables with their schema. They compare times with `clock_timestamp()`, since `now()` is
-the start of a transaction, which may have been opened hours ago. The roles `torchyard_member` and `torchyard_admin`
+Members may send any SQL. Functions therefore pin their search path with `pg_temp` last, because temporary tables take
+precedence by default, and qualify tables with their schema. They compare times with `clock_timestamp()`, since `now()`
+is the start of a transaction, which may have been opened hours ago. The roles `torchyard_member` and `torchyard_admin`
 belong to the whole cluster and have the privileges; the table `members` lists the members and admins of this team.
 SQLite files have a single user and are not changed.
 """
@@ -94,8 +94,8 @@ FUNCTIONS = [
                             WHERE jsonb_typeof(one) <> 'string'), false);
         EXCEPTION WHEN OTHERS THEN RETURN false;
         END $$""",
-    # FOR SHARE prevents changes of the booking before the commit. The policies hide the bookings of other users from
-    # this lock, so that `owner` stays NULL and the row is refused.
+    # FOR SHARE prevents changes to the booking before the commit. The policies hide the bookings of other users from
+    # this lock, so `owner` remains NULL and the row is refused.
     f"""CREATE OR REPLACE FUNCTION torchyard.fill_row() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
           SELECT b.owner, b.starts, b.ends, b.state IN {LIVE} INTO NEW.owner, NEW.starts, NEW.ends, NEW.live
@@ -149,7 +149,7 @@ TRIGGERS = [
 def repairs() -> list[str]:
     """Returns statements that repair rows which the new constraints would refuse.
 
-    Times and texts are cut to the allowed range, and unreadable entries of the waitlist are withdrawn. Evidence is
+    Times and texts are limited to the allowed range, and unreadable entries of the waitlist are withdrawn. Evidence is
     deleted, since earlier versions did not check its author.
     """
     cut = [
@@ -214,7 +214,7 @@ def checks() -> list[str]:
 
 
 def privileges() -> list[str]:
-    """Returns the privileges of each role. All others are revoked, and every table has row-level security."""
+    """Returns the privileges of each role. All other privileges are revoked, and every table has row-level security."""
     tables = ("gpus", "rules", "logins", "members", "alembic_version")
     read_before = ("series", "bookings", "booking_gpus", "waitlist", "uses", "idle_evidence")
     found = "EXISTS (SELECT 1 FROM torchyard.bookings AS b WHERE b.id = booking_id AND b.owner = current_user)"

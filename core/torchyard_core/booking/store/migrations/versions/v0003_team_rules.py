@@ -1,4 +1,4 @@
-"""PostgreSQL: the team's rules apply to all SQL of members, and a released place goes to the first in the waitlist.
+"""PostgreSQL: the team's rules apply to all SQL of members, and released GPUs go to the first in the waitlist.
 
 The functions correspond to `torchyard_core.booking.rules`; tests compare both with generated cases. A refusal is a
 check violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may change
@@ -177,7 +177,7 @@ RULES = [
                                      gpu.name || ' cannot be booked by ' || person || ' for all of that time');
           END IF;
         END $$""",
-    # The lock serialises the transactions of a person, so that each counts the bookings of the others.
+    # The lock serialises the transactions of a person, so each transaction counts the bookings made by the others.
     f"""CREATE FUNCTION torchyard.refuse_quota(booking text) RETURNS void LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           rules CONSTANT jsonb := torchyard.team_rules();
@@ -294,9 +294,9 @@ TRIGGERS = [
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]
-# The function runs as the tables' owner, since the user who releases a place books it for another user. The caller
-# chooses the place, so the function checks that the entry requests this place and that the rules allow it for the
-# entry's owner.
+# The function runs as the tables' owner, since the user who releases GPUs books them for another user. The caller
+# chooses the GPUs and the time, so the function checks that the entry requests them and that the rules allow them for
+# the entry's owner.
 SERVE = f"""
     CREATE FUNCTION torchyard.serve(waiting text, booking text, slots text[], starts timestamptz, ends timestamptz)
     RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$

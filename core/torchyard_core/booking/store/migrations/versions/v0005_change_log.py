@@ -2,7 +2,7 @@
 
 Each entry has a number in the order of commits, and a random token. A reader whose last entry is missing (a restored
 backup, a new database, pruned entries) reads all bookings again. In PostgreSQL a deferred trigger writes entries at
-commit under a lock. Numbers drawn earlier could become visible in another order, and a reader between two commits would
+commit under a lock. Numbers assigned earlier could become visible out of order, and a reader between two commits would
 miss the lower number.
 """
 
@@ -81,7 +81,7 @@ POSTGRES = [
     """CREATE CONSTRAINT TRIGGER log_change AFTER INSERT OR UPDATE OF booking_id, gpu OR DELETE
        ON torchyard.booking_gpus
        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torchyard.log_change('booking_id')""",
-    # After a truncation all readers read all bookings again.
+    # After a truncation, all readers read all bookings again.
     f"""CREATE FUNCTION torchyard.log_truncated() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         BEGIN
           PERFORM pg_advisory_xact_lock({LOCK});
