@@ -194,7 +194,7 @@ class FleetModel(QObject):
         self.refresh()
 
     def change(self, edits: Sequence[tuple[Host, Host]]) -> None:
-        """Replaces hosts of the fleet file, as (before, after). Raises TorchyardError."""
+        """Replaces hosts in the fleet file, given as pairs (before, after). Raises TorchyardError."""
         change_hosts(self.fleet_file, edits)
         for before, after in edits:
             if before.name != after.name:
@@ -204,7 +204,7 @@ class FleetModel(QObject):
     def find_interpreters(
         self, name: str, done: Callable[[list[dict[str, Any]]], None], failed: Failed, owner: QObject | None = None
     ) -> Job:
-        """Asks the agent of a host for the interpreters there, as of `host.pythons`."""
+        """Asks a host's agent for the interpreters on the host. The result is the answer to `host.pythons`."""
         python = self._statuses[name].host.python
         self.questions.begin()
 
@@ -246,7 +246,7 @@ class FleetModel(QObject):
         self._set_pace()
 
     def _set_pace(self) -> None:
-        """Asks hosts often while they are watched, else now and then once there are links."""
+        """Queries hosts often while they are watched, and otherwise rarely, once there are links."""
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
             if self._sampled_at and not self._closed:
@@ -388,7 +388,7 @@ class FleetModel(QObject):
             self.host_changed.emit(name)
 
     def _drop_old_samples(self) -> None:
-        """Makes the use of GPUs unknown where the last sample is too old to tell."""
+        """Marks the use of GPUs as unknown on hosts whose last sample is too old."""
         oldest = time.monotonic() - SAMPLE_VALID_S
         for name, status in tuple(self._statuses.items()):
             if status.sample is not None and self._sampled_at.get(name, math.inf) <= oldest:

@@ -1,4 +1,4 @@
-"""The states of hosts, each defined once, and their count, which the Hosts page and the status bar show."""
+"""The states of hosts, and the number of hosts in each state, as shown on the Fleet page and in the status bar."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostState(StrEnum):
 
     @property
     def mark(self) -> str:
-        """The mark in `theme.marks`: failed states need the user before the host can be used."""
+        """The mark in `theme.marks`. A failed state means that the user must act before the host can be used."""
         return _MARKS.get(self, "failed")
 
 

@@ -88,7 +88,7 @@ class PlanningTime(QObject):
         self._clock = lambda: model.now
         self._tick.start()
         model.watch(self._is_visible, "planning")
-        # Whole days are loaded, so that the progress of "now" rarely reloads the calendar.
+        # Whole days are loaded, so that the calendar is rarely reloaded while "now" advances.
         when = self.planned.interval(self.now)
         since = datetime.combine(when.start.date(), time(), UTC)
         model.show(since, datetime.combine(when.end.date(), time(), UTC) + timedelta(days=1), "planning")

@@ -75,7 +75,7 @@ class SettingsModel(QObject):
 
     @property
     def can_undo(self) -> bool:
-        """Whether the last change can be undone: its value was not changed by another program since."""
+        """Whether the last change can be undone, which is impossible if another program has changed the value since."""
         return bool(self._edits) and self.written.get(self._edits[-1].key, "") == self._edits[-1].after
 
     def undo(self) -> str:
@@ -94,12 +94,12 @@ class SettingsModel(QObject):
         return [*self._watcher.files(), *self._watcher.directories()]
 
     def close(self) -> None:
-        """Ends the watch."""
+        """Stops watching the file."""
         self._soon.stop()
         self._watcher.blockSignals(True)
 
     def _watch(self) -> None:
-        """Watches the file and its folder, or the nearest folder above that exists.
+        """Watches the file and its folder, or the nearest parent folder that exists.
 
         A replaced file must be watched again.
         """

@@ -134,7 +134,7 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns the second line of a chip in a design, which names its GPUs, and in the frame of a group its host."""
+    """Returns the second line of a chip in a design: its GPUs and, in the frame of a group, its host."""
     if chip.by_group and chip.host:
         return f"{chip.host}:{ranges(chip.gpus)}" if chip.gpus else chip.host
     if not chip.host and chip.wanted:
@@ -248,7 +248,7 @@ def edges(count: int) -> str:
 
 
 def load_parts(load: float, facts: ExchangeFacts) -> tuple[str, str]:
-    """Returns the data of a step on a link, in two lines such as `1.5 M` and `per step`, where M is unknown."""
+    """Returns the data per step on a link, in two lines such as `1.5 M` and `per step` if M is unknown."""
     return load_text(load, facts), translate("Canvas", "per step")
 
 
@@ -308,7 +308,7 @@ def no_change() -> str:
 
 
 def swap_text(other: str, target: str) -> str:
-    """Returns the effect of a drop on an occupied slot, beside the cursor."""
+    """Returns the text beside the pointer that describes the effect of a drop on an occupied slot."""
     host, _, gpu = target.partition(":")
     return translate("Canvas", "swap with {other} on {host}, GPU {gpu}").format(other=other, host=host, gpu=gpu)
 

@@ -138,7 +138,7 @@ class ZoomView(QGraphicsView):
         self._place_minimap()
 
     def _place_minimap(self) -> None:
-        """Places the map in the lower right corner, or above the legend where both would overlap."""
+        """Places the map in the lower right corner, or above the legend if the two would overlap."""
         map_, below = self.minimap, EDGE
         if self._legend.isVisible() and self._legend.geometry().right() > self.width() - map_.width() - 2 * EDGE:
             below += self._bar.height() + EDGE
@@ -261,7 +261,7 @@ _tiles: dict[tuple[str, int], QBrush] = {}
 
 
 def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
-    """Paints a grid of dots, which are 24 apart in the scene and have a constant size on the screen."""
+    """Paints a grid of dots, which are 24 units apart in the scene and have a constant size on the screen."""
     painter.fillRect(rect, theme().brush("s0"))
     if zoom < NO_DOTS_BELOW:
         return

@@ -31,7 +31,7 @@ def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
 def action_text(act: Act) -> str:
     """Returns a description of the action.
 
-    For an action unknown to this desktop, this is the agent's own name for it.
+    If this desktop does not know the action, the description is the agent's name for the action.
     """
     what = str(act.get("what", ""))
     texts = {

@@ -17,7 +17,7 @@ METER = 4
 
 
 class GpuTable(QWidget):
-    """Table that is painted as a single widget, because up to 16 GPUs change their loads every second."""
+    """Table that is painted as a single widget, because the loads of up to 16 GPUs change every second."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)

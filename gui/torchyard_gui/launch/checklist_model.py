@@ -25,7 +25,7 @@ ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
 
 @dataclass
 class Row:
-    """Row of the checklist: all checks of one name, and the progress of one step."""
+    """Row of the checklist: all checks with the same name, and the progress of one step."""
 
     name: str
     fine: dict[str, list[str]] = field(default_factory=dict)

@@ -225,7 +225,7 @@ class LaunchPanel(QDialog):
         if self._close_when_over and not may_run:
             self.hide()
             return
-        if may_run:  # The run may have started, so that another attempt could start it twice.
+        if may_run:  # The run may have started, so another attempt could start it twice.
             self.about.setText(self.tr("Whether it has started is not known."))
             self.cancel_button.setFocus()
         else:
@@ -301,7 +301,7 @@ class LaunchPanel(QDialog):
         self.notice.buttons[0].setFocus()  # Another attempt fails until the key is trusted.
 
     def _offer_free(self, conflict: Conflict) -> None:
-        """Offers to launch at the time when the GPUs that other users have booked are free."""
+        """Offers to launch when the GPUs that other users have booked become free."""
         text = self.tr("Others have booked GPUs that this run would take.")
         if not conflict.nearest:
             self.notice.show_notice("warn", text, closable=False)

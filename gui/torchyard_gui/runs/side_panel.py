@@ -171,7 +171,7 @@ class SidePanel(QWidget):
 class StepParts(QWidget):
     """Parts of a step of one replica.
 
-    They are hidden without a replica, because sums over replicas would be meaningless.
+    They are hidden if no replica is selected, because sums over replicas would be meaningless.
     """
 
     def __init__(self, parent: QWidget | None = None):

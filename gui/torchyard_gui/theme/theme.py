@@ -85,7 +85,10 @@ class Theme(QObject):
         return brush
 
     def font(self, role: str = "body") -> QFont:
-        """Returns the font of "title", "body", "strong", "small", "tiny" or "mono", with tabular figures. Shared."""
+        """Returns the font of "title", "body", "strong", "small", "tiny" or "mono", with tabular figures.
+
+        The font is shared.
+        """
         font = self._fonts.get(role)
         if font is None:
             font = self._fonts[role] = _font(*FONTS[role], is_fixed=role == "mono")

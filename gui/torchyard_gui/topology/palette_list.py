@@ -145,7 +145,7 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
-        # The drag has taken the events by which the view would know that the pointer left.
+        # The drag consumed the events that tell the view that the pointer has left.
         QApplication.sendEvent(self.viewport(), QEvent(QEvent.Type.Leave))
         self.viewport().update()
 
@@ -198,7 +198,7 @@ class PaletteRow(QStyledItemDelegate):
         painter.setPen(theme().pen("text2"))
         painter.drawText(rect.adjusted(0, 0, -2, 0), int(side), count)
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
-        # Names of hosts and machine types differ at their ends, so that they are elided in the middle.
+        # Names of hosts and machine types differ at their ends, so they are elided in the middle.
         name = str(index.data(Qt.ItemDataRole.DisplayRole))
         draw_elided(painter, room, name, "body", "text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()

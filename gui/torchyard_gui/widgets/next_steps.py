@@ -101,7 +101,7 @@ def step_button(step: NextStep) -> QPushButton:
 
 
 def take_step(widget: QWidget, step: NextStep) -> None:
-    """Requests the window that contains the widget to perform a step."""
+    """Requests that the widget's window perform a step."""
     around: QWidget | None = widget
     while around is not None:
         if (wanted := getattr(around, "step_wanted", None)) is not None:

@@ -56,7 +56,7 @@ class RunNotifications(QObject):
             return
         if run.run_id != self._shown():
             self._window.say(text, urgent=failed)
-        elif not failed:  # The Runs page already shows the reason of the failure.
+        elif not failed:  # The Runs page already shows the reason for the failure.
             announce(self._window, text)
         if not self._window.isActiveWindow():
             QApplication.alert(self._window)

@@ -34,7 +34,7 @@ class Block:
 
 
 def is_shown(booking: Booking) -> bool:
-    """Whether a booking is shown: all but those let go before they began or right after, such as by undo."""
+    """Returns whether a booking is shown. Bookings released before or right after their start are not shown."""
     return booking.is_live or (booking.state is not State.CANCELLED and booking.duration >= LEAST_HELD)
 
 
@@ -116,7 +116,8 @@ class UsageBuilder:
     """Computes `Usage` incrementally: only GPUs and bookings that changed since the last call are compared again.
 
     Hosts are not watched all the time, and unwatched time does not count as idle. Idle time is the time that an agent
-    reports as idle, the whole of a booking that was never used, and gaps between two uses observed on the same host.
+    reports as idle, the whole duration of a booking that was never used, and gaps between two uses observed on the same
+    host.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ class WaitlistDrawer(Drawer):
     def show_waiting(
         self, waiting: Sequence[Waiting], me: str, is_admin: bool, zone: str, now: datetime | None
     ) -> None:
-        """Lists the entries in the order in which they are served."""
+        """Lists the entries in the order in which they receive GPUs."""
         remove_widgets(self.body, self.cards)
         self.cards, self.leave_buttons = [], []
         self.summary.setText(

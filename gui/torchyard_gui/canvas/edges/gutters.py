@@ -173,8 +173,8 @@ class Gutters:
         """Yields each free port of a rack.
 
         Yields:
-            The first node outside the rack with the outward direction, and the cost of the way to that node with the
-                port.
+            The first node outside the rack with the outward direction, and the cost of the path to that node, including
+            the cost of the port.
         """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):

@@ -111,9 +111,10 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
 
 
 def group_columns(largest: int) -> int:
-    """Returns the number of chips across a group frame, for all frames the same, so that the largest is not too tall.
+    """Returns the number of chips in a row of a group frame, which is the same for all frames.
 
-    A rack's four are kept for small groups; beyond, the frame of the largest group is about square.
+    Small groups have four chips in a row, like racks. For larger groups, the frame of the largest group is about
+    square.
     """
     return max(SLOTS_ACROSS, ceil(sqrt(largest * SLOT_DOWN / SLOT_ACROSS)))
 
@@ -242,7 +243,7 @@ def arrange(
 
     Args:
         heights: Height of each rack by its key.
-        kept: Places of racks that stay; the others fill the free places.
+        kept: Positions of racks that do not move; the other racks fill the free positions.
     """
     places = {key: kept[key] for key in heights if key in kept}
     taken = set(places.values())

@@ -131,13 +131,13 @@ class LogView(QAbstractScrollArea):
 
     @property
     def match_count(self) -> tuple[int, bool] | None:
-        """Returns the number of lines with matches and whether all were counted, or None before the count is over."""
+        """Returns the number of lines with matches and whether all were counted, or None while they are counted."""
         matches = self._reading.matches if self._reading is not None else None
         return None if matches is None or matches.is_counting else (matches.total, matches.is_complete)
 
     @property
     def match_number(self) -> int:
-        """Returns the number of the selected match, from 1; 0 if none is selected."""
+        """Returns the number of the selected match, starting from 1, or 0 if none is selected."""
         matches = self._reading.matches if self._reading is not None else None
         return 0 if matches is None or self._selected is None else matches.number_of(self._selected[0])
 

@@ -168,7 +168,7 @@ class FileActions(QObject):
         if state == "same":
             self._notices.clear("disk")
         elif self._document.problems and state == "changed" and not self._document.is_modified:
-            # The user opened the invalid file in order to repair it elsewhere, so that there are no changes to lose.
+            # The user opened the invalid file in order to repair it elsewhere, so there are no changes to lose.
             self.reload()
         elif state == "gone":
             text = self.tr("{file} is no longer there. What is open here can be saved again.")

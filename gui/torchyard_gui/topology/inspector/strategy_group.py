@@ -103,7 +103,7 @@ def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int], facts: Exc
 
 
 def duration(value: float, facts: ExchangeFacts) -> str:
-    """Formats a duration in M/B, as a time where M and B are known."""
+    """Formats a duration given in M/B, as a time if M and B are known."""
     known = facts.seconds_of(value)
     return f"{_number(value)}·M/B" if known is None else seconds(known)
 
