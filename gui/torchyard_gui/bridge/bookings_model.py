@@ -53,7 +53,7 @@ USES_EVERY_MS = 60_000
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable. The state is then that of the time `as_of`, and `why` contains
+    `is_live` is False while the calendar is unreachable. The state then dates from the time `as_of`, and `why` contains
     the reason.
     """
 
@@ -75,7 +75,7 @@ class CalendarState:
 
 @dataclass(frozen=True)
 class UseNow:
-    """The current use of one GPU: its users, "" if unknown, and since when it is known to be in use."""
+    """The current use of one GPU: its users ("" if unknown), and the time since which it is known to be in use."""
 
     users: str
     since: datetime

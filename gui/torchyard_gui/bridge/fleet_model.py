@@ -131,7 +131,7 @@ class FleetModel(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later, so that the current use of GPUs is irrelevant.
+            is_later: Whether the planned time begins later, so the current use of GPUs is irrelevant.
         """
         self._planned.set_booked(booked, is_later=is_later)
 

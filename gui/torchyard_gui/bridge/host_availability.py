@@ -78,7 +78,7 @@ class HostAvailability(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later, so that the current use of GPUs is irrelevant.
+            is_later: Whether the planned time begins later, so the current use of GPUs is irrelevant.
         """
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later

@@ -49,7 +49,7 @@ class HostLinks:
             link.on_close(partial(self._jobs.tell, self._lost, name, link))
 
     def is_asking(self, name: str) -> bool:
-        """Returns whether a query of the host is unanswered."""
+        """Returns whether a query to the host is unanswered."""
         return name in self._asking
 
     def ask(self, name: str, link: DaemonClient) -> None:

@@ -31,7 +31,7 @@ class HostState(StrEnum):
 
     @property
     def answers(self) -> bool:
-        """Whether the last login or request succeeded, so that the host is up and usable."""
+        """Whether the last login or request succeeded, which means that the host is up and usable."""
         return self in (HostState.READY, HostState.DEGRADED, HostState.NO_AGENT)
 
     @property

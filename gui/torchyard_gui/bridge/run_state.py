@@ -239,7 +239,7 @@ class RunState:
             changes.replicas.update(self._by_host.get(host, {}))
 
     def mark_unfollowed(self, changes: RunChanges) -> None:
-        """Marks the run as not followed, so that its current state on the hosts is unknown."""
+        """Marks the run as not followed, which makes its current state on the hosts unknown."""
         self.is_followed = False
         self.lost = {host: self._reported_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
@@ -327,7 +327,7 @@ class RunState:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether the values of a running replica are unknown, so that a sum would be wrong."""
+        """Whether the values of a running replica are unknown, which would make a sum wrong."""
         return any(
             track.host in self.lost or (track.state == "running" and not len(track.ring))
             for track in self.tracks.values()

@@ -50,7 +50,7 @@ class SettingsModel(QObject):
         self.reload()
 
     def reload(self) -> None:
-        """Reads the file. `changed` is emitted if its settings differ from the last ones."""
+        """Reads the file. `changed` is emitted if its settings differ from the last known settings."""
         self._watch()
         settings, written, error = self.settings, self.written, None
         try:

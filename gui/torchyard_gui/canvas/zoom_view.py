@@ -174,7 +174,7 @@ class ZoomView(QGraphicsView):
             self._repaint_background()
 
     def _shows_all(self) -> bool:
-        """Whether all content is visible, above the buttons, so that a fit would only move it."""
+        """Whether all content is visible, above the buttons, in which case a fit would only move it."""
         room = self.viewport().rect().adjusted(0, 0, 0, -BELOW // 2)
         return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
 

@@ -1,4 +1,4 @@
-"""Restart of a run from its page: the question where to begin, then progress and questions above the run."""
+"""Restart of a run from its page: a question about where to begin, then progress and questions above the run."""
 
 from __future__ import annotations
 

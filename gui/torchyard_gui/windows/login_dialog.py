@@ -16,7 +16,7 @@ WIDTH = 460
 
 
 class LoginDialog(QDialog):
-    """Dialog with one question. Enter answers; Esc, or closing the dialog, gives up the question."""
+    """Dialog with one question. Enter answers; Esc, or closing the dialog, leaves the question unanswered."""
 
     def __init__(self, waiting: WaitingQuestion, parent: QWidget | None = None):
         super().__init__(parent)

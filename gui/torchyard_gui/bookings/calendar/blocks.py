@@ -115,7 +115,7 @@ class Usage:
 class UsageBuilder:
     """Computes `Usage` incrementally: only GPUs and bookings that changed since the last call are compared again.
 
-    Hosts are not watched all the time, and unwatched time does not count as idle. Idle time is the time that an agent
+    Hosts are not watched all the time, and unwatched time is not regarded as idle. Idle time is the time that an agent
     reports as idle, the whole duration of a booking that was never used, and gaps between two uses observed on the same
     host.
     """

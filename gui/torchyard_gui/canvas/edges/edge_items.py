@@ -103,7 +103,7 @@ def _towards(start: Point, end: Point, length: float) -> QPointF:
 
 
 def arrows(hop: Hop) -> list[QPolygonF]:
-    """Returns the arrowhead of a hop, or two smaller ones back to back if the hop has both directions."""
+    """Returns the arrowhead of a hop, or two smaller arrowheads back to back if the hop has both directions."""
     place, way = arrow_at(hop.points)
     if not hop.both_ways:
         return [_arrow(place, way, 0.0, 1.0)]

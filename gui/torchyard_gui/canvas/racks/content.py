@@ -108,8 +108,8 @@ NO_PLACES = ("machine",)
 def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
     """Returns the section of each host: its label `rack`, or else the label by which the fleet divides its hosts.
 
-    A label divides hosts if most of them have it and a value has several hosts. Hosts without the label are in a
-    section of their own. Few hosts, and hosts without such a label, have no sections.
+    A label divides the hosts if most hosts have the label and several hosts have the same value. Hosts without the
+    label are in a section of their own. Few hosts, and hosts without such a label, have no sections.
     """
     if len(hosts) < SECTIONS_FROM:
         return {}

@@ -268,7 +268,7 @@ class FileWatcher(QObject):
     def look(self) -> None:
         """Compares the file with the known version.
 
-        Editors replace files, which ends the watch of a QFileSystemWatcher; it is therefore renewed here.
+        Editors replace files, which ends the watch of a QFileSystemWatcher. The watch is therefore renewed here.
         """
         self._watch()
         state = self._document.disk_state()
