@@ -1,4 +1,4 @@
-"""Tests of sections: many hosts stand by their label `rack` under headings, with a summary of their edges."""
+"""Tests of sections: many hosts are arranged by their label `rack` under headings, with a summary of their edges."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_one_crosshair_reads_all_plots(qtbot: Any, plots: Plots) -> None:
     assert crosshair.readouts["use"].isVisible()
     assert crosshair.readouts["use"].text.startswith(f"{time} 6")
     assert other.accessibleDescription() == crosshair.readouts["use"].text
-    # By keyboard, in steps of a hundredth, and away with Esc.
+    # The arrow keys move the crosshair by a hundredth of the visible range, and Esc hides it.
     pane.setFocus()
     before = crosshair.position
     QTest.keyClick(pane, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
