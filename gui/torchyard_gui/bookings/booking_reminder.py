@@ -33,7 +33,7 @@ class BookingReminder(QObject):
         """Connects the reminder to the calendar.
 
         Args:
-            with_run: Returns the IDs of the bookings that live runs use.
+            with_run: Returns the IDs of the bookings used by live runs.
             say: Called with a message about the result of an action.
         """
         super().__init__(parent)
@@ -160,7 +160,7 @@ def reminders(
 
     Args:
         in_use: IDs of the slots in use.
-        with_run: IDs of the bookings that live runs use.
+        with_run: IDs of the bookings used by live runs.
     """
     found = [
         _reminder(one, bookings)

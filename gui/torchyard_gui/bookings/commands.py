@@ -32,7 +32,7 @@ HOUR = timedelta(hours=1)
 class BookingCommands(QObject):
     """Runs each change on a thread.
 
-    The signals `undoable` and `succeeded` carry a message for the user, `failed` an error.
+    The signals `undoable` and `succeeded` carry a message for the user; `failed` carries an error.
     """
 
     undoable = Signal(str)
@@ -153,7 +153,7 @@ class BookingCommands(QObject):
     def undo(self) -> None:
         """Undoes the user's last change.
 
-        The store may refuse; if the calendar is unreachable, the undo remains available.
+        The store may refuse the undo. If the calendar is unreachable, the undo remains available.
         """
         last = self.last
         if last is None:

@@ -1,6 +1,6 @@
 """Validation of a draft against the loaded part of the calendar, at every step of a drag. Independent of Qt.
 
-No database access is needed. The store validates the draft again when it is dropped.
+No database access is needed. The store validates the draft again after the drop.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class TopBar(QFrame):
         return False
 
     def set_narrow(self, narrow: bool) -> None:
-        """In a narrow window the search field is visible only while in use."""
+        """In a narrow window, the search field is visible only while it is in use."""
         self._narrow = narrow
         searches = bool(self.search_field.text()) or self.search_field.hasFocus()
         self.search_field.setVisible(not narrow or searches)

@@ -317,7 +317,7 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            # Equal records keep their identity and are not drawn again.
+            # Equal records remain the same objects and are therefore not drawn again.
             uses=known if known is not None and uses == known else uses,
             idle=store.idle_evidence(),
             waiting=store.waiting(),
@@ -394,7 +394,7 @@ class BookingsModel(QObject):
         failed: Callable[[TorchyardError], None] | None = None,
         owner: QObject | None = None,
     ) -> Job:
-        """Runs a change of the store on a thread, then reloads the calendar.
+        """Runs a change to the store on a thread, then reloads the calendar.
 
         If the database is unreachable, nothing is changed and `failed` is called.
         """

@@ -157,7 +157,7 @@ class FleetModel(QObject):
             return self._fleet
 
     def refresh(self) -> None:
-        """Reads the fleet file and the recorded facts again if they changed; the command line may write both."""
+        """Reads the fleet file and the recorded facts again if they have changed, such as by the command line."""
         if signature_of(self.fleet_file) != self._file_seen:
             self._read_file()
             self.hosts_changed.emit()
@@ -234,7 +234,7 @@ class FleetModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts.
 
-        Watched hosts are asked for the users of GPUs, and files are checked for changes, every second.
+        Every second, watched hosts are queried for the users of GPUs, and files are checked for changes.
         """
         if on and not self._closed:
             self._expiry.stop()
@@ -358,7 +358,7 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """Returns a note for a host whose agent is newer than this desktop, because a deploy never replaces it."""
+        """Returns the version of an agent that a deploy did not replace, because it is newer than this desktop."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
@@ -370,7 +370,7 @@ class FleetModel(QObject):
             self._links.hold(name, link)
 
     def _ask_acts(self, name: str) -> None:
-        """Loads the audit records of a host if it is connected; no link is opened for them."""
+        """Loads the audit records of a host if it is connected. No link is opened for this purpose."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
         if link is not None:
             self._links.ask_acts(name, link, self._acts_read)
@@ -480,7 +480,7 @@ class FleetModel(QObject):
 
 
 def signature_of(path: Path) -> object:
-    """Returns a value that differs after a change of the file, or None if the file cannot be read."""
+    """Returns a value that changes whenever the file changes, or None if the file cannot be read."""
     try:
         found = path.stat()
     except OSError:

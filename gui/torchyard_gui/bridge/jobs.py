@@ -1,8 +1,8 @@
 """Background work with results on the GUI thread.
 
-Work runs on threads that the program does not join at its end (`torchyard_core.background_thread`). Results, errors and
-progress arrive on the GUI thread through a queued signal, and never after the window has been closed. A hanging login
-therefore neither delays the exit nor calls deleted widgets.
+Work runs on threads that the program does not join when it exits (`torchyard_core.background_thread`). Results, errors
+and progress arrive on the GUI thread through a queued signal, and never after the window has been closed. A hanging
+login therefore neither delays the exit nor calls deleted widgets.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Job:
 
 
 class _Gate:
-    """Passes calls to the GUI thread until it is closed. A closed gate cannot be opened again."""
+    """Gate that passes calls to the GUI thread until it is closed. A closed gate cannot be opened again."""
 
     def __init__(self, emit: Callable[[Call], None]):
         self._emit = emit

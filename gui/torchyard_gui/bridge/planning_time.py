@@ -42,7 +42,7 @@ class PlanningTime(QObject):
         """Restores the stored planned time. `begin` starts the updates.
 
         Args:
-            calendar: Returns the bookings, or None while the user has no calendar.
+            calendar: Returns the model of the bookings, or None while the user has no calendar.
             planned: The planned time when the window was last open.
         """
         super().__init__(parent)

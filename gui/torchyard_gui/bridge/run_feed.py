@@ -323,7 +323,7 @@ class RunFeed(QObject):
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
-    """Follows a run until its end and retries hosts that do not answer. Called on a thread of its own.
+    """Follows a run until its end and retries hosts that do not answer. Called on a separate thread.
 
     Raises:
         RunFailed: The keeper of the run died.

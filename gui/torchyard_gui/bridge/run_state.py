@@ -303,7 +303,7 @@ class RunState:
     def failures(self) -> list[ReplicaStatus]:
         """Returns the failed and lost replicas.
 
-        The first cause comes first; later failures may be consequences of it.
+        The first cause is at the beginning; later failures may be consequences of it.
         """
         failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
@@ -394,7 +394,7 @@ class RunState:
             return
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
             self._note(TimelineEvent(at, "first_step", replica=track.name, host=track.host), changes)
-        # Once a host sends telemetry, reports of the journal would duplicate its samples.
+        # Once a host sends telemetry, reports in the journal would duplicate its samples.
         values = reported_values(metrics_of_event(event), custom_metrics_of_event(event))
         if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)

@@ -25,7 +25,7 @@ class _Edit:
 
 
 class SettingsModel(QObject):
-    """The settings file of a home folder. A file with errors leaves the last valid settings in force."""
+    """The settings file of a home folder. If the file has errors, the last valid settings remain in force."""
 
     changed = Signal()
     """`settings`, `written` or `error` has changed."""
@@ -63,7 +63,7 @@ class SettingsModel(QObject):
             self.changed.emit()
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem of a new value, or None. An empty value is the default."""
+        """Returns the problem with a new value, or None. An empty value is the default."""
         return self._change.problem(key, value)
 
     def change(self, key: str, value: str) -> None:

@@ -19,7 +19,7 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def gpu_kinds(rack: RackContent) -> str:
-    """Returns the kinds of GPUs of a rack with their numbers, such as `8 × H100 80 GB`."""
+    """Returns the models of a rack's GPUs with their numbers, such as `8 × H100 80 GB`."""
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
     # GPUs of unchecked hosts have an unknown memory size, which is omitted.
@@ -50,7 +50,7 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
-        # GPU use after the end of a run does not belong to the run.
+        # The use of GPUs after the end of a run is not caused by the run.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)

@@ -220,7 +220,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def drawn_wiring(self) -> HostTraffic:
-        """The traffic that is drawn at this zoom: between hosts, or as a summary between sections."""
+        """The traffic that is drawn at this zoom: between hosts, or summarised between sections."""
         sectioned = level_of(self._zoom) is Level.TILE and self._racks.grid.sections is not None
         return self._section_wiring if sectioned else self._wiring
 

@@ -88,7 +88,7 @@ class ZoomView(QGraphicsView):
         self.set_zoom(1.0)
 
     def set_zoom(self, zoom: float, anchor: QPointF | None = None) -> None:
-        """Sets the zoom. The point at `anchor` keeps its place; by default this is the middle of the viewport."""
+        """Sets the zoom. The point at `anchor` keeps its position; by default, this is the middle of the viewport."""
         self._follows = False
         self._zoom_to(zoom, anchor)
 

@@ -50,7 +50,7 @@ def action_text(act: Act) -> str:
 
 
 def _of_what(act: Act) -> str:
-    """Returns the ID of the run, or the versions of the agent, that the record is about."""
+    """Returns the ID of the run or the versions of the agent to which the record refers."""
     if act.get("before"):
         text = translate("Fleet", "{version} after {before}")
         return text.format(version=act.get("version") or "?", before=act["before"])

@@ -414,7 +414,7 @@ class RunsPage(QWidget):
 
     def _enable(self) -> None:
         acts, picture = self.actions_, self.feed.picture if self.feed else None
-        if self.is_comparing:  # no action applies to a single one of several runs
+        if self.is_comparing:  # while several runs are compared, no action applies to a single run
             picture = None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))

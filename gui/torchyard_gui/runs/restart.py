@@ -72,7 +72,7 @@ class RestartDialog(QDialog):
 
 
 class RestartFlow(QObject):
-    """Runs at most one restart at a time. `cancel` reverts it until the new run has started."""
+    """Runs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     run_started = Signal(str)
     """The ID of the new run, which has started."""

@@ -61,7 +61,7 @@ class Theme(QObject):
         return self._tokens.dark
 
     def color(self, name: str, alpha: float = 1.0) -> QColor:
-        """Returns the colour of a token. With `alpha` below 1 it is transparent."""
+        """Returns the colour of a token. With `alpha` below 1, the colour is translucent."""
         color = self._colors.get(name)
         if color is None:
             color = self._colors[name] = QColor(cast(str, getattr(self._tokens, name)))

@@ -187,8 +187,8 @@ class Editor(QObject):
     def gpus_for(self, role: Role, target: str = "") -> int:
         """Returns the number of GPUs per replica of a new pool.
 
-        The number is 1 for trainers and evaluators if the target, or without a target any host, has GPUs; otherwise it
-        is 0.
+        The number is 1 for trainers and evaluators if the target has GPUs (without a target, if any host has GPUs);
+        otherwise, it is 0.
         """
         if not (role.trains or role is Role.EVALUATOR):
             return 0
@@ -372,7 +372,7 @@ class HostsSource(Protocol):
     def facts_changed(self) -> SignalInstance: ...
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts. Only while any caller watches is the use of GPUs queried."""
+        """Sets whether the caller `by` watches hosts. The use of GPUs is queried only while a caller watches hosts."""
 
     def check(self) -> None:
         """Checks all hosts."""

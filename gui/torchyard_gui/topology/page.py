@@ -325,7 +325,7 @@ class TopologyPage(QWidget):
         self._refresh()
 
     def _planning_changed(self) -> None:
-        """Updates the page after a change of the planned time or of the bookings in it."""
+        """Updates the page after a change of the planned time or of the bookings during that time."""
         name_launch(self.launch_action, self.planning)
         self._refresh()
 

@@ -210,7 +210,7 @@ PICTURE = 14
 class PaletteSection(QWidget):
     """A section, which is hidden while it has no rows.
 
-    A foldable section is folded at first. A search shows its matches even while it is folded.
+    A foldable section is folded at first. A search shows matches even in a folded section.
     """
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:

@@ -235,7 +235,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def exchange_source(self) -> ExchangeSource:
-        """Source of what is known about exchanges. It is read again when a run has ended."""
+        """Source of the facts that are known about exchanges. It is read again when a run has ended."""
         from torchyard_gui.bridge.exchange_facts import ExchangeSource
 
         return ExchangeSource(self.fleet)

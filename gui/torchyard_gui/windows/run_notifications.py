@@ -15,7 +15,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class RunNotifications(QObject):
-    """Reports changes of the states of runs. Runs that were never known to be live cause no message."""
+    """Reports changes in the states of runs. Runs that were never known to be live do not cause a message."""
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class _SettingRow(QWidget):
         return self.text is not None and self.value != self._saved
 
     def show_value(self, value: str, *, enabled: bool) -> None:
-        """Shows the value of the file, or the default for "". A text that is being edited is kept."""
+        """Shows the value in the file, or the default for "". A text that is being edited is kept."""
         had_draft = self.has_draft
         self._saved = value
         if self.choice is not None:

@@ -55,7 +55,7 @@ class SessionState:
 
 
 class WindowSession(QObject):
-    """The session of one window. A second window on the same folder neither reads nor writes it."""
+    """The session of one window. A second window with the same folder neither reads nor writes the session."""
 
     def __init__(self, file: Path, current: Callable[[], SessionState], parent: QObject) -> None:
         """`current` returns the state to write."""

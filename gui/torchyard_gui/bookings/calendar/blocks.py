@@ -61,7 +61,7 @@ def _block(booking: Booking, rows: Sequence[Row]) -> Block:
 
 
 def hue_of(person: str) -> int:
-    """Returns the number of an owner's colour, one of five. The number is the same on every desktop."""
+    """Returns the number of an owner's colour, which is one of five. It is the same on every desktop."""
     return crc32(person.encode(), 55) % HUES
 
 

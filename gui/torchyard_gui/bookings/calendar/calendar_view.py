@@ -329,7 +329,7 @@ class CalendarView(CalendarGeometry):
         return super().viewportEvent(event)
 
     def tooltip_at(self, position: QPoint) -> str:
-        """Returns the tool tip at a position: the details of a booking, or the time zone over the headings."""
+        """Returns the tool tip at a position: the details of a booking or, over the headings, the time zone."""
         if position.y() < M.days_header:
             return self.tr("Times are of {zone}").format(zone=self.axis.zone)
         block = self.block_at(position)

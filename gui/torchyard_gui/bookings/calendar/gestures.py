@@ -133,7 +133,7 @@ Book = Callable[[tuple[str, ...], float, float], None]
 
 
 class DrawBooking(_Drag):
-    """Drag that draws a new booking on free time. A press without a drag calls `clicked`."""
+    """Drag that draws a new booking over free time. A press without a drag calls `clicked`."""
 
     cursor = Qt.CursorShape.CrossCursor
 

@@ -1,4 +1,4 @@
-"""Keyboard input of the calendar. Keys are compared by code instead of letter, to support Hangul input methods."""
+"""Keyboard input of the calendar. Keys are identified by code instead of by letter, to support Hangul input methods."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The time axis: the shown days and the position of a time on them. Independent of Qt.
 
-All days are equally wide. The hours of a day with 23 or 25 hours, at a daylight-saving change, are slightly wider or
-narrower; no time is drawn twice or left out.
+All days are equally wide. When daylight saving begins or ends, the hours of the day with 23 or 25 hours are slightly
+wider or narrower. No time is drawn twice or omitted.
 """
 
 from __future__ import annotations

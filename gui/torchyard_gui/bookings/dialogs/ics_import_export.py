@@ -1,4 +1,4 @@
-"""Import and export of iCalendar files. An import is previewed before it books."""
+"""Import and export of iCalendar files. An import is previewed before any event is booked."""
 
 from __future__ import annotations
 

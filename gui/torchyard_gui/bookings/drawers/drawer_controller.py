@@ -127,7 +127,7 @@ class DrawerController(QObject):
             )
 
     def renew_results(self) -> None:
-        """Repeats the search if the start of a found slot has passed, so that the slot can still be booked."""
+        """Repeats the search if the start of a found slot has passed, because such a slot cannot be booked."""
         if self.finds and any(fit.start < self.model.now - PASSED_FOR for fit in self.fits):
             self.finder.search()
 

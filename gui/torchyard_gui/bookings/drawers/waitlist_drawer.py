@@ -19,7 +19,7 @@ from torchyard_gui.widgets.layouts import fill
 class WaitlistDrawer(Drawer):
     """Shows the waitlist.
 
-    `leave_wanted` is emitted with the ID of an entry, `join_wanted` to open the form to find a slot.
+    `leave_wanted` is emitted with the ID of an entry. `join_wanted` requests the form to find a slot.
     """
 
     leave_wanted = Signal(str)

@@ -111,7 +111,7 @@ def arrows(hop: Hop) -> list[QPolygonF]:
 
 
 def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
-    """Returns an arrowhead centred at the distance `ahead` from `place`, in the direction `way`."""
+    """Returns an arrowhead in the direction `way`, centred at the distance `ahead` from the point `place`."""
     (across, down), size = way, ARROW * scale
     x, y = place[0] + across * ahead, place[1] + down * ahead
     side = size * 0.75

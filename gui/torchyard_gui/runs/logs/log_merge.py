@@ -56,7 +56,7 @@ class MergedLog:
     """Several logs, merged by time. Each log has a number."""
 
     def __init__(self, times: Mapping[str, LogTimes] | None = None):
-        """Creates the merged log without any page.
+        """Creates the merged log without loaded pages.
 
         Args:
             times: Times of the lines in each log, by the name of the log. They are updated while the log grows.
@@ -96,7 +96,7 @@ class MergedLog:
     def line_from(self, number: int, place: Place) -> int:
         """Returns the offset of the first line of a log at or after a place.
 
-        If the page with the start of the line is not loaded, the offset is that of a byte inside a line.
+        If the page with the start of the line is not loaded, the offset is that of a byte inside the line.
         """
         try:
             first = self._first(number, place)

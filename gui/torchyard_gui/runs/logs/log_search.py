@@ -16,8 +16,8 @@ MOST_READ = 64 * 1024 * 1024
 class LogSearch:
     """Search for the nearest match. `done` is called with the place of the match, or None.
 
-    With several logs, the next page is always read from the log searched least far, until no log can contain a nearer
-    match.
+    With several logs, the next page is always read from the log in which the search has progressed least, until no log
+    can contain a nearer match.
     """
 
     def __init__(

@@ -31,7 +31,10 @@ SCROLL_UNITS = 1_000_000
 
 
 class LogView(QAbstractScrollArea):
-    """View that follows the end of the log until the user scrolls up, and again once the user scrolls to the end."""
+    """View that follows the end of the log.
+
+    It stops when the user scrolls up and resumes when the user scrolls to the end.
+    """
 
     following_changed = Signal(bool)
     search_ended = Signal(bool)
@@ -200,7 +203,7 @@ class LogView(QAbstractScrollArea):
         event.accept()
 
     def copy(self) -> None:
-        """Copies the selected lines to the clipboard. Lines that are not loaded are left out."""
+        """Copies the selected lines to the clipboard. Lines that are not loaded are omitted."""
         if self._selected is None:
             return
         low, high = sorted(self._selected)

@@ -346,7 +346,7 @@ class Plots(QWidget):
         self.crosshair.refresh()
 
     def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
-        """Fits the time axis to the data. Its end is rounded, because a change every second would redraw everything."""
+        """Fits the time axis to the data. Its end is rounded, because a change every second would redraw all plots."""
         if not tracks:
             return
         low = min(float(track.ring.times()[0]) for track in tracks)

@@ -363,7 +363,7 @@ class HostsField(LineField):
         more.triggered.connect(self.offer)
 
     def shortened(self, room: int) -> str:
-        """Returns as many complete names as fit, and the number of the remaining ones."""
+        """Returns as many complete names as fit, and the number of remaining names."""
         names = self.read(self.text())
         for count in range(len(names) - 1, 0, -1):
             text = f"{self.written(names[:count])} +{len(names) - count}"

@@ -109,7 +109,7 @@ def duration(value: float, facts: ExchangeFacts) -> str:
 
 
 def basis_sentence(facts: ExchangeFacts) -> str:
-    """Returns the sentence that explains what the durations are based on, or what M and B are."""
+    """Returns the sentence that explains the basis of the durations, or the meaning of M and B."""
     if facts.gradient_bytes is None:
         return tr(
             "M is the size of the gradients, B the bandwidth of a host's link. Times follow once a run of this name "
