@@ -56,7 +56,7 @@ def test_runs_selected_together_are_compared_by_step(qtbot: Any, compared: RunsP
     qtbot.waitUntil(lambda: view.curve("loss", 0).xData is not None and len(view.curve("loss", 1).xData) == 10)
     xs, ys = view.curve("loss", 1).getData()
     assert (xs[0], xs[-1]) == (10, 100)
-    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # the run of row 2, as the list orders them
+    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # the run in row 2 of the list
     assert [plot.isVisible() for plot in view.plots.values()] == [True, True, True, False]
     assert view.plots["own.0"].accessibleName() == "accuracy"
     view.crosshair.move_to(50)

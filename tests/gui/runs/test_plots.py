@@ -1,4 +1,4 @@
-"""Tests that plots draw only the visible resolution, keep peaks, and are navigated with wheel and keys."""
+"""Tests that plots draw only the visible resolution, keep peaks, and are navigated with the wheel and the keyboard."""
 
 from __future__ import annotations
 
