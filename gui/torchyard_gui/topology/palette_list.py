@@ -53,7 +53,7 @@ class PaletteList(QListWidget):
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
         """Sets the rows as (key, text, count). The current row is kept if it still exists."""
         current = self.current_key()
-        # Rows that stay keep hover and focus.
+        # Rows that remain keep their hover state and the focus.
         if [self.item(row).data(KEY) for row in range(self.count())] != [key for key, *_ in rows]:
             self.clear()
             self.addItems([text for _, text, _ in rows])
