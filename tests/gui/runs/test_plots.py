@@ -204,7 +204,7 @@ def test_one_crosshair_reads_all_plots(qtbot: Any, plots: Plots) -> None:
         QTest.qWait(2 * EVERY_MS)  # the interval between two positions
         return crosshair.position == pytest.approx(at, abs=HOUR / 100)
 
-    qtbot.waitUntil(points_at)  # the plots have their final size
+    qtbot.waitUntil(points_at)  # until the plots have their final size
     assert all(line.isVisible() for line in crosshair._lines.values())
     time = clock(crosshair.position, exact=True)
     assert crosshair.readouts["loss"].text.startswith((f"{time} 4.4", f"{time} 4.5"))
