@@ -25,7 +25,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class Complaints(logging.Handler):
-    """Collects warnings of Qt and of the log."""
+    """Collects warnings from Qt and the log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

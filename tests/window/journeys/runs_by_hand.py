@@ -1,4 +1,4 @@
-"""Launches a run on this computer, stops it, answers the question of a restart, kills the window and reopens it."""
+"""Launches a run on this computer, stops it, restarts it and answers the question, kills the window and reopens it."""
 
 from __future__ import annotations
 
