@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Opens the window. Returns the exit status after the window was closed."""
+    """Opens the window. Returns the exit status after the window has been closed."""
     options = _options().parse_args(argv)
-    # Objects created before the first paint are permanent, so that garbage collection would only cost time.
+    # Objects created before the first paint are permanent, so garbage collection would only cost time.
     gc.disable()
 
     from torchyard_core.display import require_display
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
-    """Creates the window with its models, hidden. Without a file, what the last window showed is open."""
+    """Creates the hidden window with its models. Without a file, it restores what the last window showed."""
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.theme.theme import theme
@@ -83,7 +83,7 @@ def _spare_sources() -> None:
     """Disables PySide6's scan of module sources.
 
     PySide6 reads each imported module's source to find uses of its features (`from __feature__ import snake_case`).
-    There are none here, and the scan costs 30 ms before the first paint.
+    The program uses none of them, and the scan costs 30 ms before the first paint.
     """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:

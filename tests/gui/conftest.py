@@ -82,7 +82,7 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
         QCoreApplication.processEvents()
         gc.collect()
-        # Objects that an earlier test left were already reported for that test.
+        # Objects left by an earlier test have already been reported for that test.
         complaints += [words for key, words in _alive().items() if key not in old]
         if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
             complaints.append("work on Qt's thread pool")

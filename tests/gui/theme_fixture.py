@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 
 @contextmanager
 def without_theme() -> Iterator[None]:
-    """Applies the style sheet after the widgets were created.
+    """Applies the style sheet after the widgets have been created.
 
     With the style sheet, each widget is restyled whenever its parent changes, which makes a page five times slower.
     """

@@ -12,8 +12,8 @@ ENDS_WITHIN_S = 60
 
 @contextlib.contextmanager
 def open_display(size: str = "1440x900") -> Iterator[str]:
-    """The name of a display of `size` pixels, such as ":99", with a window manager."""
-    # Each writes a line once it is ready: Xvfb the display's number, openbox what it runs when it manages windows.
+    """Yields the name of a display of `size` pixels, such as ":99", with a window manager."""
+    # Each server writes a line once it is ready: Xvfb writes the number of the display, and openbox runs `echo`.
     with _started(["Xvfb", "-displayfd", "1", "-screen", "0", f"{size}x24", "-nolisten", "tcp"]) as number:
         display = f":{number}"
         with _started(["openbox", "--startup", "echo ready"], {**os.environ, "DISPLAY": display}):

@@ -2,7 +2,7 @@
 
 python -m tests.window.run [--pictures FOLDER] JOURNEY ARGUMENTS OF torchyard-gui
 
-The exit status is 0 after a journey whose every step was as expected and that left no message of Qt or the log.
+The exit status is 0 if every step of the journey was as expected and neither Qt nor the log reported a message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class Complaints(logging.Handler):
-    """Collects warnings of Qt and of the log."""
+    """Collects warnings from Qt and the log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -66,7 +66,7 @@ def main() -> int:
             perform(user)
             assert not complaints.messages, complaints.messages
             status = 0
-        except BaseException:  # the report of the journey, whatever ended it
+        except BaseException:  # reports how the journey ended, whatever the cause
             traceback.print_exc()
             user.picture("failed")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Journeys through the real window: `torchyard-gui` under Xvfb and openbox, used by pointer and keys of xdotool."""
+"""Journeys through the real window: `torchyard-gui` under Xvfb and openbox, operated through xdotool."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.Fix
 
     Its module has a function `journey(user)`, and optionally `prepare(home)`, which writes files and returns arguments
     of the window, a context `prepared(home)` around the journey, and PARTS: functions that are each performed in a new
-    window; all but the last leave the window as if it was killed.
+    window; all but the last leave the window as if it had been killed.
     """
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
@@ -63,7 +63,7 @@ def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.Fix
         request.getfixturevalue("needs_lab")
     arguments = getattr(module, "prepare", lambda home: None)(home) or []
     with getattr(module, "prepared", nullcontext)(home):
-        # A part ends without closing the window, as if it was killed; the next one opens a new window.
+        # A part ends without closing the window, as if it had been killed; the next part opens a new window.
         for part in getattr(module, "PARTS", ("journey",)):
             perform(display, home, pictures, journey, part, arguments)
             arguments = []

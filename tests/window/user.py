@@ -23,7 +23,7 @@ STEP_S = 0.01
 
 
 class GuiThread(QObject):
-    """Runs functions on the GUI thread, also while a dialog or a drag has an event loop of its own."""
+    """Runs functions on the GUI thread, even while a dialog or a drag has its own event loop."""
 
     _posted = Signal(object)
 
@@ -58,7 +58,7 @@ class User:
     # The screen
 
     def gui(self, function: Callable[[], T]) -> T:
-        """The result of a function that runs on the GUI thread."""
+        """Runs a function on the GUI thread and returns its result."""
         return self._gui.run(function)
 
     def expect(self, condition: Callable[[], object], what: str = "", within_s: float = WITHIN_S) -> None:
@@ -77,7 +77,7 @@ class User:
             self.gui(lambda: self.window.screen().grabWindow(0).save(path))
 
     def button(self, text: str, around: QWidget | None = None) -> QAbstractButton:
-        """The visible button with a text or, without one, with an accessible name."""
+        """Returns the visible button with the given text or accessible name."""
 
         def find() -> list[QAbstractButton]:
             inside = [around] if around is not None else QApplication.topLevelWidgets()
@@ -92,7 +92,10 @@ class User:
         return self.gui(find)[0]
 
     def point(self, widget: QWidget, at: QPoint | None = None) -> QPoint:
-        """The global position of a point of a widget, by default its centre. Fails if the widget is covered there."""
+        """Returns the global position of a point in a widget, by default its centre.
+
+        Fails if the widget is covered there.
+        """
 
         def find() -> QPoint:
             there = widget.mapToGlobal(at if at is not None else widget.rect().center())
@@ -125,7 +128,7 @@ class User:
         xdotool("mousedown", "1")
 
     def _begin_click(self) -> None:
-        """Lets the interval of a double click pass, so that two clicks stay two."""
+        """Waits until the interval of a double click has passed, so that two clicks are not a double click."""
         interval_s = self.gui(lambda: QApplication.styleHints().mouseDoubleClickInterval()) / 1000
         time.sleep(max(0.0, self._clicked_at + interval_s + STEP_S - time.monotonic()))
         self._clicked_at = time.monotonic()

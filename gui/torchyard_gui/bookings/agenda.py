@@ -1,4 +1,4 @@
-"""Agenda: a table of the bookings in the shown days, which also serves screen readers."""
+"""Agenda: a table of the bookings on the shown days, which is also accessible to screen readers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Agenda(QTableView):
     def show_bookings(
         self, seen: CalendarState, picture: DisplayList, since: float, until: float, chosen: str = ""
     ) -> None:
-        """Fills the table with the bookings of the shown days that match the filter, sorted by start.
+        """Fills the table with the bookings on the shown days that match the filter, sorted by start.
 
         Args:
             chosen: ID of the selected booking.

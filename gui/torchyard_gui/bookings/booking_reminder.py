@@ -33,7 +33,7 @@ class BookingReminder(QObject):
         """Connects the reminder to the calendar.
 
         Args:
-            with_run: Returns the IDs of the bookings that live runs use.
+            with_run: Returns the IDs of the bookings used by live runs.
             say: Called with a message about the result of an action.
         """
         super().__init__(parent)
@@ -95,7 +95,7 @@ class BookingReminder(QObject):
         return " ".join(filter(None, (text, self._after(soon), self._problem)))
 
     def _after(self, soon: Reminder) -> str:
-        """Returns a sentence about the run of the booking: whether it continues after the end of the booking."""
+        """Returns a sentence that states whether the booking's run continues after the end of the booking."""
         follower = soon.follower
         if soon.booking.stop_at_end:
             return self.tr("The run is then stopped.")
@@ -139,8 +139,8 @@ STEP = timedelta(minutes=15)
 class Reminder:
     """A booking that ends soon.
 
-    `follower` is the next booking of one of its GPUs if it starts less than an hour later. `longer` is the time by
-    which the booking can be extended; it is zero if the next booking follows at once.
+    `follower` is the next booking on one of the same GPUs if that booking starts less than an hour later. `longer` is
+    the time by which the booking can be extended; it is zero if the next booking follows immediately.
     """
 
     booking: Booking
@@ -149,7 +149,7 @@ class Reminder:
 
     @property
     def key(self) -> tuple[str, datetime]:
-        """Key of the reminder: a dismissed key is not shown again."""
+        """Key of the reminder. A reminder whose key has been dismissed is not shown again."""
         return self.booking.id, self.booking.end
 
 
@@ -160,7 +160,7 @@ def reminders(
 
     Args:
         in_use: IDs of the slots in use.
-        with_run: IDs of the bookings that live runs use.
+        with_run: IDs of the bookings used by live runs.
     """
     found = [
         _reminder(one, bookings)

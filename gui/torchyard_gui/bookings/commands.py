@@ -1,4 +1,4 @@
-"""Commands of the Bookings page: changes of bookings in the store, with undo of the last change."""
+"""Commands of the Bookings page: changes to bookings in the store, with undo of the last change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOUR = timedelta(hours=1)
 class BookingCommands(QObject):
     """Runs each change on a thread.
 
-    The signals `undoable` and `succeeded` carry a message for the user, `failed` an error.
+    The signals `undoable` and `succeeded` carry a message for the user; `failed` carries an error.
     """
 
     undoable = Signal(str)
@@ -125,7 +125,10 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel(booking.id), gone, self.failed.emit, self)
 
     def cancel_series(self, booking: Booking, since: datetime | None = None) -> None:
-        """Cancels the bookings of a series that have not begun. With `since`, only those that begin then or later."""
+        """Cancels the bookings of a series that have not begun.
+
+        With `since`, only bookings that begin at or after that time are cancelled.
+        """
         series = booking.series_id
         if series is None:
             return
@@ -144,13 +147,13 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def forget(self) -> None:
-        """Forgets the last change: it was made in another calendar."""
+        """Forgets the last change, because it was made in a different calendar."""
         self._remember(None)
 
     def undo(self) -> None:
         """Undoes the user's last change.
 
-        The store may refuse; if the calendar is unreachable, the undo remains available.
+        The store may refuse the undo. If the calendar is unreachable, the undo remains available.
         """
         last = self.last
         if last is None:

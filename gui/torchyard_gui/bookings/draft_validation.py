@@ -1,6 +1,6 @@
 """Validation of a draft against the loaded part of the calendar, at every step of a drag. Independent of Qt.
 
-No database access is needed. The store validates the draft again when it is dropped.
+No database access is needed. The store validates the draft again after the drop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoadedCalendar:
     def live_on(self) -> Mapping[str, Sequence[Booking]]:
         """Returns the live bookings by GPU.
 
-        They are computed at the first call, because few updates of the calendar are followed by a drag.
+        They are computed on the first call, because few updates of the calendar are followed by a drag.
         """
         found: dict[str, list[Booking]] = {}
         for booking in self.bookings:
@@ -48,7 +48,7 @@ class LoadedCalendar:
 def find_loaded_refusal(known: LoadedCalendar, draft: Draft, of: Booking | None = None) -> Refused | None:
     """Returns why `draft` cannot be booked, or why the booking `of` cannot be changed to it.
 
-    None means no known reason.
+    None means that no reason is known.
     """
     if known.away:
         return Refused(known.away, code="store_away")

@@ -13,8 +13,8 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 class Filter:
     """Conditions of the filter; an empty condition matches everything.
 
-    Lanes of other hosts and models are hidden. Bookings of other owners or titles are drawn pale instead, because their
-    GPUs are still taken.
+    Lanes of other hosts and models are hidden. Bookings with other owners or titles are drawn pale instead, because
+    their GPUs are still booked.
     """
 
     hosts: frozenset[str] = frozenset()

@@ -52,7 +52,7 @@ def end_text(booking: Booking, zone: str) -> str:
     """Returns the end of a booking as `to 18:00`, with the day if it differs from the day of the start."""
     until = booking.until
     words = clock(until, zone)
-    # An end at midnight counts as 24:00 of the day before.
+    # An end at midnight is shown as 24:00 on the previous day.
     if local_day(booking.start, zone) != local_day(until - timedelta(seconds=1), zone):
         words = f"{day_name(local_day(until, zone), 'ddd')} {words}"
     return translate("Bookings", "to {time}").format(time=words)

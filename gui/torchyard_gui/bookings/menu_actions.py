@@ -11,7 +11,7 @@ from torchyard_gui.widgets.page_actions import PageActions
 
 
 class BookingActions(PageActions):
-    """QActions with the names of their buttons. The page connects them."""
+    """QActions for the menus and buttons of the page. The page connects them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)

@@ -33,7 +33,7 @@ class Notifications(QObject):
             self.notice.clear()
 
     def show_refusal(self, text: str) -> None:
-        self.notice.clear()  # Clearing the reason announces the same refusal again when it recurs.
+        self.notice.clear()  # The reason is cleared so that the same refusal is announced again if it recurs.
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:
@@ -42,7 +42,7 @@ class Notifications(QObject):
         self.notice.show_error(error, kind="warn", text=labels.error_text(error, has_buttons=True))
 
     def show_settled(self, freed: int, served: int) -> None:
-        """Shows how many bookings were released as idle and how many requests of the waitlist were booked."""
+        """Shows how many bookings were released as idle and how many requests on the waitlist received bookings."""
         parts = []
         if freed:
             idle = self.tr("{count} idle bookings were released.")

@@ -179,7 +179,7 @@ class BookingsPage(QWidget):
         self.dialogs.import_bookings(path)
 
     def go(self, by: int) -> None:
-        """Shows the next or previous days. Where they contain today, that is the chosen day."""
+        """Shows the next or previous days. If they contain today, today becomes the chosen day."""
         today = local_day(self.model.now, self.model.seen.zone)
         self.day = stepped(self.span, self.day, by)
         if today in days_of(self.span, self.day) and self.span != "agenda":
@@ -261,7 +261,7 @@ class BookingsPage(QWidget):
         self.drawers.renew_results()
 
     def use_changed(self) -> None:
-        """Shows the current use of GPUs, and repeats an open search, which offers no GPU in use."""
+        """Shows the current use of GPUs, and repeats an open search, because it must not offer GPUs in use."""
         if self.isVisible():
             self.refresh()
             self.drawers.update_results(searching=self.dialog is None)
@@ -349,7 +349,7 @@ class BookingsPage(QWidget):
             self._view.setFocus()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Closes the drawer on an Esc that the calendar has no use for."""
+        """Closes the drawer when Esc is pressed and the calendar does not handle the key."""
         if event.key() == Qt.Key.Key_Escape and self.drawers.current is not None:
             self.drawers.close()
             return

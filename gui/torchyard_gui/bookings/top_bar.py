@@ -85,7 +85,7 @@ class TopBar(QFrame):
         return False
 
     def set_narrow(self, narrow: bool) -> None:
-        """In a narrow window the search field is visible only while in use."""
+        """In a narrow window, the search field is visible only while it is in use."""
         self._narrow = narrow
         searches = bool(self.search_field.text()) or self.search_field.hasFocus()
         self.search_field.setVisible(not narrow or searches)
@@ -93,8 +93,11 @@ class TopBar(QFrame):
             widget.setVisible(not (self.is_short and searches))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Changes to the short form where the long one has no room: short texts, *Find a slot* as an icon, and the
-        search field in place of filter and free GPUs."""
+        """Switches to the short form if the long form does not fit.
+
+        The short form has shorter texts, *Find a slot* as an icon, and the search field in place of the filter and the
+        number of free GPUs.
+        """
         super().resizeEvent(event)
         is_short = event.size().width() < SHORT_BELOW
         if is_short != self.is_short:
@@ -117,7 +120,7 @@ class TopBar(QFrame):
     def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
         """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable.
 
-        `unknown`: the GPUs whose use is unknown; the free ones among them count as free.
+        `unknown` contains the GPUs whose use is unknown. Those without a booking are counted as free.
         """
         shown = {"free": free if is_known else "?", "all": all_}
         self._free_texts = (

@@ -71,7 +71,10 @@ def change_series_to(
 
 
 def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], what: str) -> Undo:
-    """Returns the undo of a change of a series. The bookings are restored in an order in which no two of them clash."""
+    """Returns the undo of a change of a series.
+
+    The bookings are restored in an order in which no two of them overlap.
+    """
     was = {one.id: one for one in before}
 
     def take_back(store: BookingStore) -> None:
@@ -93,7 +96,10 @@ def undo_release(gone: Booking, what: str) -> Undo:
 
 
 def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
-    """Returns the undo of a cancelled series: it books again and reports the bookings whose GPUs are now taken."""
+    """Returns the undo of a cancelled series.
+
+    It books the GPUs again and reports the bookings whose GPUs are now taken.
+    """
 
     def take_back(store: BookingStore) -> None:
         missed: list[Refused] = []

@@ -1,1 +1,1 @@
-"""Models that connect the GUI thread with background work. All threads of the window are in this package."""
+"""Models that connect the GUI thread with background work. All threads of the window are started in this package."""

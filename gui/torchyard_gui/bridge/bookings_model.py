@@ -1,7 +1,7 @@
 """The window's model of the calendar: the last loaded state, and commands that change the calendar.
 
-The database is accessed, and its libraries are imported, on threads (`bridge/jobs`). All methods are called on the GUI
-thread unless stated otherwise.
+Threads (`bridge/jobs`) access the database and import its libraries. All methods are called on the GUI thread unless
+stated otherwise.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ USES_EVERY_MS = 60_000
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable. The state is then that of the time `as_of`, and `why` contains
+    `is_live` is False while the calendar is unreachable. The state then dates from the time `as_of`, and `why` contains
     the reason.
     """
 
@@ -75,7 +75,7 @@ class CalendarState:
 
 @dataclass(frozen=True)
 class UseNow:
-    """The current use of one GPU: its users, "" if unknown, and since when it is known to be in use."""
+    """The current use of one GPU: its users ("" if unknown), and the time since which it is known to be in use."""
 
     users: str
     since: datetime
@@ -168,8 +168,8 @@ class BookingsModel(QObject):
     def in_use(self) -> Mapping[str, UseNow]:
         """The slots in use now.
 
-        Telemetry decides, which is at most `SAMPLE_VALID_S` old. The agents' records in the calendar count only for
-        hosts without telemetry, such as those of a team that this desktop has no login for.
+        The slots are known from telemetry that is at most `SAMPLE_VALID_S` old. The agents' records in the calendar are
+        used only for hosts without telemetry, such as a team's hosts for which this desktop has no login.
         """
         now = self.now
         if self._recent[0] is not self.seen.uses:
@@ -199,7 +199,7 @@ class BookingsModel(QObject):
         )
 
     def _take_use(self, name: str = "") -> None:
-        """Takes the use of GPUs from the hosts' samples."""
+        """Updates the use of GPUs from the hosts' samples."""
         now = self.now
         use: dict[str, UseNow] = {}
         watched: frozenset[str] = frozenset()
@@ -263,7 +263,7 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        # The interval is rounded to hours, so that it, and with it the records of use, stays the same for an hour.
+        # The interval is rounded to hours, so the interval and the records of use remain valid for an hour.
         hour = now.replace(minute=0, second=0)
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
@@ -317,7 +317,7 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            # Equal records keep their identity and are not drawn again.
+            # Equal records remain the same objects and are therefore not drawn again.
             uses=known if known is not None and uses == known else uses,
             idle=store.idle_evidence(),
             waiting=store.waiting(),
@@ -394,7 +394,7 @@ class BookingsModel(QObject):
         failed: Callable[[TorchyardError], None] | None = None,
         owner: QObject | None = None,
     ) -> Job:
-        """Runs a change of the store on a thread, then reloads the calendar.
+        """Runs a change to the store on a thread, then reloads the calendar.
 
         If the database is unreachable, nothing is changed and `failed` is called.
         """
@@ -412,7 +412,7 @@ class BookingsModel(QObject):
         return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
 
     def reopen(self) -> None:
-        """Opens the calendar of the settings anew, after these have changed."""
+        """Reopens the calendar after the settings have changed."""
         with self._lock:
             watch, calendar = self._watch, self._calendar
             self._watch = self._calendar = None

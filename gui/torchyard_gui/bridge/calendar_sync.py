@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CalendarSync:
-    """Synchronises from `start` to `close` on a thread of its own. Its methods are called on the GUI thread."""
+    """Synchronises from `start` to `close` on its own thread. Its methods are called on the GUI thread."""
 
     def __init__(self, home: Home, fleet: FleetModel, bookings: BookingsModel):
         self._home = home

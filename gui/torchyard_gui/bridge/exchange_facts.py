@@ -22,13 +22,13 @@ class ExchangeSource:
         self._sizes = None
 
     def facts(self, name: str, hosts: Collection[str]) -> ExchangeFacts:
-        """Returns the facts about a topology of this name on these hosts."""
+        """Returns the facts about a topology with this name on these hosts."""
         if self._sizes is None:
             self._sizes = last_gradient_sizes(History(self._fleet.home.history))
         return ExchangeFacts(self._sizes.get(name), self._bandwidth(hosts))
 
     def _bandwidth(self, hosts: Collection[str]) -> float | None:
-        """Returns the slowest measured bandwidth between the hosts, or else the slowest of the fleet file."""
+        """Returns the slowest measured bandwidth between the hosts, or else the slowest one in the fleet file."""
         measured = slowest_measured(self._fleet.home.caches / "bandwidth.json", hosts)
         if measured is not None:
             return measured

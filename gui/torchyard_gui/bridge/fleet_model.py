@@ -131,7 +131,7 @@ class FleetModel(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later, so that the current use of GPUs is irrelevant.
+            is_later: Whether the planned time begins later, so the current use of GPUs is irrelevant.
         """
         self._planned.set_booked(booked, is_later=is_later)
 
@@ -157,7 +157,7 @@ class FleetModel(QObject):
             return self._fleet
 
     def refresh(self) -> None:
-        """Reads the fleet file and the recorded facts again if they changed; the command line may write both."""
+        """Reads the fleet file and the recorded facts again if they have changed, such as by the command line."""
         if signature_of(self.fleet_file) != self._file_seen:
             self._read_file()
             self.hosts_changed.emit()
@@ -194,7 +194,7 @@ class FleetModel(QObject):
         self.refresh()
 
     def change(self, edits: Sequence[tuple[Host, Host]]) -> None:
-        """Replaces hosts of the fleet file, as (before, after). Raises TorchyardError."""
+        """Replaces hosts in the fleet file, given as pairs (before, after). Raises TorchyardError."""
         change_hosts(self.fleet_file, edits)
         for before, after in edits:
             if before.name != after.name:
@@ -204,7 +204,7 @@ class FleetModel(QObject):
     def find_interpreters(
         self, name: str, done: Callable[[list[dict[str, Any]]], None], failed: Failed, owner: QObject | None = None
     ) -> Job:
-        """Asks the agent of a host for the interpreters there, as of `host.pythons`."""
+        """Asks a host's agent for the interpreters on the host. The result is the answer to `host.pythons`."""
         python = self._statuses[name].host.python
         self.questions.begin()
 
@@ -234,7 +234,7 @@ class FleetModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts.
 
-        Watched hosts are asked for the users of GPUs, and files are checked for changes, every second.
+        Every second, watched hosts are queried for the users of GPUs, and files are checked for changes.
         """
         if on and not self._closed:
             self._expiry.stop()
@@ -246,7 +246,7 @@ class FleetModel(QObject):
         self._set_pace()
 
     def _set_pace(self) -> None:
-        """Asks hosts often while they are watched, else now and then once there are links."""
+        """Queries hosts often while they are watched, and otherwise rarely, once there are links."""
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
             if self._sampled_at and not self._closed:
@@ -358,7 +358,7 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """Returns a note for a host whose agent is newer than this desktop, because a deploy never replaces it."""
+        """Returns the version of an agent that a deploy did not replace, because it is newer than this desktop."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
@@ -370,7 +370,7 @@ class FleetModel(QObject):
             self._links.hold(name, link)
 
     def _ask_acts(self, name: str) -> None:
-        """Loads the audit records of a host if it is connected; no link is opened for them."""
+        """Loads the audit records of a host if it is connected. No link is opened for this purpose."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
         if link is not None:
             self._links.ask_acts(name, link, self._acts_read)
@@ -388,7 +388,7 @@ class FleetModel(QObject):
             self.host_changed.emit(name)
 
     def _drop_old_samples(self) -> None:
-        """Makes the use of GPUs unknown where the last sample is too old to tell."""
+        """Marks the use of GPUs as unknown on hosts whose last sample is too old."""
         oldest = time.monotonic() - SAMPLE_VALID_S
         for name, status in tuple(self._statuses.items()):
             if status.sample is not None and self._sampled_at.get(name, math.inf) <= oldest:
@@ -480,7 +480,7 @@ class FleetModel(QObject):
 
 
 def signature_of(path: Path) -> object:
-    """Returns a value that differs after a change of the file, or None if the file cannot be read."""
+    """Returns a value that changes whenever the file changes, or None if the file cannot be read."""
     try:
         found = path.stat()
     except OSError:

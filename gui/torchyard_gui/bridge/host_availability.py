@@ -64,7 +64,7 @@ class HostAvailability(QObject):
         self._soon.start()
 
     def _with_own_runs(self, facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-        """Replaces the users of GPUs by the names of the user's own runs where these use the GPUs."""
+        """Replaces the user of each GPU that is used by one of the user's own runs with the name of that run."""
         users = dict(facts.gpu_users)
         for gpu in sample["gpus"] if sample is not None else ():
             runs = (str(process["replica"]).partition("/")[0] for process in gpu["processes"] if process["replica"])
@@ -78,7 +78,7 @@ class HostAvailability(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later, so that the current use of GPUs is irrelevant.
+            is_later: Whether the planned time begins later, so the current use of GPUs is irrelevant.
         """
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later

@@ -43,13 +43,13 @@ class HostLinks:
         return self._links.get(name) is link
 
     def hold(self, name: str, link: DaemonClient) -> None:
-        """Makes `link` the current link of a host and watches for its end."""
+        """Makes `link` the current link of a host and detects when that link ends."""
         if not self.holds(name, link):
             self._links[name] = link
             link.on_close(partial(self._jobs.tell, self._lost, name, link))
 
     def is_asking(self, name: str) -> bool:
-        """Returns whether a query of the host is unanswered."""
+        """Returns whether a query to the host is unanswered."""
         return name in self._asking
 
     def ask(self, name: str, link: DaemonClient) -> None:

@@ -1,4 +1,4 @@
-"""The states of hosts, each defined once, and their count, which the Hosts page and the status bar show."""
+"""The states of hosts, and the number of hosts in each state, as shown on the Fleet page and in the status bar."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class HostState(StrEnum):
 
     @property
     def answers(self) -> bool:
-        """Whether the last login or request succeeded, so that the host is up and usable."""
+        """Whether the last login or request succeeded, which means that the host is up and usable."""
         return self in (HostState.READY, HostState.DEGRADED, HostState.NO_AGENT)
 
     @property
     def mark(self) -> str:
-        """The mark in `theme.marks`: failed states need the user before the host can be used."""
+        """The mark in `theme.marks`. A failed state means that the user must act before the host can be used."""
         return _MARKS.get(self, "failed")
 
 

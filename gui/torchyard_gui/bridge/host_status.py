@@ -76,7 +76,7 @@ class HostStatus:
 
     @classmethod
     def from_facts(cls, host: Host, facts: HostFacts, found: Facts) -> HostStatus:
-        """Returns the status before the first check, with the facts recorded by the last one."""
+        """Returns the status before the first check, with the facts recorded in an earlier session."""
         known = found if facts.checked else {}
         return cls(host, facts, known, since=checked_at(known))
 
@@ -86,7 +86,7 @@ class HostStatus:
 
     @property
     def answers(self) -> bool:
-        """Whether its agent answers."""
+        """Whether the host's agent answers."""
         return self.state in (READY, DEGRADED)
 
     @property
@@ -119,7 +119,7 @@ class HostStatus:
 
     @property
     def gpus(self) -> list[GpuNow]:
-        """The GPUs of the latest sample, or else those of the facts."""
+        """The GPUs of the latest sample, or else those in the recorded facts."""
         if self.sample is not None:
             return [
                 GpuNow(
@@ -163,13 +163,16 @@ class HostStatus:
         )
 
     def silent(self, why: TorchyardError, heard: datetime) -> HostStatus:
-        """Returns the status of a host whose last answer was at the time `heard`."""
+        """Returns the status of a host that stopped answering. Its last answer was at the time `heard`."""
         if not self.answers:
             return self
         return replace(self, state=UNKNOWN, since=heard, lost=why, sample=None)
 
     def sampled(self, sample: Mapping[str, Any], now: datetime) -> HostStatus:
-        """Returns the status with new telemetry. A host that was silent gets its state of the last check again."""
+        """Returns the status with new telemetry.
+
+        A host that had stopped answering returns to the state of its last check.
+        """
         if self.state == UNKNOWN and self.lost is not None and self.check is not None:
             return replace(self, state=self.check.state, since=now, lost=None, sample=sample)
         return replace(self, sample=sample)

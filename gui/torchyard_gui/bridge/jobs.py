@@ -1,8 +1,8 @@
 """Background work with results on the GUI thread.
 
-Work runs on threads that the program does not join at its end (`torchyard_core.background_thread`). Results, errors and
-progress arrive on the GUI thread through a queued signal, and never after the window was closed: a hanging login
-neither delays the exit nor calls deleted widgets.
+Work runs on threads that the program does not join when it exits (`torchyard_core.background_thread`). Results, errors
+and progress arrive on the GUI thread through a queued signal, and never after the window has been closed. A hanging
+login therefore neither delays the exit nor calls deleted widgets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Cancelled(Exception):
 
 
 class Job:
-    """One piece of background work. All methods are thread-safe."""
+    """A background task. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()
@@ -41,7 +41,7 @@ class Job:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the result was delivered or the job was cancelled."""
+        """Whether the result has been delivered or the job has been cancelled."""
         return self._finished.is_set() or self._cancelled.is_set()
 
     def cancel(self) -> None:
@@ -51,7 +51,7 @@ class Job:
     def checkpoint(self, *progress: Any) -> None:
         """Raises Cancelled if the job was cancelled.
 
-        Any arguments are ignored, so that it can be a progress callback.
+        Any arguments are ignored, so the method can be used as a progress callback.
         """
         if self._cancelled.is_set():
             raise Cancelled
@@ -65,7 +65,7 @@ class Job:
 
 
 class _Gate:
-    """Passes calls to the GUI thread until it is closed. A closed gate cannot be opened again."""
+    """Gate that passes calls to the GUI thread until it is closed. A closed gate cannot be opened again."""
 
     def __init__(self, emit: Callable[[Call], None]):
         self._emit = emit
@@ -109,8 +109,8 @@ class Jobs(QObject):
     ) -> Job:
         """Runs `work` on a thread, then calls `done` or `failed` on the GUI thread.
 
-        Neither is called after `cancel`, after `close`, or after `owner`, such as a dialog, was deleted. Unexpected
-        exceptions are logged with their traceback and passed to `failed` as an error.
+        Neither is called after `cancel`, after `close`, or after `owner`, such as a dialog, has been deleted.
+        Unexpected exceptions are logged with their traceback and passed to `failed` as an error.
         """
         job = job or Job()
         gate = self._gate

@@ -143,7 +143,7 @@ class LaunchJob(QObject):
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
             booking = BookingOptions(planned.length, planned.start)
-        else:  # The default length is no decision of the user.
+        else:  # The user did not choose the default length.
             booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
 
@@ -158,7 +158,7 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """Returns a host check with the remark of the host's link, such as a different version of the agent."""
+        """Returns a host check with the remark of the host's link, such as that the agent's version differs."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check
@@ -234,8 +234,8 @@ class RestartJob(LaunchJob):
     ):
         """
         Args:
-            text: The topology as it was run, from `file`, as the run's record has them.
-            from_beginning: Begin at the first step instead of the newest checkpoint.
+            text: Text of the topology that was run. The text and the name of its `file` are from the run's record.
+            from_beginning: Whether to begin at the first step instead of the newest checkpoint.
         """
         super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
         self._ended_run = run

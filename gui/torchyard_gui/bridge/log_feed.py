@@ -1,6 +1,6 @@
 """Reader of one rank's log on its host, by byte offset. It reports the growth of the log.
 
-No thread is needed: the link passes its answers to the GUI thread.
+No thread is needed, because the link passes its answers to the GUI thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions of logins to the user, such as for a password. The thread of a login blocks until the window answers.
+"""Questions that logins ask the user, such as for a password. The login's thread blocks until the window answers.
 
 The window stores no answers; the login code caches them where appropriate.
 """
@@ -14,7 +14,7 @@ from torchyard_gui.bridge.jobs import Jobs
 
 
 class WaitingQuestion:
-    """Question of a login that waits for the answer. All methods are thread-safe."""
+    """A question asked by a login, which waits for the answer. All methods are thread-safe."""
 
     def __init__(self, question: CredentialPrompt):
         self.question = question
@@ -27,7 +27,7 @@ class WaitingQuestion:
         return self._answered.is_set()
 
     def answer(self, text: str | None) -> None:
-        """Sets the answer; None means that the user gave up. Only the first call has an effect."""
+        """Sets the answer; None means that the user declined to answer. Only the first call has an effect."""
         with self._lock:
             if not self._answered.is_set():
                 self._answer = text
@@ -44,8 +44,8 @@ class WaitingQuestion:
 class LoginQuestions(QObject):
     """Implements `fleet.questions.Questions` for the window. Questions are shown one at a time.
 
-    Followed runs reconnect with a login at each try. A question that the user gave up is therefore not asked again
-    until the user starts an action that may need it (`begin`).
+    For followed runs, each attempt to reconnect includes a login. A question that the user declined to answer is
+    therefore not asked again until the user starts an action that may need the answer (`begin`).
     """
 
     asked = Signal(object)
@@ -70,7 +70,7 @@ class LoginQuestions(QObject):
             self._given_up.clear()
 
     def hush(self) -> None:
-        """Gives up the current question and suppresses all others until `begin`."""
+        """Leaves the current question unanswered and suppresses all others until `begin` is called."""
         with self._guard:
             self._is_quiet = True
             waiting = self._waiting
@@ -79,7 +79,7 @@ class LoginQuestions(QObject):
         self.withdrawn.emit()
 
     def close(self) -> None:
-        """Gives up all current and later questions; called when the window closes."""
+        """Leaves all current and later questions unanswered; called when the window closes."""
         with self._guard:
             self._is_closed = True
         self.hush()
@@ -89,7 +89,7 @@ class LoginQuestions(QObject):
         """Waits for the user's answer and returns it. Called on the thread of the login.
 
         Returns:
-            The answer, or None if the user gave up or the window was closed.
+            The answer, or None if the user declined to answer or the window was closed.
         """
         with self._turn:
             waiting = WaitingQuestion(question)

@@ -42,7 +42,7 @@ class PlanningTime(QObject):
         """Restores the stored planned time. `begin` starts the updates.
 
         Args:
-            calendar: Returns the bookings, or None while the user has no calendar.
+            calendar: Returns the model of the bookings, or None while the user has no calendar.
             planned: The planned time when the window was last open.
         """
         super().__init__(parent)
@@ -88,7 +88,7 @@ class PlanningTime(QObject):
         self._clock = lambda: model.now
         self._tick.start()
         model.watch(self._is_visible, "planning")
-        # Whole days are loaded, so that the progress of "now" rarely reloads the calendar.
+        # Whole days are loaded, so that the calendar is rarely reloaded while "now" advances.
         when = self.planned.interval(self.now)
         since = datetime.combine(when.start.date(), time(), UTC)
         model.show(since, datetime.combine(when.end.date(), time(), UTC) + timedelta(days=1), "planning")

@@ -50,7 +50,7 @@ class Inbox:
 
         Args:
             wake: Called on the thread when messages are waiting, with True for events and False for samples. It is not
-                called again until the waiting messages were taken.
+                called again until the waiting messages have been taken.
         """
         self.news: deque[tuple[str, Any]] = deque()
         self.samples = LatestSamples()
@@ -146,7 +146,7 @@ class RunFeed(QObject):
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """Returns the metric on a replica's chip: the use of its GPUs, or else a value that the replica reported."""
+        """Returns the metric shown on a replica's chip: the use of its GPUs, or else a value that it reported."""
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
             return ""
@@ -323,7 +323,7 @@ class RunFeed(QObject):
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
-    """Follows a run until its end and retries hosts that do not answer. Called on a thread of its own.
+    """Follows a run until its end and retries hosts that do not answer. Called on a separate thread.
 
     Raises:
         RunFailed: The keeper of the run died.
@@ -377,7 +377,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
     try:
         for event in events:
             job.checkpoint()
-            # Samples contain the metrics, so that most reports of the journal are redundant.
+            # Samples contain the metrics, so most reports in the journal are redundant.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

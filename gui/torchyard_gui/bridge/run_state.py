@@ -160,7 +160,7 @@ class RunState:
                 track.ring = TimeSeries(capacity_for(len(self.tracks)))
 
     def take_event(self, event: Mapping[str, Any], changes: RunChanges) -> None:
-        """Applies an event of the journal or a `connection` event. Events must be passed in their order."""
+        """Applies an event of the journal or a `connection` event. Events must be passed in order."""
         kind = event["event"]
         if kind == "connection":
             self._connection(event, changes)
@@ -196,7 +196,7 @@ class RunState:
         Args:
             now: Local monotonic time in seconds.
         """
-        # A primary that was disconnected counts as back only once its journal arrives.
+        # A disconnected primary host is considered connected again only once its journal arrives.
         if host != self.primary or host in self._silent:
             self.mark_found(host, changes)
         self._heard[host] = now
@@ -216,7 +216,7 @@ class RunState:
         self._add_totals(self._sampled_at)
 
     def look_for_silence(self, now: float, wall: float, changes: RunChanges) -> None:
-        """Marks hosts as lost that have stopped reporting although their connection was not closed."""
+        """Marks hosts as lost if they have stopped reporting although their connections were not closed."""
         if self.is_over:
             return
         for host, heard in self._heard.items():
@@ -239,14 +239,17 @@ class RunState:
             changes.replicas.update(self._by_host.get(host, {}))
 
     def mark_unfollowed(self, changes: RunChanges) -> None:
-        """Marks the run as not followed, so that its current state on the hosts is unknown."""
+        """Marks the run as not followed, which makes its current state on the hosts unknown."""
         self.is_followed = False
         self.lost = {host: self._reported_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
         changes.replicas.update(self.tracks)
 
     def mark_followed(self, changes: RunChanges) -> None:
-        """Marks the run as followed. Lost hosts count as answering until they are reported as lost again."""
+        """Marks the run as followed.
+
+        Lost hosts are considered to be answering until they are reported as lost again.
+        """
         if not self.is_followed:
             self.is_followed = True
             for host in list(self.lost):
@@ -268,8 +271,8 @@ class RunState:
     def total(self, name: str) -> float | None:
         """Returns the latest total: `step`, `throughput` (of all trainers), `loss` (of the chief) or `gpu` (median).
 
-        A sum is None if one of its parts is unknown. For an ended run, the last report of each replica counts: replicas
-        end one after the other, and the sum of the remaining ones would be meaningless.
+        A sum is None if one of its parts is unknown. For an ended run, the last report of each replica is used, because
+        replicas end one after the other and the sum over the remaining replicas would be meaningless.
         """
         if self.is_over:
             return add_up(list(self.tracks.values()))[name]
@@ -300,7 +303,7 @@ class RunState:
     def failures(self) -> list[ReplicaStatus]:
         """Returns the failed and lost replicas.
 
-        The first cause comes first; later failures may be consequences of it.
+        The first cause is at the beginning; later failures may be consequences of it.
         """
         failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
@@ -312,7 +315,7 @@ class RunState:
         return track.reason
 
     def _names(self, track: ReplicaStatus) -> bool:
-        """Returns whether the run's reason names this replica."""
+        """Returns whether the reason for the run's state begins with the name of this replica."""
         return self.reason.startswith((f"{track.name}:", f"{track.name} "))
 
     def _take_metrics(self, metrics: Mapping[str, Mapping[str, float | None]], at: float) -> None:
@@ -324,7 +327,7 @@ class RunState:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether the values of a running replica are unknown, so that a sum would be wrong."""
+        """Whether the values of a running replica are unknown, which would make a sum wrong."""
         return any(
             track.host in self.lost or (track.state == "running" and not len(track.ring))
             for track in self.tracks.values()
@@ -363,7 +366,7 @@ class RunState:
         waiting = waiting_for(event.get("waiting_for"))
         if at >= self._shown_at:  # A replayed event is older than the current state and must not change it.
             self._waiting = waiting
-            # The reason of a restart becomes obsolete when the run is running again.
+            # The reason for a restart becomes obsolete when the run is running again.
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
         if state == "running" and self.started is None:
             self.started = at
@@ -391,7 +394,7 @@ class RunState:
             return
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
             self._note(TimelineEvent(at, "first_step", replica=track.name, host=track.host), changes)
-        # Once a host sends telemetry, reports of the journal would duplicate its samples.
+        # Once a host sends telemetry, reports in the journal would duplicate its samples.
         values = reported_values(metrics_of_event(event), custom_metrics_of_event(event))
         if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)
@@ -404,7 +407,7 @@ class RunState:
         self._note(TimelineEvent(at, "asked", what, by=user_of(dict(event))), changes)
 
     def _checkpoint(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
-        """Handles a checkpoint that was saved, or copied to another host, `step-000000001200` or such with `-final`."""
+        """Handles a checkpoint that was saved or copied, such as `step-000000001200` or `step-000000001200-final`."""
         step = re.match(r"step-(\d+)", str(event.get("checkpoint", "")))
         if step is None:
             return
@@ -436,7 +439,7 @@ class RunState:
     def _add_totals(self, at: float) -> None:
         if self.totals.last_time is not None and at - self.totals.last_time < TOTALS_EVERY_S:
             return
-        # During a replay, the end states of replicas are already known, but do not apply to the past.
+        # During a replay, the end states of replicas are already known, but do not apply to earlier events.
         is_past = at < self._shown_at
         alive = [
             track for track in self.tracks.values() if is_past or (not track.is_over and track.host not in self.lost)

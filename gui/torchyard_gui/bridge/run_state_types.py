@@ -77,7 +77,7 @@ class TimelineEvent:
     """Of a checkpoint."""
 
     def repeats(self, before: TimelineEvent) -> bool:
-        """Whether it repeats the previous entry: an end is reported as a state, then with details."""
+        """Whether the entry repeats the previous one: an end is reported first as a state and then with details."""
         alike = (self.kind, self.state, self.replica, self.host, self.generation, self.by, self.step)
         if alike != (
             *(before.kind, before.state, before.replica, before.host, before.generation, before.by, before.step),
@@ -97,7 +97,7 @@ def waiting_for(value: object) -> WaitingForHosts | None:
 
 @dataclass
 class RunChanges:
-    """The differences from the last report to the window."""
+    """The changes since the last report to the window."""
 
     replicas: set[str] = field(default_factory=set)
     moments: list[TimelineEvent] = field(default_factory=list)

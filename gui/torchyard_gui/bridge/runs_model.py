@@ -123,7 +123,7 @@ class RunsModel(QObject):
             if run.state == "waiting":
                 fleet, links = model.fleet, []
                 for host in run.hosts:
-                    with suppress(TorchyardError):  # A host that does not answer abandons the run itself.
+                    with suppress(TorchyardError):  # A host that does not answer abandons the run on its own.
                         links.append(fleet.link(host, install=False))
                 free_prepared(run, links)
 

@@ -25,7 +25,7 @@ class _Edit:
 
 
 class SettingsModel(QObject):
-    """The settings file of a home folder. A file with errors leaves the last valid settings in force."""
+    """The settings file of a home folder. If the file has errors, the last valid settings remain in force."""
 
     changed = Signal()
     """`settings`, `written` or `error` has changed."""
@@ -50,7 +50,7 @@ class SettingsModel(QObject):
         self.reload()
 
     def reload(self) -> None:
-        """Reads the file. `changed` is emitted if its settings differ from the last ones."""
+        """Reads the file. `changed` is emitted if its settings differ from the last known settings."""
         self._watch()
         settings, written, error = self.settings, self.written, None
         try:
@@ -63,7 +63,7 @@ class SettingsModel(QObject):
             self.changed.emit()
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem of a new value, or None. An empty value is the default."""
+        """Returns the problem with a new value, or None. An empty value is the default."""
         return self._change.problem(key, value)
 
     def change(self, key: str, value: str) -> None:
@@ -75,7 +75,7 @@ class SettingsModel(QObject):
 
     @property
     def can_undo(self) -> bool:
-        """Whether the last change can be undone: its value was not changed by another program since."""
+        """Whether the last change can be undone, which is impossible if another program has changed the value since."""
         return bool(self._edits) and self.written.get(self._edits[-1].key, "") == self._edits[-1].after
 
     def undo(self) -> str:
@@ -94,12 +94,12 @@ class SettingsModel(QObject):
         return [*self._watcher.files(), *self._watcher.directories()]
 
     def close(self) -> None:
-        """Ends the watch."""
+        """Stops watching the file."""
         self._soon.stop()
         self._watcher.blockSignals(True)
 
     def _watch(self) -> None:
-        """Watches the file and its folder, or the nearest folder above that exists.
+        """Watches the file and its folder, or the nearest parent folder that exists.
 
         A replaced file must be watched again.
         """

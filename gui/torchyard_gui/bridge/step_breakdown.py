@@ -49,7 +49,7 @@ def name_of(field: str) -> str:
 
 
 def sentence_of(field: str, *, served: bool = False) -> str:
-    """Returns the explanation of a metric. With `served`, the explanation is that for servers and reducers."""
+    """Returns the explanation of a metric. With `served`, it is the explanation for servers and reducers."""
     of_server = {
         "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
         "staleness": translate("Runs", "Versions by which the newest gradients were behind"),

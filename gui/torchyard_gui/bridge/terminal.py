@@ -27,7 +27,7 @@ TERMINALS = {
 
 
 def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Starts the terminal, independent of the window. Raises TorchyardError if there is none."""
+    """Starts the terminal as a process independent of the window. Raises TorchyardError if there is no terminal."""
     command = terminal_of(environment)
     if not host.local:
         from torchyard_core.fleet.ssh.openssh import terminal_command  # paramiko takes 0.25 s to import
@@ -46,11 +46,11 @@ def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] 
         )
     except OSError as error:
         raise TorchyardError(f"{command[0]} cannot be started: {error.strerror}.", code="no_terminal") from error
-    in_background(process.wait)  # else its end would leave a zombie
+    in_background(process.wait)  # otherwise, the ended process would remain a zombie
 
 
 def terminal_of(environment: Mapping[str, str]) -> list[str]:
-    """The arguments before a command: $TERMINAL, else the first of TERMINALS. Raises TorchyardError."""
+    """Returns the arguments before a command, for $TERMINAL or the first installed terminal. Raises TorchyardError."""
     wanted = environment.get("TERMINAL", "")
     path = environment.get("PATH")
     for name in (wanted, *TERMINALS):

@@ -1,4 +1,4 @@
-"""Outline of a drop target, also used to point out a rack for a moment."""
+"""Outline of a drop target, also used to highlight a rack for a moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """The outline, of which a scene has exactly one. A drag replaces the outline of a pointed-out rack."""
+    """The outline, of which a scene has exactly one. A drag replaces the outline of a highlighted rack."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)

@@ -19,7 +19,7 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def gpu_kinds(rack: RackContent) -> str:
-    """Returns the kinds of GPUs of a rack with their numbers, such as `8 × H100 80 GB`."""
+    """Returns the models of a rack's GPUs with their numbers, such as `8 × H100 80 GB`."""
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
     # GPUs of unchecked hosts have an unknown memory size, which is omitted.
@@ -50,7 +50,7 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
-        # GPU use after the end of a run does not belong to the run.
+        # The use of GPUs after the end of a run is not caused by the run.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)
@@ -134,7 +134,7 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns the second line of a chip in a design, which names its GPUs, and in the frame of a group its host."""
+    """Returns the second line of a chip in a design: its GPUs and, in the frame of a group, its host."""
     if chip.by_group and chip.host:
         return f"{chip.host}:{ranges(chip.gpus)}" if chip.gpus else chip.host
     if not chip.host and chip.wanted:
@@ -248,7 +248,7 @@ def edges(count: int) -> str:
 
 
 def load_parts(load: float, facts: ExchangeFacts) -> tuple[str, str]:
-    """Returns the data of a step on a link, in two lines such as `1.5 M` and `per step`, where M is unknown."""
+    """Returns the data per step on a link, in two lines such as `1.5 M` and `per step` if M is unknown."""
     return load_text(load, facts), translate("Canvas", "per step")
 
 
@@ -308,7 +308,7 @@ def no_change() -> str:
 
 
 def swap_text(other: str, target: str) -> str:
-    """Returns the effect of a drop on an occupied slot, beside the cursor."""
+    """Returns the text beside the pointer that describes the effect of a drop on an occupied slot."""
     host, _, gpu = target.partition(":")
     return translate("Canvas", "swap with {other} on {host}, GPU {gpu}").format(other=other, host=host, gpu=gpu)
 

@@ -11,7 +11,7 @@ Tint = Literal["wait", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLiveState:
-    """State of a live replica. A replica in trouble has a tint and a cause."""
+    """State of a live replica. A replica with a problem has a tint and a cause."""
 
     state: str
     """"running", "starting", "pending", "failed", "unknown", "succeeded", "stopped", …"""

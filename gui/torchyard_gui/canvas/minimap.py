@@ -24,7 +24,7 @@ STEPS = {Key.Key_Left: (-1, 0), Key.Key_Right: (1, 0), Key.Key_Up: (0, -1), Key.
 
 
 class Minimap(QWidget):
-    """The map. By default it is shown for a large design of which a part is outside the view."""
+    """The map. By default, it is shown for large designs that do not fit into the view."""
 
     centre_asked = Signal(QPointF)
     """A point of the scene that should be in the middle of the view."""
@@ -47,7 +47,7 @@ class Minimap(QWidget):
 
     @property
     def wanted(self) -> bool | None:
-        """Whether the user wants the map; None shows it where it helps."""
+        """Whether the user wants the map; None shows the map when it is useful."""
         return self._wanted
 
     def set_wanted(self, wanted: bool | None) -> None:
@@ -119,7 +119,7 @@ class Minimap(QWidget):
         elif event.key() == Key.Key_Escape:
             self.left.emit()
         else:
-            event.ignore()  # The view zooms.
+            event.ignore()  # The view handles the keys for zooming.
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)

@@ -87,7 +87,7 @@ def _pin(painter: QPainter, rect: QRectF, token: str) -> None:
 
 @cache
 def font(role: str, weight: int = 0, size: int = 0) -> QFont:
-    """Returns a font of the theme, with another weight or size if given."""
+    """Returns a font of the theme, with a different weight or size if given."""
     made = QFont(theme().font(role))
     if weight:
         made.setWeight(QFont.Weight(weight))

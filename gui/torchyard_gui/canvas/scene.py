@@ -56,7 +56,7 @@ class TopologyScene(QGraphicsScene):
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # All items are children of a few top-level items, so that an index would only cause updates.
+        # All items are children of a few top-level items, so an index would only cause updates.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
@@ -100,9 +100,9 @@ class TopologyScene(QGraphicsScene):
     ) -> None:
         """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
-        With `keep`, as while drawing, racks do not move, and replicas that moved without being selected are highlighted
-        for a while. Items of unchanged racks and edges are kept. *By group*, the frames of groups are shown in place of
-        hosts.
+        With `keep`, which is set while the user draws, racks do not move, and replicas that moved without being
+        selected are highlighted for a while. Items of unchanged racks and edges are kept. In the arrangement *By
+        group*, frames of groups are shown instead of hosts.
         """
         self.touched.emit()
         self._shown = (plan, hosts, also)
@@ -220,7 +220,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def drawn_wiring(self) -> HostTraffic:
-        """The traffic that is drawn at this zoom: between hosts, or as a summary between sections."""
+        """The traffic that is drawn at this zoom: between hosts, or summarised between sections."""
         sectioned = level_of(self._zoom) is Level.TILE and self._racks.grid.sections is not None
         return self._section_wiring if sectioned else self._wiring
 
@@ -246,7 +246,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that have a rack, or would have one by host, in the order of the fleet."""
+        """The hosts that have a rack in the arrangement by host, in the order of the fleet."""
         return list(self._host_names)
 
     def chip(self, name: str) -> ChipContent | None:
@@ -380,7 +380,7 @@ class TopologyScene(QGraphicsScene):
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
-        # Edges between sections stay inside the sections, and are routed after the zoom is known.
+        # If there are sections, the edges stay within their area and are routed only after the zoom is known.
         for item in self._edges.items if self._racks.grid.sections is None else ():
             rect = rect.united(item.sceneBoundingRect())
         return rect
@@ -390,7 +390,7 @@ class TopologyScene(QGraphicsScene):
         return len(self._racks)
 
     def rack_boxes(self) -> list[tuple[Box, str]]:
-        """Returns the boxes of all racks, each with the colour token of what matters there, for the minimap."""
+        """Returns the boxes of all racks for the minimap, each with the colour token of its most important state."""
         selected = {item.content.key for name in self._selection if (item := self._racks.holder_of(name)) is not None}
         troubled = {item.content.key for name in self._problems if (item := self._racks.holder_of(name)) is not None}
         found = []
@@ -456,7 +456,8 @@ class TopologyScene(QGraphicsScene):
         self._content = None
         self._show_headings()
         if moved and self._racks.grid.sections is not None:
-            # The zoom that follows decides which edges are drawn; routing those of a hundred hosts takes long.
+            # The zoom that is set next determines which edges are drawn, and routing the edges of a hundred hosts is
+            # slow.
             self.arranged.emit()
             moved = False
         self._lay_edges()
@@ -468,7 +469,7 @@ class TopologyScene(QGraphicsScene):
         self._route_edges()
 
     def _route_edges(self) -> None:
-        """Routes the edges between hosts, or as a summary those between sections where hosts are tiles."""
+        """Routes the edges between hosts or, if hosts in sections are drawn as tiles, the edges between sections."""
         grid = self._racks.grid
         if level_of(self._zoom) is not Level.TILE:
             self._edges.lay(grid, self._wiring)

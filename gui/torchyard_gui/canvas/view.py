@@ -151,7 +151,7 @@ class CanvasView(ZoomView):
             self.centerOn(rects[0].center())
 
     def show_rack(self, host: str) -> bool:
-        """Scrolls to a host and points it out for a moment. Returns whether the host is drawn."""
+        """Scrolls to a host and highlights it for a moment. Returns whether the host is drawn."""
         rect = self._canvas.rect_of_rack(host)
         if rect.isNull():
             return False

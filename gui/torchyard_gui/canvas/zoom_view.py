@@ -88,7 +88,7 @@ class ZoomView(QGraphicsView):
         self.set_zoom(1.0)
 
     def set_zoom(self, zoom: float, anchor: QPointF | None = None) -> None:
-        """Sets the zoom. The point at `anchor` keeps its place; by default this is the middle of the viewport."""
+        """Sets the zoom. The point at `anchor` keeps its position; by default, this is the middle of the viewport."""
         self._follows = False
         self._zoom_to(zoom, anchor)
 
@@ -138,7 +138,7 @@ class ZoomView(QGraphicsView):
         self._place_minimap()
 
     def _place_minimap(self) -> None:
-        """Places the map in the lower right corner, or above the legend where both would overlap."""
+        """Places the map in the lower right corner, or above the legend if the two would overlap."""
         map_, below = self.minimap, EDGE
         if self._legend.isVisible() and self._legend.geometry().right() > self.width() - map_.width() - 2 * EDGE:
             below = self.height() - min(self._legend.y(), self._bar.y()) + EDGE
@@ -174,7 +174,7 @@ class ZoomView(QGraphicsView):
             self._repaint_background()
 
     def _shows_all(self) -> bool:
-        """Whether all content is visible, above the buttons, so that a fit would only move it."""
+        """Whether all content is visible, above the buttons, in which case a fit would only move it."""
         room = self.viewport().rect().adjusted(0, 0, 0, -BELOW // 2)
         return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
 
@@ -263,7 +263,7 @@ _tiles: dict[tuple[str, int], QBrush] = {}
 
 
 def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
-    """Paints a grid of dots, which are 24 apart in the scene and have a constant size on the screen."""
+    """Paints a grid of dots, which are 24 units apart in the scene and have a constant size on the screen."""
     painter.fillRect(rect, theme().brush("s0"))
     if zoom < NO_DOTS_BELOW:
         return

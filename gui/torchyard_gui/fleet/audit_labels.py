@@ -31,7 +31,7 @@ def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
 def action_text(act: Act) -> str:
     """Returns a description of the action.
 
-    For an action unknown to this desktop, this is the agent's own name for it.
+    If this desktop does not know the action, the description is the agent's name for the action.
     """
     what = str(act.get("what", ""))
     texts = {
@@ -50,7 +50,7 @@ def action_text(act: Act) -> str:
 
 
 def _of_what(act: Act) -> str:
-    """Returns the ID of the run, or the versions of the agent, that the record is about."""
+    """Returns the ID of the run or the versions of the agent to which the record refers."""
     if act.get("before"):
         text = translate("Fleet", "{version} after {before}")
         return text.format(version=act.get("version") or "?", before=act["before"])

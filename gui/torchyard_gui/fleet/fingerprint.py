@@ -14,7 +14,7 @@ LEAST_WIDTH = 60
 
 
 class Fingerprint(QPlainTextEdit):
-    """As high as its lines, which break between any two characters."""
+    """Text field that is as tall as its lines. Lines may break between any two characters."""
 
     def __init__(self, name: str, parent: QWidget | None = None):
         super().__init__(parent)

@@ -17,7 +17,7 @@ METER = 4
 
 
 class GpuTable(QWidget):
-    """Table that is painted as a single widget, because up to 16 GPUs change their loads every second."""
+    """Table that is painted as a single widget, because the loads of up to 16 GPUs change every second."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -51,7 +51,7 @@ class GpuTable(QWidget):
         )
 
     def heat(self, gpu: GpuNow) -> str:
-        """Returns temperature, power, and whether the clocks are throttled by heat or power."""
+        """Returns the temperature, the power, and whether the clocks are throttled because of heat or power."""
         slowed = any("thermal" in reason or "brake" in reason for reason in gpu.throttling)
         return " · ".join(text for text in (heat_text([gpu]), self.tr("throttled") if slowed else "") if text)
 

@@ -1,4 +1,4 @@
-"""Painting of the row of a host: a card with state, GPUs, load and software, and any problem with its button."""
+"""Painting of the row of a host: a card with state, GPUs, load, software, and any problem with a button to solve it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class HostCard(QStyledItemDelegate):
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         status = index.data(STATUS)
-        # The width must not come from `option`, because that depends on the caller and a card's height must not.
+        # The width must not come from `option`, because `option` depends on the caller and the height of a card must
+        # not depend on it.
         return QSize(0, BODY + _strip_height(status, self._view.viewport().width()) + GAP)
 
     def button_rect(self, status: HostStatus, card: QRect) -> QRect:
@@ -282,8 +283,8 @@ MARK_FROM = 12.0
 def paint_gpu_cells(painter: QPainter, rect: QRectF, gpus: list[GpuNow]) -> float:
     """Paints a cell per GPU from the left of `rect`. Returns the width of all cells.
 
-    With many GPUs, the cells are smaller. A cell is filled from below according to the load of the GPU. An idle GPU
-    with a user has a thin line; a GPU with unknown users is hatched.
+    With many GPUs, the cells are smaller. A cell is filled from the bottom according to the load of the GPU. An idle
+    GPU with a user has a thin line; a GPU with unknown users is hatched.
     """
     if not gpus:
         return 0.0

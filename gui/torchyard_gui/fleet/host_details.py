@@ -41,8 +41,10 @@ Pairs = list[tuple[str, str]]
 
 
 class HostDetails(QFrame):
-    """Shows one host, or the number of selected hosts. Its buttons are the actions of the page, by name, and keep their
-    places."""
+    """Shows one host, or the number of selected hosts.
+
+    Its buttons trigger the actions of the page, which are given by name, and always stay in the same positions.
+    """
 
     focus_lost = Signal()
     """The button with the focus was disabled."""

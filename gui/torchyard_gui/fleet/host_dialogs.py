@@ -81,7 +81,10 @@ class AddHostDialog(HostForm):
 
 
 class EditHostsDialog(HostForm):
-    """Changes one or several hosts in the fleet file when accepted. For several, only edited fields are written."""
+    """Changes one or several hosts in the fleet file when accepted.
+
+    For several hosts, only edited fields are written.
+    """
 
     changed = Signal(object)
     """The edits, as (before, after)."""
@@ -125,7 +128,7 @@ class EditHostsDialog(HostForm):
         return host_of({**self._texts[host.name], **typed}, local=local, taken=taken)
 
     def _common(self, key: str) -> str:
-        """Returns the text of a field that all hosts have, or ""."""
+        """Returns the text that a field has for all hosts, or "" if the texts differ."""
         found = {texts[key] for texts in self._texts.values()}
         return found.pop() if len(found) == 1 else ""
 
@@ -163,7 +166,7 @@ class EditHostsDialog(HostForm):
 
 
 class RemoveHostsDialog(ConfirmationDialog):
-    """Asks whether to remove hosts from the fleet; accepted if so."""
+    """Asks whether to remove hosts from the fleet. The dialog is accepted if the user agrees."""
 
     def __init__(self, names: Sequence[str], parent: QWidget | None = None):
         question = _tr("Remove {hosts} from the fleet?").format(hosts=_hosts_text(names))
@@ -172,7 +175,7 @@ class RemoveHostsDialog(ConfirmationDialog):
 
 
 class UndeployDialog(ConfirmationDialog):
-    """Asks whether to remove the agent from hosts; accepted if so."""
+    """Asks whether to remove the agent from hosts. The dialog is accepted if the user agrees."""
 
     def __init__(self, names: Sequence[str], parent: QWidget | None = None):
         question = _tr("Remove the agent from {hosts}?").format(hosts=_hosts_text(names))

@@ -30,7 +30,7 @@ FIRST_ROWS = 6
 
 
 class HostForm(QDialog):
-    """Stays open until `apply` has written the file."""
+    """Dialog with the form. It stays open until `apply` has written the file."""
 
     def __init__(self, model: FleetModel, title: str, agree: str, parent: QWidget | None = None):
         super().__init__(parent)
@@ -62,7 +62,7 @@ class HostForm(QDialog):
     # -- for subclasses
 
     def problems(self) -> dict[str, str]:
-        """Returns the problem of each wrong field."""
+        """Returns the problem of each invalid field."""
         raise NotImplementedError
 
     def apply(self) -> None:
@@ -231,7 +231,7 @@ def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ())
 
 
 def texts_of(host: Host) -> dict[str, str]:
-    """Returns the texts of the fields for a host, of which `host_of` makes the host again."""
+    """Returns the texts of the fields for a host. `host_of` converts them back to the host."""
     texts = {key: str(value) if value is not None else "" for key, value in host.model_dump(exclude={"local"}).items()}
     return {
         **texts,

@@ -1,4 +1,4 @@
-"""Shows the keys of several hosts, and records those that the user has checked."""
+"""Shows the keys of several hosts, and records the keys that the user has selected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_HEIGHT = 440
 
 
 class HostKeysDialog(QDialog):
-    """Asks all hosts in the background. Nothing is checked beforehand: each key is for the user to compare."""
+    """Requests the keys in the background. No key is selected at first, because the user must compare each key."""
 
     trusted = Signal(str)
     """A host whose key was recorded."""
@@ -89,7 +89,7 @@ class HostKeysDialog(QDialog):
         self._record(self._checked())
 
     def _record(self, rows: list[KeyRow]) -> None:
-        """Records the keys one after the other; they share a file."""
+        """Records the keys one after the other, because all of them are written to the same file."""
         if not rows:
             self.accept()
             return
@@ -113,7 +113,7 @@ class HostKeysDialog(QDialog):
 
 
 class KeyRow(QWidget):
-    """A host with the key that it shows, and the one on record."""
+    """A host with the key that it presents and the recorded key."""
 
     def __init__(self, name: str):
         super().__init__()

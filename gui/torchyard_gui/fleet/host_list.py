@@ -1,4 +1,4 @@
-"""The list of hosts, with the keys arrows, Enter and Delete, and a button on each card with a problem."""
+"""The list of hosts. It handles the arrow keys, Enter and Delete, and has a button on each card with a problem."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ class HostList(QListView):
         self._animate()
 
     def _animate(self) -> None:
-        """Starts the animation if a host has an activity, or stops it. Users who disabled animations never see it."""
+        """Starts the animation if a host has an activity, or stops it.
+
+        It is never shown to users who have disabled animations.
+        """
         under_way = any((status := self._status(name)) is not None and status.doing for name in self.rows.names)
         moves = self.style().styleHint(QStyle.StyleHint.SH_Widget_Animation_Duration, None, self) > 0
         if under_way and moves and self.isVisible():

@@ -36,7 +36,7 @@ class HostListModel(QAbstractListModel):
         self._reset()
 
     def filter(self, state: HostState | None) -> None:
-        """Shows hosts in a state, or in all."""
+        """Shows only the hosts in a state, or all hosts."""
         self._state = state
         self._reset()
 

@@ -27,7 +27,7 @@ Found = dict[str, Any]
 
 
 class InterpreterPicker(QWidget):
-    """Searches on a click, because it starts every interpreter of the hosts."""
+    """Searches only when clicked, because the search starts every interpreter on the hosts."""
 
     chosen = Signal(str)
     """The path of an interpreter."""

@@ -80,7 +80,7 @@ def tint(status: HostStatus) -> str:
 
 
 def since(status: HostStatus) -> str:
-    """Returns the time since when the state holds. For an unchecked host, this is the time of the last check."""
+    """Returns the time since which the host has been in its state, or the time of the last check if it is unchecked."""
     if status.since is None:
         return translate("Fleet", "never checked")
     time = short_time(status.since)
@@ -125,7 +125,7 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """Returns a sentence about the host's problem with the next step, or ""."""
+    """Returns a sentence that describes the host's problem and the next step, or ""."""
     if status.problems:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
@@ -136,7 +136,7 @@ def sentence(status: HostStatus) -> str:
 
 
 def problem_sentence(status: HostStatus, problem: TorchyardError) -> str:
-    """Returns a problem as a sentence, without its fingerprints; buttons beside it do its next steps."""
+    """Returns a problem as a sentence, without fingerprints and without next steps that have buttons."""
     message = problem.message
     if isinstance(problem, KeyUnknown):
         message = translate("Fleet", "The host key of {host} is not known.").format(host=problem.host)
@@ -195,9 +195,10 @@ def names_of(hosts: Sequence[HostStatus]) -> str:
 
 
 def enforcement_lines(status: HostStatus) -> list[str]:
-    """Returns the lines that describe how the agent enforces bookings. There are none if that is unknown.
+    """Returns the lines that describe how the agent enforces bookings. There are none if this is unknown.
 
-    The agent of root enforces bookings for the processes of all users, other agents only for those of their own user.
+    An agent that runs as root enforces bookings for the processes of all users, any other agent only for the processes
+    of its own user.
     """
     enforced = status.check.enforcement if status.check is not None else None
     if enforced is None:

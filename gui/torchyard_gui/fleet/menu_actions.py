@@ -8,7 +8,7 @@ from torchyard_gui.widgets.page_actions import PageActions
 
 
 class FleetActions(PageActions):
-    """QActions with the names of their buttons. The page connects and enables them."""
+    """QActions for the menus and buttons of the page. The page connects and enables them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)

@@ -115,7 +115,7 @@ class FleetPage(QWidget):
         self._open(dialog)
 
     def trust(self, *names: str) -> None:
-        """Shows the keys of hosts or of their bastions, to be trusted."""
+        """Shows the keys of hosts or of their bastions, which the user can then trust."""
         dialog: HostKeyDialog | HostKeysDialog
         if len(names) == 1:
             dialog = HostKeyDialog(self.model, names[0], self)
@@ -125,7 +125,7 @@ class FleetPage(QWidget):
         self._open(dialog)
 
     def edit_hosts(self, *hosts: str, field: str = "") -> None:
-        """Edits these hosts, else the selected ones, with the focus in a field."""
+        """Edits the given hosts, by default the selected ones, with the focus in a field."""
         found = [status.host for name in hosts or self.list.chosen if (status := self.model.status(name)) is not None]
         if not found:
             if hosts:
@@ -140,7 +140,7 @@ class FleetPage(QWidget):
         dialog.focus_field(field or first)
 
     def undo_edit(self) -> None:
-        """Takes the last edit back."""
+        """Undoes the last edit of hosts."""
         edits, self._undo = self._undo, []
         try:
             self.model.change(edits)
@@ -278,7 +278,7 @@ class FleetPage(QWidget):
         self.model.check([host.name])
 
     def _edited(self, edits: list[tuple[Host, Host]]) -> None:
-        """Checks changed hosts, and offers to take the edit back."""
+        """Checks changed hosts, and offers to undo the edit."""
         self._undo = [(after, before) for before, after in edits]
         self._enable()
         names = [after.name for _, after in edits]
@@ -292,7 +292,7 @@ class FleetPage(QWidget):
         self.model.undeploy(names)
 
     def _undeployed(self, removed: Removed) -> None:
-        """Reports the outcome of an undeploy, that of several hosts together."""
+        """Reports the outcome of an undeploy. The outcomes of several hosts are reported together."""
         self._removed.append(removed)
         failed = [one.error for one in self._removed if one.failed and one.error is not None]
         gone = [one for one in self._removed if not one.failed]

@@ -1,4 +1,4 @@
-"""A choice of the state whose hosts are listed, with the number of hosts in each."""
+"""A filter that limits the list to hosts in one state, with the number of hosts in each state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_gui.theme.icons import state_icon
 
 
 class StateFilter(QComboBox):
-    """Lists the states that hosts are in, and the chosen one even without a host."""
+    """Lists the states of all hosts, and the chosen state even if no host is in that state."""
 
     changed = Signal()
 
@@ -35,7 +35,7 @@ class StateFilter(QComboBox):
         self.setCurrentIndex(max(0, self.findData(state)))
 
     def show_counts(self, by_state: Mapping[HostState, Sized]) -> None:
-        """Updates the states and their numbers; the choice stays."""
+        """Updates the states and their numbers of hosts without changing the choice."""
         chosen = self.state
         counts = {state: len(by_state.get(state, ())) for state in HostState if state in by_state or state is chosen}
         if counts == self._shown:

@@ -25,7 +25,7 @@ ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
 
 @dataclass
 class Row:
-    """Row of the checklist: all checks of one name, and the progress of one step."""
+    """Row of the checklist: all checks with the same name, and the progress of one step."""
 
     name: str
     fine: dict[str, list[str]] = field(default_factory=dict)
@@ -92,9 +92,9 @@ class Checklist:
                 row.done = row.total = 0
 
     def fail(self, host: str, message: str, advice: Advice, code: str) -> Row:
-        """Adds an error that belongs to no check, and returns its row.
+        """Adds an error that does not belong to any check, and returns its row.
 
-        The row is that of the current step, or else the first one; errors about the topology, the calendar and the
+        The row is that of the current step, or else the first row; errors about the topology, the calendar and the
         start of the run have fixed rows.
         """
         under_way = [row for row in self.rows.values() if row.is_running]

@@ -86,7 +86,7 @@ class ChecklistRow(QWidget):
         self.more.setVisible(self.more.isEnabled() and row.name != "topology")
         self._show_lines(self._lines_now())
         checks = (*row.failed[:TROUBLES], *row.warnings[:TROUBLES])
-        # The panel offers these steps by a button above the list.
+        # The panel offers these steps with a button above the list.
         self.steps.show_steps(
             step for check in checks if check.code not in ("key_unknown", "booked") for step in steps_of(check.advice)
         )

@@ -132,7 +132,7 @@ class LaunchPanel(QDialog):
     def reject(self) -> None:
         """Handles Esc and the close button.
 
-        A launch in progress is cancelled, and the panel closes once it is reverted.
+        A launch in progress is cancelled, and the panel closes once the launch is reverted.
         """
         if self.is_launching:
             self._close_when_over = True

@@ -14,7 +14,7 @@ from torchyard_gui.widgets.next_steps import advice_text, as_sentence
 
 
 class QuestionBlock(QFrame):
-    """Widget that is hidden until `ask`. Enter declines unless the accepting button has the focus."""
+    """Widget that is hidden until `ask` is called. Enter declines unless the accepting button has the focus."""
 
     answered = Signal(bool)
 

@@ -56,7 +56,7 @@ def _failed_run(picture: RunState) -> list[Alert]:
 
 
 def _failures(picture: RunState) -> list[Alert]:
-    # The hosts that the run waits for have an alert of their own.
+    # The hosts that the run waits for have a separate alert.
     waits = picture.waiting is not None
     failed = [track for track in picture.failures() if not (waits and track.state == "lost")]
     needs = []

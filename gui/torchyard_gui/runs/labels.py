@@ -110,7 +110,7 @@ def percent(value: float | None) -> str:
 
 
 def restarting_sentence(picture: RunState) -> str:
-    """Returns a sentence about why a run restarts and which hosts it waits for."""
+    """Returns a sentence that explains why a run restarts and for which hosts it waits."""
     waiting = picture.waiting
     cause = waiting.cause if waiting is not None else picture.reason
     text = translate("Runs", "The run restarts: {cause}.") if cause else translate("Runs", "The run restarts.")

@@ -40,7 +40,7 @@ class NotesSection(QWidget):
 
 
 class NotesDialog(QDialog):
-    """Edits the annotation of one run. Shown with `open()`."""
+    """Dialog that edits the annotation of one run. Show it with `open()`."""
 
     saved = Signal(object)
     """The Annotation."""

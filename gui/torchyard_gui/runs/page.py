@@ -142,7 +142,7 @@ class RunsPage(QWidget):
         return texts
 
     def show_run(self, run_id: str) -> None:
-        """Selects a run. The history is read first, because it contains a run that was just launched."""
+        """Selects a run. The history is read first, because a run that was just launched appears there first."""
         self.search.clear()
         self._wanted = run_id
         self.model.read_history()
@@ -277,7 +277,10 @@ class RunsPage(QWidget):
         return self.shown.currentWidget() is self.comparison
 
     def compare(self) -> None:
-        """Compares the selected runs; a single one with the last other run of its name, else with the run below it."""
+        """Compares the selected runs.
+
+        A single run is compared with the last other run of the same name, or else with the run below it.
+        """
         if self.is_comparing:
             self.end_comparison()
             return
@@ -384,7 +387,7 @@ class RunsPage(QWidget):
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
         if not self._is_working:
-            self.run_view.work.clear()  # a result that concerns the run shown before
+            self.run_view.work.clear()  # a result for the previously shown run
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
@@ -411,7 +414,7 @@ class RunsPage(QWidget):
 
     def _enable(self) -> None:
         acts, picture = self.actions_, self.feed.picture if self.feed else None
-        if self.is_comparing:  # no action on one of several runs
+        if self.is_comparing:  # while several runs are compared, no action applies to a single run
             picture = None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))

@@ -38,7 +38,7 @@ class ReplicaGroup:
         return (one if count == 1 else many).format(name=self.name, count=count)
 
     def state_summary(self, state_of: Callable[[ReplicaStatus], tuple[str, str]]) -> tuple[str, str]:
-        """Returns the most urgent mark, and how many replicas are in which state, such as `1 failed, 7 running`."""
+        """Returns the most urgent mark and the number of replicas in each state, such as `1 failed, 7 running`."""
         marks = Counter(state_of(track)[0] for track in self.tracks)
         ordered = sorted(marks, key=lambda mark: (URGENT.index(mark) if mark in URGENT else len(URGENT), -marks[mark]))
         words = {"warning": translate("Runs", "slow")}
@@ -46,13 +46,13 @@ class ReplicaGroup:
 
     @property
     def throughput(self) -> str:
-        """The sum over its trainers."""
+        """The total throughput of the group's trainers."""
         total = run_throughput({track.name: track.ring.last("throughput") for track in self.tracks})
         return "" if total is None else rate(total)
 
     @property
     def use(self) -> str:
-        """The median use."""
+        """The median use of the GPUs, or of the CPUs for replicas without GPUs."""
         known = _known(track.ring.last("gpu" if track.gpus else "cpu") for track in self._live)
         return percent(statistics.median(known)) if known else ""
 
@@ -71,7 +71,7 @@ class ReplicaGroup:
 
 
 def groups_of(picture: RunState, by: Grouping) -> list[ReplicaGroup]:
-    """Returns the groups in the order of their first replicas; none without a grouping."""
+    """Returns the groups in the order of their first replicas, or no groups if `by` is empty."""
     if not by:
         return []
     pools = {replica.name: replica.pool.name for replica in replicas_of(picture.plan.topology)} if picture.plan else {}

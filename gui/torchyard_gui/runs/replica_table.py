@@ -84,7 +84,7 @@ class ReplicaTable(QTableView):
         self._fit_columns()
 
     def _fit_columns(self) -> None:
-        """Shows those columns with values that fit. Widths set by the user are kept."""
+        """Shows as many of the columns with values as fit. Widths set by the user are kept."""
         fitting = fitting_columns(self.viewport().width(), self.replicas.reported())
         if fitting == self._shown:
             return
@@ -112,7 +112,7 @@ class ReplicaTable(QTableView):
         return sorted(names, key=self.replicas.row_of)
 
     def set_grouping(self, grouping: str) -> None:
-        """Groups the rows by `pool` or `host`, or not for ""."""
+        """Groups the rows by `pool` or `host`, or removes the groups for ""."""
         if grouping and self.order.sortColumn() < 0:
             self.sortByColumn(NAME, Qt.SortOrder.AscendingOrder)
         self.replicas.set_grouping(cast("Grouping", grouping))

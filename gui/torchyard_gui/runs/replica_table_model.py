@@ -84,7 +84,7 @@ class ReplicaTableModel(QAbstractTableModel):
         self._group_of: dict[str, int] = {}
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Shows the replicas of a run. Call it again when the same run has more replicas."""
+        """Shows the replicas of a run. Call this method again when further replicas of the run become known."""
         self.beginResetModel()
         self.feed = feed
         self._tracks = list(feed.picture.tracks.values()) if feed else []
@@ -100,7 +100,7 @@ class ReplicaTableModel(QAbstractTableModel):
         self.set_feed(self.feed)
 
     def place_of(self, row: int) -> tuple[int, bool]:
-        """Returns the position of a row's group, 0 without groups, and whether the row is its heading."""
+        """Returns the position of a row's group (0 without groups) and whether the row is the heading of the group."""
         if row >= len(self._tracks):
             return row - len(self._tracks), True
         return self._group_of.get(self._tracks[row].name, 0), False
@@ -118,7 +118,7 @@ class ReplicaTableModel(QAbstractTableModel):
                 self.dataChanged.emit(self.index(min(rows), 0), self.index(last, PAST))
 
     def names_at(self, row: int) -> list[str]:
-        """Returns the replica of a row, or those of a heading's group."""
+        """Returns the replica of a row or, for a heading, all replicas of its group."""
         if row >= len(self._tracks):
             return [track.name for track in self._groups[row - len(self._tracks)].tracks]
         return [self._tracks[row].name]
@@ -290,7 +290,7 @@ class ReplicaOrder(QSortFilterProxyModel):
         return self._matches(model.index(row, 0).data(TRACK))
 
     def lessThan(self, left: Index, right: Index) -> bool:
-        """Keeps groups in their order and headings above their replicas, whatever the direction."""
+        """Keeps groups in their order and headings above their replicas, in both sort directions."""
         model = self.sourceModel()
         if isinstance(model, ReplicaTableModel) and model.grouping:
             first, second = model.place_of(left.row()), model.place_of(right.row())
@@ -310,7 +310,7 @@ class ReplicaOrder(QSortFilterProxyModel):
         self._sort_again()
 
     def _sort_again(self) -> None:
-        """Puts rows in order that a filter has shown again; without a dynamic order they come last."""
+        """Sorts the rows that a filter has shown again, because they come last without dynamic sorting."""
         if self.sortColumn() >= 0:
             self.sort(self.sortColumn(), self.sortOrder())
 

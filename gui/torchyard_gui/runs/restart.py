@@ -1,4 +1,4 @@
-"""Restart of a run from its page: the question where to begin, then progress and questions above the run."""
+"""Restart of a run from its page: a question about where to begin, then progress and questions above the run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torchyard_gui.widgets.next_steps import as_sentence
 
 
 class RestartDialog(QDialog):
-    """Asks where the new run begins. Shown with `open()`; the caller looks for the checkpoint meanwhile."""
+    """Asks where the new run begins. Show it with `open()`; the caller looks for the checkpoint meanwhile."""
 
     confirmed = Signal(bool)
     """Whether to begin at the first step."""
 
     def __init__(self, name: str, shared_folder: str = "", parent: QWidget | None = None):
-        """`shared_folder`: the folder of checkpoints that the run's hosts share, if any."""
+        """Creates the dialog. `shared_folder` is the folder of checkpoints that the run's hosts share, if any."""
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle(self.tr("Restart {name}?").format(name=name))
@@ -63,7 +63,7 @@ class RestartDialog(QDialog):
         self._say(self.tr("The run has no checkpoint."))
 
     def show_problem(self, error: TorchyardError) -> None:
-        """Shows why the newest checkpoint is not known; the launch looks for it again."""
+        """Shows why the newest checkpoint is unknown. The launch will look for it again."""
         self._say(as_sentence(error.message))
 
     def _say(self, text: str) -> None:
@@ -72,7 +72,7 @@ class RestartDialog(QDialog):
 
 
 class RestartFlow(QObject):
-    """Runs at most one restart at a time. `cancel` reverts it until the new run has started."""
+    """Runs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     run_started = Signal(str)
     """The ID of the new run, which has started."""
@@ -94,11 +94,11 @@ class RestartFlow(QObject):
         return self.job is not None and not self.job.is_over
 
     def launch(self, run: KnownRun, text: str, file: str, *, from_beginning: bool = False) -> None:
-        """Starts, unless a restart is in progress.
+        """Starts a restart unless one is in progress.
 
         Args:
-            text: The run's topology, from `file`.
-            from_beginning: Begin at the first step instead of the newest checkpoint.
+            text: Text of the run's topology, which was read from `file`.
+            from_beginning: Whether to begin at the first step instead of the newest checkpoint.
         """
         if self.is_launching:
             return

@@ -45,7 +45,7 @@ class RunBar(QFrame):
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._booking = booking
-        # Each button keeps its place, and is disabled where it does not apply: a click never meets another one.
+        # Each button stays in place and is disabled if it does not apply, so that a click never hits another button.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():
@@ -58,7 +58,7 @@ class RunBar(QFrame):
         self.set_feed(None)
 
     def set_feed(self, feed: RunFeed | None, title: str = "") -> None:
-        """Shows another run; `title` tells it from others of its name."""
+        """Shows another run. `title` distinguishes it from other runs with the same name."""
         self._feed, self._title = feed, title
         self.take_throughput()
         for widget in (self.mark, self.views, *self._buttons.values()):
@@ -73,7 +73,7 @@ class RunBar(QFrame):
         self.refresh()
 
     def take_throughput(self) -> None:
-        """Takes the newest throughput; called together with the plots, so that both show the same one."""
+        """Updates the throughput. Called when the plots are updated, so that both show the same value."""
         self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:
@@ -98,7 +98,7 @@ class RunBar(QFrame):
         self.state.setToolTip("\n".join(line for line in tip if line))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Leaves out the texts of buttons whose icons suffice, where the state would have no room."""
+        """Hides the texts of buttons whose icons suffice if the state would otherwise not fit."""
         super().resizeEvent(event)
         for action in self._by_icon:
             self._buttons[action].setText("" if event.size().width() < NARROW else action.text())
@@ -119,7 +119,7 @@ class RunBar(QFrame):
         elif picture.is_over:
             head = self.tr("{state} after {time}").format(state=word, time=lasted) if lasted else word
         elif picture.state == "restarting":
-            head = word  # The duration of the run would look like that of the restart.
+            head = word  # The duration of the run would look like the duration of the restart.
         else:
             head = f"{word} {lasted}".strip()
         parts = [head]

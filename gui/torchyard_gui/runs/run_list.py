@@ -35,13 +35,13 @@ class RunListModel(QAbstractListModel):
         self._annotations: dict[str, Annotation] = {}
 
     def set_runs(self, runs: Sequence[KnownRun], annotations: Mapping[str, Annotation]) -> None:
-        """Sets the runs and their notes; keeps existing rows, and with them selection and scroll position."""
+        """Sets the runs and their notes; keeps existing rows, and thus the selection and the scroll position."""
         self._all = tuple(runs)
         self._annotations = dict(annotations)
         self._arrange()
 
     def set_filter(self, text: str) -> None:
-        """Shows runs with a text in name, ID, hosts, state, tags (`#baseline`) or note."""
+        """Shows only runs that contain a text in the name, ID, hosts, state, tags (`#baseline`) or note."""
         self._filter = text.strip().lower()
         self._arrange()
 
@@ -94,7 +94,7 @@ class RunListModel(QAbstractListModel):
 
     @property
     def runs(self) -> tuple[KnownRun, ...]:
-        """All runs, also those that the filter hides."""
+        """All runs, including those that the filter hides."""
         return self._all
 
     def tags_of(self, run: KnownRun) -> str:

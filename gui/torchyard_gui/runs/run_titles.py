@@ -1,4 +1,4 @@
-"""Titles of runs: name, start and origin, as exactly as needed to tell runs of the same name apart."""
+"""Titles of runs: name, start and origin, as detailed as needed to distinguish runs with the same name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ translate = QCoreApplication.translate
 
 
 def start_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
-    """Returns the start of a run: its day, minute or second, or its ID, whatever first tells it from `runs`.
+    """Returns the start of a run, as exactly as needed to distinguish it from other runs with the same name.
 
-    The start of a run of today is at least exact to the minute.
+    This is the day, minute or second, or the ID if the seconds are equal. For a run that started today, it is at least
+    exact to the minute.
     """
     now = time.time()
     begin, others = when(run.submitted), [when(one.submitted) for one in _of_its_name(run, runs)]
@@ -36,7 +37,7 @@ def title_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
 
 
 def restart_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
-    """Returns which run this one restarts, or ""."""
+    """Returns a text that names the run that this run restarts, or ""."""
     if not run.restarted_from:
         return ""
     before = next((one for one in runs if one.run_id == run.restarted_from), None)

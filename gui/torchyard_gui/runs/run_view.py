@@ -188,7 +188,7 @@ class RunView(QWidget):
             self.scene.show_hosts(looks)
 
     def _between_starts(self) -> dict[str, HostLiveState]:
-        """Returns the states of the hosts during a restart: those of lost replicas, and those that start again."""
+        """Returns the states of the hosts during a restart: lost or waiting to restart."""
         assert self.feed is not None
         picture = self.feed.picture
         gone = {track.host for track in picture.tracks.values() if track.state == "lost"}

@@ -68,7 +68,7 @@ class SidePanel(QWidget):
         self.refresh()
 
     def set_chosen(self, names: Sequence[str]) -> None:
-        """Sets the selected replicas. If it is a single one, its plots are shown."""
+        """Sets the selected replicas. If there is only one, its plots are shown."""
         self._replica = names[0] if len(names) == 1 else ""
         self._show_plots()
 
@@ -171,7 +171,7 @@ class SidePanel(QWidget):
 class StepParts(QWidget):
     """Parts of a step of one replica.
 
-    They are hidden without a replica, because sums over replicas would be meaningless.
+    They are hidden if no replica is selected, because sums over replicas would be meaningless.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -193,7 +193,7 @@ class StepParts(QWidget):
     def show_track(self, track: ReplicaStatus | None) -> None:
         """Shows the values of a replica, or nothing for None.
 
-        Trainers have a line for every part; servers and reducers only for the metrics that they report.
+        Trainers have a line for every part; servers and reducers have lines only for the metrics that they report.
         """
         reported = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
         self.setVisible(any(value is not None for value in reported.values()))

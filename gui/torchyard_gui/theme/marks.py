@@ -187,7 +187,7 @@ TOKENS = {"warning": "wait", "slow": "wait", "failed": "fail", "error": "fail"}
 
 
 def trouble_token(state: str) -> str:
-    """Returns "wait" for a state that needs attention, "fail" for a failed one, else ""."""
+    """Returns "wait" for a state that needs attention, "fail" for a failed state, and otherwise ""."""
     return TOKENS.get(state, "")
 
 

@@ -61,7 +61,7 @@ class Theme(QObject):
         return self._tokens.dark
 
     def color(self, name: str, alpha: float = 1.0) -> QColor:
-        """Returns the colour of a token. With `alpha` below 1 it is transparent."""
+        """Returns the colour of a token. With `alpha` below 1, the colour is translucent."""
         color = self._colors.get(name)
         if color is None:
             color = self._colors[name] = QColor(cast(str, getattr(self._tokens, name)))
@@ -85,7 +85,10 @@ class Theme(QObject):
         return brush
 
     def font(self, role: str = "body") -> QFont:
-        """Returns the font of "title", "body", "strong", "small", "tiny" or "mono", with tabular figures. Shared."""
+        """Returns the font of "title", "body", "strong", "small", "tiny" or "mono", with tabular figures.
+
+        The font is shared.
+        """
         font = self._fonts.get(role)
         if font is None:
             font = self._fonts[role] = _font(*FONTS[role], is_fixed=role == "mono")

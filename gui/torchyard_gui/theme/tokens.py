@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Tokens(NamedTuple):
     """The colours of one theme as #RRGGBB.
 
-    Text on `s2` has a contrast of at least 4.8 : 1. The role colours are distinguishable with colour blindness.
+    Text on `s2` has a contrast of at least 4.8 : 1. People with colour blindness can distinguish the role colours.
     """
 
     dark: bool

@@ -33,7 +33,7 @@ def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime
         held = {gpu.index: holder for gpu in host.gpus if (holder := _holder(host, gpu, planning))}
         note = "" if host.name in used else _note(host, planning)
         if held or note:
-            # The state "ok" would claim that the use of the host is known.
+            # The state "ok" would suggest that the use of the host is known.
             state = "ok" if host.checked and host.use_known else "idle"
             lines = {index: short for index, (short, _) in held.items()}
             sentences = {index: sentence for index, (_, sentence) in held.items()}

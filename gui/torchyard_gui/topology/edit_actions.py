@@ -77,7 +77,10 @@ class EditActions(QObject):
 
     @cached_property
     def add_presets(self) -> list[QAction]:
-        """The actions that add presets. They are created on first use, because this reads all preset files."""
+        """The actions that add presets.
+
+        They are created on first use, because their creation reads all preset files.
+        """
         made = [self._adds_preset(preset) for preset in all_presets()]
         for one in made:
             one.setEnabled(self._editor.holds_design)

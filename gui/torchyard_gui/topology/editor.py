@@ -30,7 +30,7 @@ MOST_STEPS = 2000
 
 
 class Editor(QObject):
-    """Edits one document. Editing methods return "" on success, or else the reason of the refusal."""
+    """Edits one document. Editing methods return "" on success, or else the reason for the refusal."""
 
     changed = Signal()
     """The document's value changed."""
@@ -53,7 +53,10 @@ class Editor(QObject):
 
     @property
     def holds_design(self) -> bool:
-        """Whether there is a design to edit: not where an invalid file was opened, until its text is corrected."""
+        """Whether there is a design to edit.
+
+        After an invalid file was opened, there is none until the text is corrected.
+        """
         return not self.document.problems or bool(self.value.pools)
 
     def facts(self) -> Sequence[HostFacts]:
@@ -118,7 +121,10 @@ class Editor(QObject):
         return ""
 
     def type_text(self, shown: str, text: str = "") -> None:
-        """Replaces the text of the file by `shown`, which an editor shows. An invalid text leaves the value."""
+        """Replaces the text of the file with `shown`, the text in the editor.
+
+        An invalid text leaves the value unchanged.
+        """
         if shown != self.document.shown_text:
             before, after = self.document.state, self.document.with_shown_text(shown)
             self.stack.push(Edit(self.document, before, after, text or self.tr("Edit the text")))
@@ -181,8 +187,8 @@ class Editor(QObject):
     def gpus_for(self, role: Role, target: str = "") -> int:
         """Returns the number of GPUs per replica of a new pool.
 
-        The number is 1 for trainers and evaluators if the target, or without a target any host, has GPUs; otherwise it
-        is 0.
+        The number is 1 for trainers and evaluators if the target has GPUs (without a target, if any host has GPUs);
+        otherwise, it is 0.
         """
         if not (role.trains or role is Role.EVALUATOR):
             return 0
@@ -236,10 +242,10 @@ class Editor(QObject):
         )
 
     def regroup(self, names: Sequence[str], target: str, places: Mapping[str, str]) -> str:
-        """Moves replicas to another group (`regrouping`). Those at their places are selected afterwards.
+        """Moves replicas to another group (`regrouping`) and selects the replicas that are there afterwards.
 
         Args:
-            places: Present place of each placed replica, as the text of a pin.
+            places: Current place of each placed replica, as the text of a pin.
         """
         now: list[str] = []
 
@@ -366,7 +372,7 @@ class HostsSource(Protocol):
     def facts_changed(self) -> SignalInstance: ...
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts. Only while any caller watches is the use of GPUs queried."""
+        """Sets whether the caller `by` watches hosts. The use of GPUs is queried only while a caller watches hosts."""
 
     def check(self) -> None:
         """Checks all hosts."""

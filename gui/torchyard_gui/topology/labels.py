@@ -72,7 +72,7 @@ def machine_sentence(machine: Machine) -> str:
 
 
 def regrouped_text(sizes: Sequence[int], *, is_trainers: bool) -> str:
-    """Returns the effect of a change of the number of groups, such as `make 3 worker groups of 4, 4 and 3`."""
+    """Returns the effect of changing the number of groups, such as `make 3 worker groups of 4, 4 and 3`."""
     last = tr("{sizes} and {last}").format(sizes=", ".join(map(str, sizes[:-1])), last=sizes[-1])
     many = last if len(sizes) > 1 else str(sizes[0])
     same = len(set(sizes)) == 1

@@ -297,7 +297,7 @@ class TopologyPage(QWidget):
         value = self.document.value
         self._plan = plan(value, hosts)
         keep, state = self._keeps_racks, self.document.state
-        # An undo shows the racks of its step; another edit those before it, and what it adds.
+        # An undo shows the racks of its step. Any other edit keeps the previous racks and adds new ones.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
         exchange = self.exchange_facts(value.name, self._plan.hosts)
         self.inspector.exchange = self.scene.exchange = exchange
@@ -325,7 +325,7 @@ class TopologyPage(QWidget):
         self._refresh()
 
     def _planning_changed(self) -> None:
-        """Updates the page after a change of the planned time or of the bookings in it."""
+        """Updates the page after a change of the planned time or of the bookings during that time."""
         name_launch(self.launch_action, self.planning)
         self._refresh()
 
@@ -359,7 +359,7 @@ class TopologyPage(QWidget):
                 self.tr("Drag a role from the left onto this canvas, or press A and type what to add."),
             )
             return
-        # The first of each line: a wrong key is also a missing one.
+        # Only the first problem of each line is shown, because a misspelt key is also reported as missing.
         found = list({one.line: one for one in reversed(in_window(self.document.problems))}.values())[::-1]
         lines = [
             self.tr("Line {line}: {problem}").format(line=one.line, problem=one.message) if one.line else one.message

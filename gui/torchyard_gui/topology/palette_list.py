@@ -53,7 +53,7 @@ class PaletteList(QListWidget):
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
         """Sets the rows as (key, text, count). The current row is kept if it still exists."""
         current = self.current_key()
-        # Rows that stay keep hover and focus.
+        # Rows that remain keep their hover state and the focus.
         if [self.item(row).data(KEY) for row in range(self.count())] != [key for key, *_ in rows]:
             self.clear()
             self.addItems([text for _, text, _ in rows])
@@ -145,7 +145,7 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
-        # The drag has taken the events by which the view would know that the pointer left.
+        # The drag consumed the events that tell the view that the pointer has left.
         QApplication.sendEvent(self.viewport(), QEvent(QEvent.Type.Leave))
         self.viewport().update()
 
@@ -198,7 +198,7 @@ class PaletteRow(QStyledItemDelegate):
         painter.setPen(theme().pen("text2"))
         painter.drawText(rect.adjusted(0, 0, -2, 0), int(side), count)
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
-        # Names of hosts and machine types differ at their ends, so that they are elided in the middle.
+        # Names of hosts and machine types differ at their ends, so they are elided in the middle.
         name = str(index.data(Qt.ItemDataRole.DisplayRole))
         draw_elided(painter, room, name, "body", "text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()
@@ -210,7 +210,7 @@ PICTURE = 14
 class PaletteSection(QWidget):
     """A section, which is hidden while it has no rows.
 
-    A foldable section is folded at first. A search shows its matches even while it is folded.
+    A foldable section is folded at first. A search shows matches even in a folded section.
     """
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:

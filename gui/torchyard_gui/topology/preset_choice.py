@@ -19,7 +19,7 @@ def tr(text: str) -> str:
 
 
 def choose_preset(editor: Editor, key: str, say: Callable[[str], None], parent: QWidget) -> None:
-    """Applies a preset; offers to remove what its strategy does not use. `say` shows a refusal."""
+    """Applies a preset and offers to remove replicas that its strategy does not use. `say` shows a refusal."""
     editor.settle()
     unused = unused_replicas(editor.value, key)
 

@@ -28,7 +28,7 @@ class ProblemPlace:
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
     """Returns the place of a problem.
 
-    For a pool without enough room, this contains those of its replicas in `unplaced`.
+    For a pool without enough room, the place contains the replicas of the pool that are in `unplaced`.
     """
     block, _, rest = problem.path.partition(".")
     if block == "pins":
@@ -57,7 +57,7 @@ def whole_block_key(topology: Topology, block: str) -> str:
 
 
 def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
-    """Returns the pool that a problem concerns. Names may contain dots, so that the longest match counts."""
+    """Returns the pool that a problem concerns. Names may contain dots, so the longest match is returned."""
     path = problem.path.removeprefix("pools.")
     if path == problem.path:
         return None

@@ -1,4 +1,4 @@
-"""The problems dock: a summary line, and a list of problems that leads to their locations."""
+"""The problems dock: a summary line, and a list of problems with links to their locations."""
 
 from __future__ import annotations
 

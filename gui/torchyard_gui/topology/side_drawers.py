@@ -62,7 +62,7 @@ class SideDrawer(QObject):
         return self.is_narrow and self._panel.isVisible()
 
     def reveal(self) -> None:
-        """Shows the panel without a change of focus."""
+        """Shows the panel without changing the focus."""
         if self.is_narrow and not self._panel.isVisible():
             self._panel.show()
             self._panel.raise_()
@@ -70,7 +70,7 @@ class SideDrawer(QObject):
             self._turned()
 
     def shut(self) -> None:
-        """Closes the drawer. Without effect if the panel is part of the layout."""
+        """Closes the drawer. This has no effect if the panel is part of the layout."""
         if self.is_open:
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
@@ -194,7 +194,7 @@ class PaletteSide(SideDrawer):
         self._palette.search.selectAll()
 
     def escape(self) -> None:
-        """Esc first ends a search, as in the search field itself, then returns to the page."""
+        """Handles Esc, which first ends a search, as in the search field itself, and then returns to the page."""
         if self._palette.search.text():
             self._palette.search.clear()
             self._palette.search.setFocus(Qt.FocusReason.OtherFocusReason)

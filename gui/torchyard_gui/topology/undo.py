@@ -1,4 +1,4 @@
-"""The undo command: the document's state before and after an edit, of the value or of the text."""
+"""The undo command: the document's state before and after an edit of the value or of the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Select = Callable[[tuple[str, ...]], None]
 
 
 class Edit(QUndoCommand):
-    """Command that replaces the document's state. States are immutable, so that both versions can be kept.
+    """Command that replaces the document's state. States are immutable, so both versions can be kept.
 
     Successive edits with the same `key`, such as typing, are merged. `selections` contains the replicas to select after
     an undo and after a redo.

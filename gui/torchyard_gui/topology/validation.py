@@ -18,7 +18,7 @@ CHECK_AFTER_MS = 120
 
 
 class Validation(QObject):
-    """Runs the checks of `torchyard validate` and `plan`: by `soon` after an edit, by `now` if the result is needed."""
+    """Runs the checks of `torchyard validate` and `plan`: `soon` after an edit, `now` if the result is needed."""
 
     def __init__(
         self,

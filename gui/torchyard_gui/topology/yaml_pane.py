@@ -1,4 +1,4 @@
-"""The text of the file beside the canvas: what is typed becomes an edit of the document after a short pause."""
+"""The text of the file beside the canvas: typed text becomes an edit of the document after a short pause."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class YamlPane(QWidget):
             self._typing.start()
 
     def apply(self) -> None:
-        """Makes what was typed an edit of the document."""
+        """Applies the typed text as an edit of the document."""
         self._typing.stop()
         self._editor.type_text(self.view.text)
 
@@ -73,7 +73,7 @@ class YamlPane(QWidget):
             self.apply()
 
     def forget(self) -> None:
-        """Drops typed text, because another document was opened."""
+        """Discards the typed text, because another document was opened."""
         self._typing.stop()
 
     # Contents
@@ -81,7 +81,7 @@ class YamlPane(QWidget):
     def show_text(self, problems: Iterable[Problem]) -> None:
         """Shows the current text with marks at the lines that have problems."""
         if self.is_typing:
-            return  # what is being typed is newer
+            return  # the text that is being typed is newer
         self._is_showing = True
         self.view.show_text(self._editor.document.shown_text)
         self._is_showing = False
@@ -94,7 +94,7 @@ class YamlPane(QWidget):
         self.point_at_selection()
 
     def _show_problem(self) -> None:
-        """Shows the sentence of the problem at the caret, else the first of an invalid text."""
+        """Shows the message of the problem at the caret, or else the first problem of an invalid text."""
         invalid = bool(self._editor.document.problems)
         problem = self.view.problem_at(self.view.line)
         if problem is None and invalid:
@@ -114,7 +114,7 @@ class YamlPane(QWidget):
 
 
 class ProblemStrip(QFrame):
-    """The sentence of a problem below the text."""
+    """Strip below the text that shows the message of a problem."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class ProblemStrip(QFrame):
         self.hide()
 
     def say(self, problem: Problem | None, invalid: bool) -> None:
-        """Shows a problem; `invalid`: the canvas does not show this text."""
+        """Shows a problem. `invalid` means that the text is invalid and the canvas does not show it."""
         self.setVisible(problem is not None)
         if problem is None:
             return

@@ -33,7 +33,7 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """Text editor, whose undo is that of the page."""
+    """Text editor that uses the undo of the page."""
 
     undo_wanted = Signal()
     redo_wanted = Signal()
@@ -74,7 +74,7 @@ class YamlView(QPlainTextEdit):
         cursor.setPosition(_utf16_length(now[: len(now) - end]), QTextCursor.MoveMode.KeepAnchor)
         cursor.insertText(text[start : len(text) - end])
         if self.hasFocus():
-            self.setTextCursor(cursor)  # to what an undo has changed
+            self.setTextCursor(cursor)  # moves the caret to what an undo has changed
         self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
@@ -151,7 +151,7 @@ class YamlView(QPlainTextEdit):
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride and _is_undo(event):
-            event.accept()  # It reaches `keyPressEvent` even where the page has nothing to undo yet.
+            event.accept()  # The key reaches `keyPressEvent` even if the page has nothing to undo yet.
             return True
         return super().event(event)
 
@@ -177,7 +177,7 @@ class YamlView(QPlainTextEdit):
         menu = self.createStandardContextMenu()
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for action in menu.actions()[:3]:
-            menu.removeAction(action)  # undo, redo and a separator: those of the page are in its bar
+            menu.removeAction(action)  # undo, redo and a separator; the bar of the page has its own undo and redo
         menu.popup(event.globalPos())
 
     # The following methods implement the margin with line numbers.
@@ -263,7 +263,7 @@ _NAMED = re.compile(r"`([^`]+)`|“([^”]+)”|'([^']+)'")
 
 
 def wrong_part(line: str, message: str) -> tuple[int, int]:
-    """Returns the part of a line that a problem is about: a word that its message quotes, else all but the comment."""
+    """Returns the part of a line that a problem is about: a word quoted in the message, or else all but the comment."""
     for match in _NAMED.finditer(message):
         word = next(group for group in match.groups() if group)
         at = line.find(word)

@@ -1,4 +1,4 @@
-"""Functions that create buttons with a look, a tool tip and an action."""
+"""Functions that create buttons with a style, a tool tip and an action."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tool_button(icon_name: str, tip: str, pressed: Pressed = None, *, by_tab: bo
 def action_button(action: QAction, text: str = "") -> QPushButton:
     """Returns a button that triggers an action and is enabled with the action.
 
-    Its default text is that of the action.
+    By default, the button has the text of the action.
     """
     button = push_button(text or action.text(), action.trigger, "danger" if action.property("danger") else "")
     button.setToolTip(action.toolTip())

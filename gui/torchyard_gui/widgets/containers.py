@@ -41,7 +41,7 @@ def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:
 
 
 def prepare_rows(table: QTableView, name: str, *, many: bool = False) -> None:
-    """Makes a table read-only, without a grid, and with whole rows to select. Tab leaves the table.
+    """Makes a table read-only, without a grid, and with selection of whole rows. Tab leaves the table.
 
     Args:
         many: Whether several rows can be selected.

@@ -16,7 +16,10 @@ ALTERNATIVE = 2
 
 
 def yes_to(accept: str) -> str:
-    """Returns the text of the confirming button for a question of a launch. `accept` is the kind of the question."""
+    """Returns the text of the confirming button for a question during a launch.
+
+    `accept` is the kind of the question.
+    """
     if accept == "book":
         return QCoreApplication.translate("Question", "Book and launch")
     if accept == "launch":
@@ -79,7 +82,7 @@ class ConfirmationDialog(QDialog):
 def dialog_layout(
     dialog: QDialog, *parts: Part | tuple[Part, int], spacing: int = 10, wrap_title: bool = False
 ) -> QVBoxLayout:
-    """Lays out parts from top to bottom, below a heading with the window title. The parts are as for `vbox`."""
+    """Lays out parts from top to bottom, below a heading with the window title. The parts are given as for `vbox`."""
     heading = label(dialog.windowTitle(), role="title", wrap=wrap_title)
     return vbox(heading, *parts, parent=dialog, margins=(20, 18, 20, 16), spacing=spacing)
 

@@ -21,7 +21,7 @@ def vbox(
 ) -> QVBoxLayout:
     """Returns a layout of parts from top to bottom. A part is given alone or with its stretch factor.
 
-    Margins and spacing that are not given are those of the style.
+    By default, the margins and the spacing are those of the style.
     """
     return _filled(QVBoxLayout() if parent is None else QVBoxLayout(parent), parts, margins, spacing)
 
@@ -42,7 +42,7 @@ def _filled(box: Box, parts: Iterable[Part | tuple[Part, int]], margins: Margins
 
 
 def fill(box: QBoxLayout, *parts: Part | tuple[Part, int]) -> None:
-    """Adds parts at the end of a box layout. The parts are as for `vbox`."""
+    """Adds parts at the end of a box layout. The parts are given as for `vbox`."""
     for item in parts:
         part, stretch = item if isinstance(item, tuple) else (item, 0)
         if isinstance(part, QWidget):

@@ -66,7 +66,7 @@ def step_text(step: NextStep) -> str:
 
 
 def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
-    """Returns advice as text. With `has_buttons`, steps that have a button beside the text are left out."""
+    """Returns advice as text. With `has_buttons`, steps that have a button beside the text are omitted."""
     return " ".join(
         quoted(part) if isinstance(part, str) else step_text(part)
         for part in parts_of(advice)
@@ -79,7 +79,7 @@ _BEGINNINGS = {"a", "compare", "line", "no", "only", "port", "something", "the",
 
 
 def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_buttons: bool = False) -> str:
-    """Returns a core message with its advice. A leading name of a host is not capitalized."""
+    """Returns a core message with its advice. A host name at the beginning is not capitalized."""
     message = quoted(message)
     if not message.endswith((".", "!", "?", ":", "\n")):
         message += "."
@@ -101,7 +101,7 @@ def step_button(step: NextStep) -> QPushButton:
 
 
 def take_step(widget: QWidget, step: NextStep) -> None:
-    """Requests the window that contains the widget to perform a step."""
+    """Requests that the widget's window perform a step."""
     around: QWidget | None = widget
     while around is not None:
         if (wanted := getattr(around, "step_wanted", None)) is not None:
@@ -127,7 +127,7 @@ class StepButtons(QWidget):
         self.hide()
 
     def show_steps(self, wanted: Iterable[NextStep]) -> None:
-        """Sets the steps. If they are unchanged, so are the buttons, which keep the focus."""
+        """Sets the steps. If the steps are unchanged, the buttons are kept, including the focus."""
         shown = with_buttons(wanted)
         if shown == self._steps:
             return

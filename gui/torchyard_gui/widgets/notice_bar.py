@@ -23,7 +23,7 @@ Kind = Literal["info", "warn", "fail"]
 
 
 class NoticeBar(QFrame):
-    """Bar that is hidden until `show_notice`.
+    """Bar that is hidden until `show_notice` is called.
 
     `action_triggered` carries the number of the pressed button. Each notice is announced once, when it is visible.
     """
@@ -87,7 +87,7 @@ class NoticeBar(QFrame):
         shown = actions, tuple(with_buttons(steps))
         if self._shown != shown:
             self._shown = shown
-            self._put_buttons(*shown)  # Buttons that are unchanged must keep the focus.
+            self._put_buttons(*shown)  # Unchanged buttons must keep the focus.
         self._close.setVisible(closable)
         self._mark.update()
         self.show()

@@ -32,7 +32,7 @@ def set_ink(widget: QWidget, ink: str) -> None:
 
 
 def set_style_property(widget: QWidget, name: str, value: str | bool) -> None:
-    """Changes a property that the style sheet refers to, and applies the style sheet to the widget again."""
+    """Changes a property to which the style sheet refers, and applies the style sheet to the widget again."""
     if (widget.property(name) or type(value)()) != value:
         widget.setProperty(name, value)
         widget.style().unpolish(widget)

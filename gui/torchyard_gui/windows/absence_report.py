@@ -19,7 +19,7 @@ NAMED = 3
 
 
 class AbsenceReport(QObject):
-    """Compares runs and hosts with their last known state, each once, as the first answer about it arrives."""
+    """Compares each run and host once with its last known state, when the first answer about it arrives."""
 
     run_wanted = Signal(str)
     """The ID of a run to show."""
@@ -44,7 +44,7 @@ class AbsenceReport(QObject):
         return run_id in self._reported
 
     def take_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Takes the known runs; ends that were not seen by the last window are reported."""
+        """Reports the runs that have ended since the last window was open. `runs` contains all known runs."""
         self._runs = runs
         heard = [run for run in runs if run.run_id in self._unheard_runs and (run.has_ended or run.is_fresh)]
         self._unheard_runs -= {run.run_id for run in heard}
@@ -55,7 +55,7 @@ class AbsenceReport(QObject):
             self._show()
 
     def take_host(self, host: HostStatus) -> None:
-        """Takes the status of a host; one that answered to the last window and does not answer now was lost."""
+        """Reports a host as lost if it answered the last window and does not answer now."""
         if host.name not in self._unheard_hosts or host.doing is not None:
             return
         if host.answers or host.has_no_agent:
@@ -67,7 +67,7 @@ class AbsenceReport(QObject):
 
     @property
     def text(self) -> str:
-        """The sentence: what failed first, then what finished and what was lost."""
+        """The sentence of the notice: failed runs first, then finished runs and lost hosts."""
         parts = [
             *(self._of_run(run) for run in self._ended[:NAMED]),
             *([self._more(len(self._ended) - NAMED)] if len(self._ended) > NAMED else []),
@@ -110,6 +110,6 @@ class AbsenceReport(QObject):
         return self.tr("{count} hosts were lost ({hosts})").format(count=len(self._lost), hosts=", ".join(self._lost))
 
     def _forget(self) -> None:
-        """Leaves out of later reports what the user has dismissed."""
+        """Makes later reports omit what the user has dismissed."""
         self._ended.clear()
         self._lost.clear()

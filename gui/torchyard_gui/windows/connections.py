@@ -148,7 +148,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def absence(self) -> AbsenceReport | None:
-        """Reports what happened since the last window; None if that knew of no live run and no host."""
+        """The report since the last window was open, or None if that window knew of no live run and no host."""
         before = self.session.before
         if before is None or not (before.live_runs or before.hosts):
             return None
@@ -204,7 +204,7 @@ class WindowConnections(QObject):
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
     def _run_on(self, booking: Booking) -> str:
-        """Returns the ID of the newest run that uses a booking, or of the run it was made for, or ""."""
+        """Returns the ID of the newest run that uses a booking, or of the run for which it was made, or ""."""
         known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
         return next(known, booking.run_id or "")
 
@@ -235,7 +235,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def exchange_source(self) -> ExchangeSource:
-        """Source of what is known about exchanges. It is read again when a run has ended."""
+        """Source of the facts that are known about exchanges. It is read again when a run has ended."""
         from torchyard_gui.bridge.exchange_facts import ExchangeSource
 
         return ExchangeSource(self.fleet)
@@ -282,7 +282,10 @@ class WindowConnections(QObject):
         return page
 
     def restore_session(self) -> None:
-        """Opens the file, the page and the run of the last window, and its unsaved work; without one, Topology."""
+        """Restores the file, page, run and unsaved work of the last window.
+
+        Without a last window, it opens Topology.
+        """
         before = self.session.before
         topology = self._show_topology()
         if before is not None:

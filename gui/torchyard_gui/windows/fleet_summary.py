@@ -14,7 +14,7 @@ from torchyard_gui.windows.status_bar import StatusText
 
 
 def fleet_texts(fleet: FleetModel) -> list[StatusText]:
-    """Returns how many hosts answer, and those in each other state."""
+    """Returns how many hosts answer, and which hosts are in each of the other states."""
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
     hosts = fleet.hosts
@@ -50,7 +50,7 @@ _PLAIN_STATES = (HostState.READY, HostState.DEGRADED)
 
 
 def _state_text(state: HostState, hosts: Sequence[HostStatus]) -> StatusText:
-    """Returns the host in a state by name, several as a number."""
+    """Returns the name of the host in a state, or the number of hosts if there are several."""
     if len(hosts) > 1:
         return state.mark, state_count_text(state, len(hosts))
     host = hosts[0]

@@ -16,7 +16,7 @@ WIDTH = 460
 
 
 class LoginDialog(QDialog):
-    """Dialog with one question. Enter answers; Esc, or closing the dialog, gives up the question."""
+    """Dialog with one question. Enter answers; Esc, or closing the dialog, leaves the question unanswered."""
 
     def __init__(self, waiting: WaitingQuestion, parent: QWidget | None = None):
         super().__init__(parent)
@@ -95,9 +95,9 @@ class LoginAsker(QObject):
     def _ask(self, waiting: WaitingQuestion) -> None:
         if waiting.is_answered:
             return  # The question was withdrawn before it could be shown.
-        # A modal dialog blocks all windows but its own children, so that it has to be the parent of this dialog.
+        # A modal dialog blocks all windows but its own children, so that dialog has to be the parent of this one.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
-        # If the parent is deleted, so is this dialog, and the question has to be shown again.
+        # If the parent is deleted, this dialog is deleted too, and the question has to be shown again.
         dialog.destroyed.connect(lambda: self._ask_again(waiting))
         self.dialog = dialog
         dialog.show()

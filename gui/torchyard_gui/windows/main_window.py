@@ -111,7 +111,7 @@ class MainWindow(QMainWindow):
         """Adds a page to the navigation rail.
 
         Args:
-            make: Creates the page. It is called when the page is first shown, or soon after the start.
+            make: Creates the page. It is called when the page is first shown, or soon after the program has started.
         """
         frame = PageFrame()
         self._places[key] = _Place(title, make, frame)
@@ -176,7 +176,7 @@ class MainWindow(QMainWindow):
                 return
 
     def page_actions(self, key: str) -> list[QAction]:
-        """Returns the actions of a page. A page that was not created yet has none."""
+        """Returns the actions of a page. A page that has not been created has no actions."""
         if not self.has_page(key):
             return []
         page = self.page(key)

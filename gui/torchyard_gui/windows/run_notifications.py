@@ -15,7 +15,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class RunNotifications(QObject):
-    """Reports changes of the states of runs. Runs that were never known to be live cause no message."""
+    """Reports changes in the states of runs. Runs that were never known to be live do not cause a message."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RunNotifications(QObject):
             return
         if run.run_id != self._shown():
             self._window.say(text, urgent=failed)
-        elif not failed:  # The Runs page already shows the reason of the failure.
+        elif not failed:  # The Runs page already shows the reason for the failure.
             announce(self._window, text)
         if not self._window.isActiveWindow():
             QApplication.alert(self._window)

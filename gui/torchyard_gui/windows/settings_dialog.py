@@ -25,7 +25,7 @@ WIDTH = 620
 
 
 def _at_left(choice: Segmented) -> QWidget:
-    """Returns a widget with a choice in its own width at the left."""
+    """Returns a widget with a choice at the left, which keeps its natural width."""
     made = QWidget()
     hbox(choice, None, parent=made, margins=FLUSH)
     return made
@@ -77,7 +77,7 @@ class _SettingRow(QWidget):
         return self.text is not None and self.value != self._saved
 
     def show_value(self, value: str, *, enabled: bool) -> None:
-        """Shows the value of the file, or the default for "". A text that is being edited is kept."""
+        """Shows the value in the file, or the default for "". A text that is being edited is kept."""
         had_draft = self.has_draft
         self._saved = value
         if self.choice is not None:
@@ -110,7 +110,7 @@ class _SettingRow(QWidget):
 
 
 class SettingsDialog(QDialog):
-    """Dialog that follows the settings file, also when another program changes it."""
+    """Dialog that follows the settings file, including changes by other programs."""
 
     calendar_wanted = Signal()
     """Show the dialog that joins or leaves a team's calendar."""
@@ -189,7 +189,10 @@ class SettingsDialog(QDialog):
         self.mode.button(theme().mode).setFocus()
 
     def reject(self) -> None:
-        """Closes the dialog. A text that is not valid is replaced by the setting first, and named."""
+        """Closes the dialog.
+
+        If a text is invalid, the dialog stays open instead: it restores the setting and names it in a notice.
+        """
         invalid = [row for row in self.rows.values() if row.row.problem]
         for row in invalid:
             row.restore()

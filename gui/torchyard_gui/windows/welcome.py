@@ -53,6 +53,6 @@ EXAMPLE = Path("examples", "digits", "this-computer.yaml")
 
 
 def example_file() -> Path | None:
-    """Returns the path of the example, or None if the installation lacks it."""
+    """Returns the path of the example, or None if the installation does not include it."""
     path = Path(torchyard_core.__file__).resolve().parents[2] / EXAMPLE
     return path if path.is_file() else None

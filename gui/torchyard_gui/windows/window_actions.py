@@ -1,4 +1,4 @@
-"""Actions of the window itself, available on every page: go to a page, panes, theme, command palette, About dialog."""
+"""Actions of the window itself, available on every page: pages, panes, theme, command palette and About dialog."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WindowActions(QObject):
         return [action for action in self._actions if action.isVisible()]
 
     def add_page(self, key: str, title: str, icon_name: str, number: int) -> None:
-        """Adds the action that shows a page. Its shortcut is Ctrl and `number`."""
+        """Adds the action that shows a page. Its shortcut is Ctrl+`number`."""
         action = self._make(
             "view", self.tr("Go to {page}").format(page=title), icon_name, None, f"Ctrl+{number}", before=True
         )

@@ -1,4 +1,4 @@
-"""What a window shows, kept on disk at every change, so that the next window opens there, also after a kill."""
+"""What a window shows. It is saved at every change, so that the next window can restore it even after a kill."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SessionState:
 
     @staticmethod
     def from_text(text: str) -> SessionState | None:
-        """Returns the state, or None for text that is not one."""
+        """Returns the state, or None if the text does not contain a valid state."""
         try:
             found = json.loads(text)
             return SessionState(
@@ -55,7 +55,7 @@ class SessionState:
 
 
 class WindowSession(QObject):
-    """The session of one window. A second window on the same folder neither reads nor writes it."""
+    """The session of one window. A second window with the same folder neither reads nor writes the session."""
 
     def __init__(self, file: Path, current: Callable[[], SessionState], parent: QObject) -> None:
         """`current` returns the state to write."""
@@ -63,7 +63,7 @@ class WindowSession(QObject):
         self._file = file
         self._current = current
         self._lock = QLockFile(str(file.with_suffix(".lock")))
-        self._lock.setStaleLockTime(0)  # Only the end of its process frees the lock.
+        self._lock.setStaleLockTime(0)  # The lock does not expire while its process runs.
         self._soon = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._soon.timeout.connect(self.write)
         self._alive = QTimer(self, interval=ALIVE_EVERY_MS)
@@ -73,7 +73,7 @@ class WindowSession(QObject):
         """The state of the last window, or None."""
 
     def start(self) -> None:
-        """Begins to write; called once the last state was restored."""
+        """Starts writing the state. Called once the last state has been restored."""
         if self.is_ours:
             self._alive.start()
             self.changed()
@@ -84,14 +84,14 @@ class WindowSession(QObject):
             self._soon.start()
 
     def write(self) -> None:
-        """Writes the state; a failure only costs the restoration."""
+        """Writes the state. If this fails, only the restoration is lost."""
         try:
             replace_content(self._file, self._current().to_text(), PRIVATE)
         except OSError:
             return
 
     def close(self) -> None:
-        """Writes the last state and lets another window take the session."""
+        """Writes the last state and releases the session for another window."""
         self._soon.stop()
         if self._alive.isActive():
             self._alive.stop()

@@ -14,7 +14,10 @@ RECENT = 10
 
 
 class WindowSettings:
-    """Settings that are read when the window opens and written when it closes. Unreadable values count as missing."""
+    """Settings that are read when the window opens and written when it closes.
+
+    Unreadable values are treated as missing.
+    """
 
     def __init__(self, file: Path) -> None:
         self._settings = QSettings(str(file), QSettings.Format.IniFormat)
@@ -49,7 +52,7 @@ class WindowSettings:
 
     @property
     def minimap(self) -> str:
-        """Whether the minimap is "shown" or "hidden"; "" shows it where it helps."""
+        """Whether the minimap is "shown" or "hidden"; "" shows it when it is useful."""
         return cast(str, self._settings.value("topology/minimap", "", type=str))
 
     @minimap.setter
@@ -68,7 +71,7 @@ class WindowSettings:
         return found
 
     def remember_file(self, path: Path) -> None:
-        """Moves or adds a file to the beginning of the recent files."""
+        """Adds a file to the beginning of the recent files, or moves it there."""
         self._write_recent([path, *(other for other in self.recent_files if other != path)][:RECENT])
 
     def restore(self, window: QWidget) -> None:

@@ -107,7 +107,7 @@ class Desk:
     def book_long_ago(
         self, gpus: str, starts_in_h: float, hours: float, title: str, owner: str | None = None
     ) -> Booking:
-        """Makes a booking that began in the past, by setting the clock back meanwhile."""
+        """Makes a booking that began in the past, by setting the clock back while it is made."""
         now, self.now = self.now, self.now + timedelta(hours=starts_in_h)
         try:
             return self.book(gpus, 0, hours, title, owner)
@@ -141,7 +141,7 @@ class Desk:
             if slot.host == host
         ]
         self.fleet._sampled(host, {"gpus": gpus, "replicas": {}})
-        self.fleet._sampled_at[host] = float("inf")  # valid however slow the test is
+        self.fleet._sampled_at[host] = float("inf")  # valid even if the test is slow
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=30_000)
@@ -186,7 +186,7 @@ class Desk:
 
 @pytest.fixture
 def desk(qtbot: QtBot, tmp_path: Path) -> Iterator[Desk]:
-    """A desk that is not open yet, so that tests can add bookings to its store first."""
+    """A desk that has not been opened, so that tests can first add bookings to its store."""
     made = Desk(qtbot, tmp_path)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Tests of reminders before the end of one's own booking in use, with *Extend* if no booking follows."""
+"""Tests of reminders before the end of the user's own booking, with *Extend* if no other booking follows."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     )
     assert reminded.buttons() == ["Extend by 1 h", "Show booking"]
 
-    # The text is updated as time passes; buttons and focus stay.
+    # The text is updated as time passes; the buttons and the focus are unchanged.
     extend = reminded.bar.buttons[0]
     desk.now += 3 * MINUTE
     reminded.reminder.refresh()
@@ -94,7 +94,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     desk.wait_until(lambda: not reminded.bar.isVisible())
     assert reminded.said == ["“digits” is yours until 10:12."]
 
-    # The new end causes another reminder, until it is dismissed.
+    # The new end causes another reminder, which is shown until it is dismissed.
     desk.now = booking.end + 50 * MINUTE
     desk.model.reload()
     desk.wait_until(lambda: reminded.text)

@@ -1,4 +1,4 @@
-"""Tests of announcements of changes of bookings, and of the calendar's availability."""
+"""Tests that changes to bookings and to the calendar's availability are announced."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_booked_moved_undone_and_refused_is_told(
 
     desk.drag(desk.place("a1", 2), desk.place("a3", 8))
     assert listener.has("booked by lee", urgent=True)
-    # The dialog above the page announces changes, too.
+    # A dialog above the page announces changes, too.
     desk.page.acts.book.trigger()
     dialog = desk.page.dialog
     assert isinstance(dialog, BookingDialog)

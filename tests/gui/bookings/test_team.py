@@ -40,7 +40,7 @@ class TeamDesk(Desk):
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """A desk with a team's database that is not open yet."""
+    """A desk with a team's database that has not been opened."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -72,7 +72,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     desk.wait_until(lambda: desk.shown("mine"))
     assert desk.live()["mine"].owner == "kim"
 
-    # A drag of Lee's booking shows the reason and changes nothing; the drawer has no buttons for the booking.
+    # A drag of Lee's booking shows the reason and changes nothing. The drawer has no buttons that change the booking.
     desk.drag(desk.place("a2", 5), desk.place("a3", 9), drop=False)
     assert "is lee's booking: only lee or an admin can change it" in page.surface.tip.text()
     QTest.mouseRelease(page.surface.viewport(), LEFT, pos=desk.place("a3", 9))

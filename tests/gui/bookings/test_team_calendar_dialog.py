@@ -1,4 +1,4 @@
-"""The dialog to join, create and leave a team's calendar, with a PostgreSQL server."""
+"""Tests of the dialog to join, create and leave a team's calendar, with a PostgreSQL server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of parsing pasted lines and the fields of dialog and rules, and of refusals by the loaded calendar."""
+"""Tests of parsing pasted lines and the fields of dialogs, and of refusals based on the loaded calendar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a host's status, and of its time, across several checks."""
+"""Tests of a host's status, and of the time since which it holds, across several checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_host_that_falls_silent_is_unknown_since_it_was_last_heard_of() -> Non
     status = fresh().checked(READY, NOW).sampled(sample(), NOW).silent(why, LATER)
     assert (status.state, status.since, status.sample) == (UNKNOWN, LATER, None)
     assert status.problems[0].message == "the connection to gpu-a was lost."
-    assert status.gpus[0].utilisation is None  # A missing utilisation is unknown and not zero.
+    assert status.gpus[0].utilisation is None  # A missing utilisation is unknown, not zero.
 
 
 def test_a_silent_host_that_answers_again_is_what_it_was() -> None:

@@ -1,4 +1,4 @@
-"""Tests of jobs: work runs in threads, results arrive in the GUI thread, and nothing arrives after closing."""
+"""Tests of jobs: work runs on threads, results arrive on the GUI thread, and nothing arrives after closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a launch's remarks about an agent of another version."""
+"""Tests of a launch's remarks about an agent with a different version."""
 
 from __future__ import annotations
 

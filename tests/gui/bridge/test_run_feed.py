@@ -44,7 +44,7 @@ def feed(model: RunsModel) -> RunFeed:
 
 
 class LateClock:
-    """Replaces `time` for a window that was blocked."""
+    """Replaces the module `time` to simulate a window that was blocked."""
 
     late_s = 0.0
 

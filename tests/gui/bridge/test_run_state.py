@@ -1,6 +1,6 @@
 """Tests that the state of a run contains only reported values.
 
-Missing values stay unknown, and a replayed journal does not count as current.
+Missing values stay unknown, and a replayed journal does not change current values.
 """
 
 from __future__ import annotations

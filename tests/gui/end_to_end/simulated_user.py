@@ -105,7 +105,7 @@ class SimulatedUser:
         self.wait_until(lambda: all(status.doing is None for status in self.fleet.hosts), LAUNCHED_WITHIN_MS)
 
     def save_as(self, path: Path) -> None:
-        """Saves under a name with Ctrl+S and the dialog."""
+        """Saves the topology under a name with Ctrl+S and the dialog."""
         self.draw.on_canvas()
         self.keys(Qt.Key.Key_S, CONTROL)
         self.type_file_name(path)

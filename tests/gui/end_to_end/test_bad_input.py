@@ -1,4 +1,7 @@
-"""Tests that errors of the command line appear in the window at their cause, and nothing remains on a host."""
+"""Tests that the errors known from the command line appear in the window at their cause.
+
+Nothing remains on a host.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def answer(person: SimulatedUser, words: str) -> None:
 
 
 def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
-    """Calls `act` once when the launch reaches a step; the returned list then contains the step."""
+    """Calls `act` once when the launch reaches a step. The returned list contains the step once that has happened."""
     done: list[str] = []
     assert job is not None
 

@@ -1,4 +1,4 @@
-"""Tests of errors of hosts and scripts: each is shown where it occurs, with a next step."""
+"""Tests of errors on hosts and in scripts: each is shown where it occurs, with a next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use of GPUs on real hosts is the same on each page, and follows the hosts' telemetry."""
+"""Tests that each page shows the same use of GPUs on real hosts, according to the hosts' telemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints of host keys: unclipped, monospaced and selectable, in the dialogs and on cards."""
+"""Tests that fingerprints of host keys in dialogs and on cards are unclipped, monospaced and selectable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INK = 60
 
 
 def ink(image: QImage, rect: QRect) -> set[tuple[int, int]]:
-    """The pixels of text inside a rectangle."""
+    """Returns the pixels of text inside a rectangle."""
     ground = image.pixelColor(rect.topLeft()).lightness()
     return {
         (x - rect.left(), y - rect.top())
@@ -41,7 +41,7 @@ def ink(image: QImage, rect: QRect) -> set[tuple[int, int]]:
 
 
 def unclipped(text: str, color: QColor, ground: QColor) -> set[tuple[int, int]]:
-    """The pixels of a line with ample room around it, relative to the left end of its base line."""
+    """Returns the pixels of a line with ample space around it, relative to the left end of its baseline."""
     image = QImage(800, 80, QImage.Format.Format_RGB32)
     image.fill(ground)
     painter = QPainter(image)
@@ -53,8 +53,10 @@ def unclipped(text: str, color: QColor, ground: QColor) -> set[tuple[int, int]]:
 
 
 def check_unclipped(field: Fingerprint, text: str) -> None:
-    """Compares the rows of pixels of each line, descenders included, with an unclipped rendering.
-    Fails until the layout is complete."""
+    """Compares the pixels of each line, including descenders, with an unclipped rendering.
+
+    Fails until the layout is complete.
+    """
     field.clearFocus()  # hides the caret
     image = field.window().grab().toImage()
     rect = QRect(field.mapTo(field.window(), QPoint(0, 0)), field.size())

@@ -374,7 +374,7 @@ def test_interpreters_are_listed_with_their_torch_and_one_is_chosen_by_enter(
     ]
     qtbot.keyClick(found, Qt.Key.Key_Return)
     assert dialog.fields["python"].text() == "/opt/env/bin/python"
-    assert dialog.isVisible()  # Enter chooses; it does not save
+    assert dialog.isVisible()  # Enter chooses an entry and does not save the dialog
     dialog.reject()
 
 
@@ -527,7 +527,7 @@ def test_keys_of_several_hosts_are_trusted_one_by_one(
     assert isinstance(dialog, HostKeysDialog)
     qtbot.waitUntil(lambda: dialog.rows["b"].on_record.isVisible(), timeout=WITHIN_MS)
     qtbot.waitUntil(lambda: "Already trusted" in dialog.rows["c"].state.text(), timeout=WITHIN_MS)
-    assert not any(row.box.isChecked() for row in dialog.rows.values())  # none is trusted unseen
+    assert not any(row.box.isChecked() for row in dialog.rows.values())  # no key is trusted without having been seen
     assert not dialog.rows["c"].box.isEnabled()
     qtbot.keyClick(dialog.rows["a"].box, Qt.Key.Key_Space)
     assert dialog.trust_button.text() == "Trust 1 key"

@@ -1,4 +1,4 @@
-"""Tests of the questions of a launch, whose answers name their action."""
+"""Tests of the questions during a launch, whose buttons name their actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated hosts of a run at the level of their links: journal, telemetry and logs as a daemon sends them."""
+"""Simulated hosts of a run at the level of their links: journal, telemetry and logs as sent by a daemon."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ class Acting:
 
 
 class ActingFleet:
-    """A fleet of several simulated runs; a host is part of one run at most."""
+    """A fleet of several simulated runs. Each host is part of at most one run."""
 
     def __init__(self, *runs: Acting):
         self._runs = runs

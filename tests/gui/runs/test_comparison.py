@@ -1,4 +1,4 @@
-"""Several selected runs are compared: a curve per run, over the step or the time."""
+"""Tests that several selected runs are compared, with one curve per run over the step or the time."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_runs_selected_together_are_compared_by_step(qtbot: Any, compared: RunsP
     click(page, 2, CTRL)
     assert page.is_comparing
     assert page.bar.name.text() == "2 runs compared"
-    assert not page.actions_.restart.isEnabled()  # of which one?
+    assert not page.actions_.restart.isEnabled()  # it would be unclear which run to restart
     qtbot.waitUntil(lambda: view.curve("loss", 0).xData is not None and len(view.curve("loss", 1).xData) == 10)
     xs, ys = view.curve("loss", 1).getData()
     assert (xs[0], xs[-1]) == (10, 100)
-    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # the run of row 2, as the list orders them
+    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # the run in row 2 of the list
     assert [plot.isVisible() for plot in view.plots.values()] == [True, True, True, False]
     assert view.plots["own.0"].accessibleName() == "accuracy"
     view.crosshair.move_to(50)
@@ -73,7 +73,7 @@ def test_one_run_is_compared_with_the_other_of_its_name(qtbot: Any, compared: Ru
     click(page, 2)
     page.actions_.compare.trigger()
     assert [run.run_id for run in page.chosen_runs] == ["20251009-b", "20251009-a"]
-    # The list is made anew as runs come and go; the same runs stay selected.
+    # The list is rebuilt when runs appear or disappear; the same runs stay selected.
     page.model._runs = page.model._runs[::-1]
     page.model.runs_changed.emit()
     assert [run.run_id for run in page.chosen_runs] == ["20251009-a", "20251009-b"]

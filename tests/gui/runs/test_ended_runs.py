@@ -1,4 +1,4 @@
-"""Tests that an ended run shows its last values and causes as such, and no unknown values."""
+"""Tests that an ended run shows its last values and the causes of its end, and no unknown values."""
 
 from __future__ import annotations
 

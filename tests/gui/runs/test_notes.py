@@ -1,4 +1,4 @@
-"""Notes and tags of runs: written in a dialog, shown beside the run, and found by the search."""
+"""Tests of notes and tags of runs: written in a dialog, shown beside the run, and found by the search."""
 
 from __future__ import annotations
 

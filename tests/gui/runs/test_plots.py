@@ -1,4 +1,4 @@
-"""Tests that plots draw only the visible resolution, keep peaks, and are navigated with wheel and keys."""
+"""Tests that plots draw only the visible resolution, keep peaks, and are navigated with the wheel and the keyboard."""
 
 from __future__ import annotations
 
@@ -204,14 +204,14 @@ def test_one_crosshair_reads_all_plots(qtbot: Any, plots: Plots) -> None:
         QTest.qWait(2 * EVERY_MS)  # the interval between two positions
         return crosshair.position == pytest.approx(at, abs=HOUR / 100)
 
-    qtbot.waitUntil(points_at)  # the plots have their final size
+    qtbot.waitUntil(points_at)  # until the plots have their final size
     assert all(line.isVisible() for line in crosshair._lines.values())
     time = clock(crosshair.position, exact=True)
     assert crosshair.readouts["loss"].text.startswith((f"{time} 4.4", f"{time} 4.5"))
     assert crosshair.readouts["use"].isVisible()
     assert crosshair.readouts["use"].text.startswith(f"{time} 6")
     assert other.accessibleDescription() == crosshair.readouts["use"].text
-    # By keyboard, in steps of a hundredth, and away with Esc.
+    # The arrow keys move the crosshair by a hundredth of the visible range, and Esc hides it.
     pane.setFocus()
     before = crosshair.position
     QTest.keyClick(pane, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)

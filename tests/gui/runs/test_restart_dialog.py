@@ -1,4 +1,4 @@
-"""Stop and Restart keep their places, and a restart asks where it begins."""
+"""Tests that *Stop* and *Restart* keep their positions, and that a restart asks where to begin."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPa
     shown = plot.accessibleName().rpartition(": ")[2]
     assert plot.accessibleName().startswith("Throughput, 4 trainers: ")
     assert shown in bar.state.text()
-    # A newer value is shown by both at once, not by the bar as its clock ticks.
+    # The plot and the bar show a newer value at the same time; the clock of the bar alone does not show it.
     assert page.feed is not None
     page.feed.picture.totals.append(BEGAN + 20, {"throughput": 5000.0})
     page._tick()
@@ -97,7 +97,7 @@ def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPa
     run.measure(30)
     qtbot.waitUntil(lambda: shown not in bar.state.text())
     assert plot.accessibleName().rpartition(": ")[2] in bar.state.text()
-    # That of one replica is named by it.
+    # The plot of a single replica is named after the replica.
     page.run_view.choose(["worker-0"])
     assert plot.accessibleName().startswith("Throughput, worker-0: ")
 

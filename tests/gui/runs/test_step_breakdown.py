@@ -53,7 +53,7 @@ def measured(
     assert page.feed is not None
     for at in (10, 11):
         run.measure(at, step=step, served=served)
-        page.feed._take_samples()  # Samples are taken one by one, because only the newest waiting sample counts.
+        page.feed._take_samples()  # Samples are taken one by one, because only the newest waiting sample is processed.
     tracks = page.feed.picture.tracks.values()
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks), timeout=30_000)
 

@@ -1,4 +1,4 @@
-"""Marks of states: one colour token for each meaning."""
+"""Tests that marks of states use one colour token for each meaning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_mark_has_the_colour_of_its_text_and_no_other_mark_has_it(qapp: object
         paint_state(painter, QRectF(0, 0, 64, 64), state)
         painter.end()
         assert has(image, "fail") == (trouble_token(state) == "fail"), state
-        # Waiting is no trouble: its clock alone has the colour.
+        # Waiting is not a problem, so only the clock has the colour.
         assert has(image, "wait") == (trouble_token(state) == "wait" or state == "waiting"), state
 
 

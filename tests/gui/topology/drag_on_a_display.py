@@ -3,7 +3,7 @@
     python -m tests.gui.topology.drag_on_a_display drop|escape|drawer
 
 `test_palette_drag` runs this program in a separate process, because Qt's offscreen platform has no drag and drop, and a
-process has one platform.
+process can have only one platform.
 """
 
 from __future__ import annotations

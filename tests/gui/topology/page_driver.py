@@ -48,7 +48,7 @@ class FleetOf(QObject):
 
 
 class FewFiles:
-    """Recent files and settings of the page in memory, in place of the user's file."""
+    """Recent files and settings of the page that are kept in memory instead of the user's file."""
 
     def __init__(self) -> None:
         self.recent_files: list[Path] = []

@@ -1,4 +1,4 @@
-"""Rows of the palette under pointer and keyboard, and Esc in its search."""
+"""Tests of the palette's rows with pointer and keyboard, and of Esc in the search field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Racks and chips stay while a design is drawn: only what must move moves, and that is highlighted."""
+"""Tests that racks and chips stay in place while a design is drawn: what has to move is highlighted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that every edit can be undone, and undoing all restores the file byte for byte."""
+"""Tests that every edit can be undone, and that undoing all edits restores the file byte for byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.topology.file import read_topology
 
 
 def everything(digits: Driver) -> None:
-    """Performs every kind of edit with mouse and keyboard."""
+    """Performs every kind of edit with the mouse and the keyboard."""
     page = digits.page
     digits.choose(page.palette_.roles, "worker")
     digits.choose(page.palette_.hosts, "gpu-c")

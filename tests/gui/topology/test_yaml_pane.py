@@ -1,4 +1,4 @@
-"""The text beside the canvas: typing is an edit, errors are marked in place, and undo is that of the page."""
+"""Tests of the text beside the canvas: typing is an edit, errors are marked, and undo is shared with the page."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_error_is_marked_in_place_and_the_canvas_keeps_the_last_valid_state(t
     assert strip.text.text().startswith("Line 9: unknown key “replicsa”; did you mean “replicas”?")
     assert strip.text.text().endswith("The canvas shows the last valid text.")
     assert text.page.document.is_modified
-    # What would need a valid text is refused with the line.
+    # Actions that need a valid text are refused with the number of the invalid line.
     text.on_canvas()
     text.choose(text.page.palette_.roles, "worker")
     assert text.counts()["workers"] == 4
@@ -102,7 +102,7 @@ def test_an_error_is_marked_in_place_and_the_canvas_keeps_the_last_valid_state(t
     text.page.launch_requested.connect(launched.append)
     text.page.launch()
     assert launched == []
-    # Corrected, it applies at once.
+    # Once corrected, the text is applied immediately.
     type_over(text, "worker, ", "replicsa", "replicas")
     text.wait_until(lambda: view.marked_lines() == [])
     assert not strip.isVisible()
@@ -129,7 +129,7 @@ def test_undo_is_one_stack_of_text_and_canvas(text: Driver) -> None:
     text.wait_until(lambda: text.page.document.problems != ())
     note()
     assert text.counts()["workers"] == 6
-    # In the text, with its caret, and on the canvas the same keys take back the same steps.
+    # The same keys undo the same steps in the text, where the caret follows, and on the canvas.
     for number, expected in enumerate(reversed(texts[:-1])):
         if number % 2:
             text.on_canvas()

@@ -1,4 +1,4 @@
-"""Tests that a window that was opened, used and closed frees its objects, threads and memory."""
+"""Tests that a window frees its objects, threads and memory after it has been opened, used and closed."""
 
 from __future__ import annotations
 

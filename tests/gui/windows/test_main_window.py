@@ -1,4 +1,4 @@
-"""Tests that the window shows pages, separates shortcuts, stores settings, and closes when all pages agree."""
+"""Tests that the window shows pages, keeps their shortcuts apart, stores settings, and closes if all pages agree."""
 
 from __future__ import annotations
 

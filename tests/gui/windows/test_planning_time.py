@@ -117,7 +117,7 @@ class Office:
 
 @pytest.fixture
 def office(qtbot: QtBot, tmp_path: Path) -> Iterator[Office]:
-    """A window that is not open yet, so that tests can add bookings to its calendar first."""
+    """A window that has not been opened, so that tests can first add bookings to its calendar."""
     made = Office(qtbot, tmp_path)
     yield made
     made.store.close()
@@ -148,11 +148,11 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert page.editor.why_not(["worker-1"], "gpu-c:0") == "gpu-c:0 is booked by lee until 13:00"
     page.editor.pin(["chief-0"], "gpu-e:0")
     assert office.slot("gpu-e", 3) == "You have booked GPU 3 of gpu-e until 21:00: “mine”"
-    assert office.free("gpu-e") == "3 of 4 free"  # One's own bookings count as free; the design uses one of the GPUs.
+    assert office.free("gpu-e") == "3 of 4 free"  # GPUs that the user has booked are free; the design uses one.
     page.editor.select(["chief-0"])
     assert page.inspector.place.booked.text() == "In your booking “mine”, until 21:00."
 
-    # For two hours only, a booking from 15:00 is irrelevant.
+    # If the planned length is two hours, a booking from 15:00 is irrelevant.
     office.ask_when("now", "2h")
     assert page.bar.when.text() == "When: now, 2 h"
     assert sorted(
@@ -261,7 +261,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     menu = bookings.acts.menu(bookings, has_booking=True)
     assert bookings.acts.run in menu.actions()
     menu.deleteLater()
-    # The user returns from the run to the booking, which is in another week than the displayed one.
+    # The user returns from the run to the booking, which is in a different week from the displayed one.
     bookings.go(3)
     button = next(one for one in runs.bar.findChildren(QPushButton) if one.text() == "Booking")
     assert button.isVisible()
@@ -270,7 +270,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     office.wait_until(lambda: bookings.surface.selection == held.id)
     assert bookings.details.title.text() == "held"
 
-    # A booking that is not loaded is queried.
+    # A booking that has not been loaded is queried from the store.
     far = office.book("kim", "gpu-a:2", 24 * 50, 24 * 50 + 2, title="far")
     bookings.show_booking(far.id)
     office.wait_until(lambda: bookings.surface.selection == far.id)

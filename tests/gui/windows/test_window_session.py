@@ -1,4 +1,4 @@
-"""The next window opens where the last one was, also after a kill, and reports what happened meanwhile."""
+"""Tests that a window restores what the last one showed, even after a kill, and reports what happened since."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ BEFORE = SessionState("runs", None, seen_at=SINCE, live_runs=("a", "b"), hosts=(
 
 
 def started(window: MainWindow) -> MainWindow:
-    """Starts the session, as after the first paint."""
+    """Starts the session, as the program does after the first paint."""
     wiring_of(window).session.start()
     return window
 
 
 def killed(home: Home) -> Home:
-    """A copy of the folder as a killed window leaves it: its locks are free."""
+    """Returns a copy of the folder in the state that a killed window leaves, without a lock."""
     copy = Home(home.path.with_name("killed"))
     shutil.copytree(home.path, copy.path)
     (copy.path / "session.lock").unlink()
@@ -130,7 +130,7 @@ def test_a_file_that_is_gone_is_reported(qtbot: QtBot, home: Home, file: Path) -
 
 @pytest.fixture
 def around(qtbot: QtBot) -> QWidget:
-    """Holds the notice."""
+    """A parent widget for the notice."""
     made = QWidget()
     qtbot.addWidget(made)
     return made
@@ -145,11 +145,11 @@ def report(around: QWidget, before: SessionState = BEFORE) -> AbsenceReport:
 def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, around: QWidget) -> None:
     made = report(around)
     old = [run("a", "resnet", "running", is_fresh=False), run("b", "digits", "running", is_fresh=False)]
-    made.take_runs(old)  # as in this computer's history
+    made.take_runs(old)  # as recorded in this computer's history
     assert made.bar.isHidden()
     made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "running")])
     assert made.bar.text == "Since 18:42: run resnet finished"
-    made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "succeeded")])  # ended before the user's eyes
+    made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "succeeded")])  # ended in the open window
     assert made.bar.text == "Since 18:42: run resnet finished"
     assert made.has_reported("a")
     assert not made.has_reported("b")

@@ -1,4 +1,4 @@
-"""Drags bookings that are not selected: they keep their length, and the toast takes each change back."""
+"""Drags bookings that are not selected: they keep their length, and a button in the toast undoes each change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LANES_DOWN = 3
 
 
 def prepare(home: Path) -> None:
-    """Books 8 hours of one GPU three times, tomorrow."""
+    """Makes three bookings of one GPU each, for 8 hours tomorrow."""
     begin = datetime.now(UTC).replace(hour=6, minute=0, second=0, microsecond=0) + timedelta(days=1)
     store = open_store(f"sqlite:///{Home(home).bookings_file}", login_name())
     store.remember_slots(SLOTS)

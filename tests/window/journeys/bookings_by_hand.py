@@ -27,7 +27,7 @@ SLOTS = [
 
 
 def prepare(home: Path) -> None:
-    """All GPUs of gpu-b are booked for the coming day."""
+    """Books all GPUs of gpu-b for the next 24 hours."""
     store = open_store(f"sqlite:///{Home(home).bookings_file}", login_name())
     store.remember_slots(SLOTS)
     begin = datetime.now(UTC).replace(microsecond=0)
@@ -48,7 +48,7 @@ def journey(user: User) -> None:
 
 
 def everything_fits(user: User, page: Any) -> None:
-    """Each part of the bar has the room it needs, inside the bar, and today is in the first third of the week."""
+    """Checks that each part of the bar fits into the bar, and that today is in the first third of the week."""
 
     def room() -> bool:
         bar: QWidget = page.bar
@@ -107,7 +107,7 @@ def select_and_book_by_keys(user: User, page: Any) -> None:
 
 
 def wait_for_a_busy_host(user: User, page: Any) -> None:
-    """GPUs that are free now are not waited for; those of a later slot are, and nothing is booked meanwhile."""
+    """Checks that the waitlist is offered only for a later slot, not for GPUs that are free now, and books nothing."""
     user.key("ctrl+shift+f")
     finder = page.finder
     user.expect(lambda: finder.cards and not finder.wait.isEnabled(), "there is nothing to wait for")
@@ -170,7 +170,7 @@ def ghost(user: User, page: Any, number: int) -> QPoint:
 
 
 def at(user: User, page: Any, y: float, second: float) -> QPoint:
-    """The global position of a height among the lanes and a time."""
+    """Returns the global position of a time at a height among the lanes."""
 
     def find() -> QPoint:
         surface = page.surface

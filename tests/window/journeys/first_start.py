@@ -1,4 +1,4 @@
-"""The first start, without fleet, settings or agent: the example opens, runs on this computer, and is copied."""
+"""The first start, without fleet, settings or agent: the example is opened, runs on this computer, and is copied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAINED_WITHIN_S = 110
 
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
-    """A home folder of its own for the agent, which is undeployed afterwards."""
+    """Gives the agent a separate home folder and undeploys the agent afterwards."""
     folder = home.parent / "user"
     folder.mkdir()
     with patch.dict(os.environ, HOME=str(folder)):

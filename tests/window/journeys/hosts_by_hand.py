@@ -1,4 +1,4 @@
-"""Three hosts are added, trusted and deployed, given another Python together, filtered by state, and undeployed."""
+"""Adds, trusts and deploys three hosts, changes their Python together, filters them by state, and undeploys them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def undeploy(user: User, page: Any) -> None:
 
 
 def card(user: User, page: Any, name: str) -> Any:
-    """A point of a host's card."""
+    """Returns a point on a host's card."""
 
     def find() -> Any:
         rect = page.list.card_rect(page.rows.index_of(name))

@@ -1,4 +1,4 @@
-"""Opens every menu three times on every page, by pointer and by F10, and finds the actions still alive afterwards."""
+"""Opens every menu three times on every page, by pointer and by F10, and checks that the actions still exist."""
 
 from __future__ import annotations
 

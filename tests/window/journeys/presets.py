@@ -1,4 +1,4 @@
-"""Presets and strategies by mouse, by keys, and from the command palette; one Ctrl+Z takes each back."""
+"""Applies presets and strategies by mouse, by keys, and from the command palette; one Ctrl+Z undoes each."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def dialog_is_open(user: User) -> bool:
 
 
 def row(user: User, rows: PaletteList, key: str) -> QPoint:
-    """The middle of the row with a key, or of the first row."""
+    """Returns the middle of the row with a key, or of the first row."""
 
     def find() -> QPoint:
         item = rows.row_of(key) if key else rows.item(0)

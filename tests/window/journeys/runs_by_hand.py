@@ -1,4 +1,4 @@
-"""Launches a run on this computer, stops it, restarts it after the question where, kills the window and reopens it."""
+"""Launches a run on this computer, stops it, restarts it and answers the question, kills the window and reopens it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def folder_of(home: Path) -> Path:
 
 
 def prepare(home: Path) -> list[str]:
-    """Writes the program and a fleet of this computer, with an agent folder of its own. Returns the file to open."""
+    """Writes the program and a fleet of this computer with a separate agent folder. Returns the file to open."""
     home.mkdir()
     agent = home.parent / "agent"
     (home / "fleet.yaml").write_text(
@@ -82,7 +82,7 @@ def prepared(home: Path) -> Iterator[None]:
 
 
 def journey(user: User) -> None:
-    """Ends with unsaved changes and a live run; the window is killed then."""
+    """Ends with unsaved changes and a live run, after which the window is killed."""
     window: Any = user.window
     user.expect(lambda: window.page("topology").document.path is not None, "the file is open")
     user.key("ctrl+Return")
@@ -101,7 +101,7 @@ def journey(user: User) -> None:
     user.click(user.button("Stop the run", user.gui(lambda: page._stop_dialog)))
     user.expect(lambda: state(window) == "stopped" and window.isActiveWindow(), "the run is stopped")
     assert places(user, page) == before, "a button moved"
-    user.click(there)  # once more, where Stop is: it launches nothing
+    user.click(there)  # a second click at the position of Stop launches nothing
     user.picture("stopped")
 
     user.click(user.button("Restart …", page.bar))
@@ -130,7 +130,7 @@ def journey(user: User) -> None:
 
 
 def reopened(user: User) -> None:
-    """The window shows what it showed, with the unsaved change, and reports the end of the run."""
+    """Checks that the window restores its contents and the unsaved change, and reports the end of the run."""
     window: Any = user.window
     topology: Any = user.gui(lambda: window.page("topology"))
     assert user.gui(lambda: window.current) == "topology"

@@ -1,4 +1,7 @@
-"""Opens the settings by key and by the rail, changes, corrects, undoes and resets them, beside another program."""
+"""Opens the settings by key and from the rail, and changes, corrects, undoes and resets them.
+
+Another program also changes them.
+"""
 
 from __future__ import annotations
 

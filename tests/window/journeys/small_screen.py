@@ -1,4 +1,4 @@
-"""On a screen of 1024×768 the window has room, and undo, redo and the menu work in its narrow layout."""
+"""On a screen of 1024×768, the window fits, and undo, redo and the menu work in its narrow layout."""
 
 from __future__ import annotations
 

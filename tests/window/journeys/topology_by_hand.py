@@ -1,4 +1,4 @@
-"""Draws by hand: swaps and unpins chips, types in the text, applies a preset that removes reducers, undoes all."""
+"""Draws a design: swaps and unpins chips, types text, applies a preset that removes reducers, and undoes all steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def journey(user: User) -> None:
     type_in_the_text(user, page)
     apply_a_preset(user, page)
 
-    # One stack: everything is taken back with the same key, on the canvas.
+    # All edits share one undo stack, so the same key on the canvas undoes all of them.
     user.click(page.view.viewport(), QPoint(40, 300))
     for _ in range(12):
         if user.gui(lambda: page.editor.stack.canUndo()):
@@ -73,7 +73,7 @@ def drag_and_swap(user: User, page: TopologyPage) -> None:
     user.picture("2-swap")
     user.release()
     user.expect(lambda: (where(page, "worker-0"), where(page, "worker-1")) == (second, first), "they swap")
-    # Off the racks, the planner places it again.
+    # When the chip is dropped outside the racks, the planner places the replica again.
     user.drag(chip(user, page, "worker-0"), empty_place(user, page))
     user.expect(lambda: where(page, "worker-0") == first, "unpinned")
     user.expect(lambda: page.document.value.pins == {}, "no pins are left")
@@ -163,7 +163,7 @@ def empty_place(user: User, page: TopologyPage) -> QPoint:
 
 
 def caret(user: User, page: TopologyPage, after: str) -> QPoint:
-    """A point of the text behind a part of it."""
+    """Returns the point in the text directly after the string `after`."""
 
     def find() -> QPoint:
         cursor = QTextCursor(page.yaml.view.document())

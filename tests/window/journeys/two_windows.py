@@ -1,4 +1,4 @@
-"""Two windows of one user: bookings of each appear in the other, and a file that is open in both is noticed."""
+"""Opens two windows of one user: each shows the other's bookings, and a change of a file open in both is noticed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ program: {script: train.py}
 
 
 def prepare(home: Path) -> list[str]:
-    """Two GPUs, a fleet without hosts, and a file, which is open in both windows."""
+    """Writes two GPUs, a fleet without hosts, and a file that is opened in both windows."""
     home.mkdir()
     (home / "fleet.yaml").write_text("version: 1\nhosts: []\n")
     store = open_store(f"sqlite:///{Home(home).bookings_file}", login_name())
@@ -39,7 +39,7 @@ def prepare(home: Path) -> list[str]:
 
 
 def journey(user: User) -> None:
-    """The first window. It begins the second one once its calendar is loaded."""
+    """Uses the first window, and starts the second window once the calendar is loaded."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")
@@ -58,7 +58,7 @@ def perform(user: User, page: Any, home: Home) -> None:
     user.expect(lambda: (home.path / "second-is-ready").exists(), "the second window is ready", within_s=60)
     activate(user)
     book(user, page, "gpu-a:0 tomorrow 9-17")
-    # The second window sees this booking, comes to the front and makes its own.
+    # The second window shows this booking, comes to the front and makes its own booking.
     user.expect(lambda: len(bookings(page)) == 2, "the booking of the second window appears", within_s=60)
     assert user.gui(lambda: bookings(page)) == [("GPU-a0",), ("GPU-a1",)]
     # The second window adds a worker and saves.
@@ -76,7 +76,7 @@ def perform(user: User, page: Any, home: Home) -> None:
 
 
 def other(user: User) -> None:
-    """The second window. Its window manager puts it in front of the first."""
+    """Uses the second window, which the window manager puts in front of the first."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")
@@ -98,7 +98,7 @@ def other(user: User) -> None:
 
 
 def activate(user: User) -> None:
-    """Brings the window to the front, as a task bar does."""
+    """Brings the window to the front like a task bar."""
     xdotool("windowactivate", str(user.gui(lambda: int(user.window.winId()))))
     user.expect(user.window.isActiveWindow, "the window is in front")
 

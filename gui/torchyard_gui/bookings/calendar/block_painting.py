@@ -233,7 +233,10 @@ class BlockPainter:
             painter.drawText(QRectF(room.left() + 16, room.top() + 2 * LINE + 2, room.width() - 16, LINE), LEFT, note)
 
     def _base(self, box: QRectF) -> QPointF:
-        """Returns the baseline origin that centres a 12 px text vertically; three times as fast as a layout by Qt."""
+        """Returns the baseline origin that centres a 12 px text vertically.
+
+        This is three times as fast as a Qt layout.
+        """
         if self._metrics is None:
             self._metrics = QFontMetricsF(theme().font("small")), QFontMetricsF(theme().font("small_strong"))
         metrics = self._metrics[0]

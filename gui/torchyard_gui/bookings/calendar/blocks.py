@@ -34,7 +34,7 @@ class Block:
 
 
 def is_shown(booking: Booking) -> bool:
-    """Whether a booking is shown: all but those let go before they began or right after, such as by undo."""
+    """Returns whether a booking is shown. Bookings released before or right after their start are not shown."""
     return booking.is_live or (booking.state is not State.CANCELLED and booking.duration >= LEAST_HELD)
 
 
@@ -61,7 +61,7 @@ def _block(booking: Booking, rows: Sequence[Row]) -> Block:
 
 
 def hue_of(person: str) -> int:
-    """Returns the number of an owner's colour, one of five. The number is the same on every desktop."""
+    """Returns the number of an owner's colour, which is one of five. It is the same on every desktop."""
     return crc32(person.encode(), 55) % HUES
 
 
@@ -115,8 +115,9 @@ class Usage:
 class UsageBuilder:
     """Computes `Usage` incrementally: only GPUs and bookings that changed since the last call are compared again.
 
-    Hosts are not watched all the time, and unwatched time does not count as idle. Idle time is the time that an agent
-    reports as idle, the whole of a booking that was never used, and gaps between two uses observed on the same host.
+    Hosts are not watched all the time, and unwatched time is not regarded as idle. Idle time is the time that an agent
+    reports as idle, the whole duration of a booking that was never used, and gaps between two uses observed on the same
+    host.
     """
 
     def __init__(self) -> None:

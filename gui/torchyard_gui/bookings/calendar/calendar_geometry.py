@@ -66,7 +66,7 @@ class CalendarGeometry(QAbstractScrollArea):
         return QPointF(position.x() - M.lane_header, self._content_y(position))
 
     def show_rows(self, top: int, bottom: int) -> None:
-        """Scrolls by the least amount that shows the rows from `top` to `bottom`."""
+        """Scrolls by the smallest distance that makes the rows from `top` to `bottom` visible."""
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():
             bar.setValue(max(0, top - M.host_row))

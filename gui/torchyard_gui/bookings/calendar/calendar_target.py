@@ -34,10 +34,10 @@ class GestureTarget(Protocol):
     def lane_rows(self) -> Sequence[Row]: ...
 
     def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
-        """Shows a preview of a booking with its times, or with the reason why it is refused.
+        """Shows a preview of a booking with its times, or with the reason for its refusal.
 
         Returns:
-            The reason of the refusal, or "".
+            The reason for the refusal, or "".
         """
 
     def end_preview(self) -> None:

@@ -1,7 +1,7 @@
 """The calendar widget. It emits requests as signals and does not change bookings itself.
 
-The widget paints its lanes directly instead of creating an item per booking: only the visible ones of 256 lanes are
-painted.
+The widget paints its lanes directly instead of creating an item per booking, and it paints only visible lanes: a
+calendar may have 256 of them.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class CalendarView(CalendarGeometry):
             edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
     def drag_step(self) -> float:
-        """Returns the grid of drags in seconds; Alt makes it fine."""
+        """Returns the grid step of drags in seconds. The Alt key selects a finer step."""
         return drag_step(self.span, is_fine=self._is_fine)
 
     def snapped(self, second: float) -> float:
@@ -311,7 +311,7 @@ class CalendarView(CalendarGeometry):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._mouse.cancel()  # The days have new positions, so that the pointer is over another time.
+            self._mouse.cancel()  # The days have new positions, so the pointer is over a different time.
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:
@@ -349,7 +349,7 @@ class CalendarView(CalendarGeometry):
         return " · ".join(filter(None, (row.host, self.picture.host_notes.get(row.host, ""))))
 
     def _use_tooltip(self, position: QPoint) -> str:
-        """Returns who uses a GPU without a booking, over its lane's heading or mark."""
+        """Returns who uses a GPU without a booking, if the position is over the heading or the mark of that use."""
         row = self.row_at(position)
         use = self.picture.used_now.get(row.slots[0].id) if row is not None and row.is_lane else None
         if row is None or use is None:

@@ -24,7 +24,8 @@ Strip = tuple[tuple[float, float, float], ...]
 class DisplayList:
     """Values to draw.
 
-    `strips` has an entry for each entry of `blocks`. `dimmed` has the IDs of the bookings that do not match the filter.
+    `strips` has an entry for each entry of `blocks`. `dimmed` contains the IDs of the bookings that do not match the
+    filter.
     """
 
     lanes: Lanes = field(default_factory=lambda: lanes_of(()))

@@ -70,7 +70,7 @@ class MoveBooking(_Edit):
         if not self._has_started(position):
             return
         begin = self._start + self._target.second_at(position) - self._grip
-        # A drag to another lane alone keeps the time, whatever the grid.
+        # A drag that only changes the lane keeps the exact time, even if the time is not on the grid.
         far = abs(begin - self._start) >= self._target.drag_step() / 2
         shift = self._target.snapped(begin) - self._start if far else 0.0
         held = self._shifted(self._number(position) - self._lane), self._start + shift, self._end + shift
@@ -133,7 +133,7 @@ Book = Callable[[tuple[str, ...], float, float], None]
 
 
 class DrawBooking(_Drag):
-    """Drag that draws a new booking on free time. A press without a drag calls `clicked`."""
+    """Drag that draws a new booking over free time. A press without a drag calls `clicked`."""
 
     cursor = Qt.CursorShape.CrossCursor
 

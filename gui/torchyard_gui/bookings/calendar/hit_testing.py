@@ -100,7 +100,8 @@ def block_under(cursor: Cursor, picture: DisplayList) -> Block | None:
 def first_cursor(picture: DisplayList, axis: Axis, selected: str) -> Cursor:
     """Returns the initial keyboard cursor, one hour long.
 
-    It starts with the selected booking, or else at the next hour, or at 9:00 of the first day if today is not shown.
+    It starts with the selected booking or else at the next full hour. If today is not shown, it starts at 9:00 on the
+    first day.
     """
     block = next((one for one in picture.blocks if one.booking.id == selected), None)
     if block is not None:

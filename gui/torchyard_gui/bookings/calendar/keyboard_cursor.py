@@ -22,7 +22,7 @@ class Cursor:
         return range(min(self.anchor, self.lane), max(self.anchor, self.lane) + 1)
 
     def moved(self, lanes: int, steps: int, count: int) -> Cursor:
-        """Returns the cursor moved by lanes or steps with the same length.
+        """Returns a cursor of the same length that has been moved by a number of lanes or steps.
 
         A move to another lane marks only that lane.
         """
@@ -32,7 +32,7 @@ class Cursor:
         return replace(self, start=self.start + steps * STEP_S, end=self.end + steps * STEP_S)
 
     def extended(self, lanes: int, steps: int, count: int) -> Cursor:
-        """Returns the cursor extended by lanes and by steps at its end. It stays at least a quarter of an hour long."""
+        """Returns the cursor extended by lanes, and at its end by steps. It covers at least a quarter of an hour."""
         end = max(self.end + steps * STEP_S, self.start + STEP_S)
         return replace(self, lane=_within(self.lane + lanes, count), end=end)
 
@@ -48,7 +48,10 @@ def _within(lane: int, count: int) -> int:
 
 
 class KeyboardEdit:
-    """Change of a booking's start and end by keyboard. `is_changed` is true while they differ from the booking."""
+    """Change of a booking's start and end by keyboard.
+
+    `is_changed` is true while they differ from those of the booking.
+    """
 
     def __init__(self, booking: Booking):
         self.booking = booking

@@ -1,4 +1,4 @@
-"""Keyboard input of the calendar. Keys are compared by code instead of letter, to support Hangul input methods."""
+"""Keyboard input of the calendar. Keys are identified by code instead of by letter, to support Hangul input methods."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LATER = (Key.Key_BracketRight, Key.Key_BraceRight)
 class KeyboardInput:
     """Translates keys into actions of the calendar.
 
-    Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens. While fits are
-    shown, arrows select one and Enter books it. `[` moves the start earlier and `]` the end later; with Shift, both
-    move in the opposite direction.
+    The arrow keys move the cursor by a lane or a quarter of an hour (with Ctrl, by an hour), Shift extends it, and
+    Enter creates or opens a booking. While proposed bookings are shown, the arrow keys select one of them and Enter
+    books it. `[` moves the start earlier and `]` the end later; with Shift, both move in the opposite direction.
     """
 
     def __init__(self, target: CalendarTarget):
@@ -54,7 +54,7 @@ class KeyboardInput:
         return True
 
     def _choose_fit(self, by: int) -> None:
-        """Selects the next or the previous fit."""
+        """Selects the next or the previous proposed booking."""
         target = self._target
         number = min(max(target.chosen_fit + (1 if by > 0 else -1), 0), len(target.fits) - 1)
         target.fit_pressed.emit(number)

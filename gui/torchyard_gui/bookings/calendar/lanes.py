@@ -1,4 +1,4 @@
-"""Rows of the calendar: for each host a heading with one lane per GPU, or a single row if the host is folded.
+"""Rows of the calendar: for each host, a heading with one lane per GPU, or a single row if the host is folded.
 
 Independent of Qt.
 """
@@ -102,8 +102,8 @@ def _order(slot: Slot) -> tuple[bool, str, int, str]:
 def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
     """Returns the hosts that are folded at first.
 
-    With few slots these are the hosts without GPUs, if any host has GPUs. With many slots these are all hosts except
-    those of `keep_open`, as far as their lanes fit.
+    If there are few slots, these are the hosts without GPUs, provided that any host has GPUs. If there are many slots,
+    these are all hosts except those in `keep_open` whose lanes fit.
     """
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}
@@ -125,7 +125,7 @@ def short_model(slot: Slot) -> str:
     name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
     name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
     name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors count memory in GiB, and the GPU reserves a part of it.
+    # Vendors specify memory in GiB, and the GPU reserves a part of it.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name
 

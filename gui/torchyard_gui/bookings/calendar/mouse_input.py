@@ -1,4 +1,4 @@
-"""Mouse input of the calendar: a press begins a gesture, folds a host, or selects a booking or a fit."""
+"""Mouse input of the calendar: a press begins a gesture, folds a host, or selects a booking or a proposed booking."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HOUR = 3600.0
 class MouseInput:
     """Handles mouse events and holds the gesture in progress. Positions are in viewport pixels.
 
-    A press changes the selection only at its release, because a selection opens a drawer beside the calendar, which
-    moves all blocks under the pointer.
+    A press changes the selection only when the button is released, because a selection opens a drawer beside the
+    calendar and thereby moves all blocks under the pointer.
     """
 
     def __init__(self, target: CalendarTarget):

@@ -20,7 +20,7 @@ Box = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class Overlay:
-    """A proposed booking: its boxes of lanes and time, and in `reason` why the booking would be refused."""
+    """A proposed booking with its boxes. `reason` contains the reason why the booking would be refused."""
 
     boxes: tuple[Box, ...]
     caption: str = ""

@@ -1,7 +1,7 @@
 """The time axis: the shown days and the position of a time on them. Independent of Qt.
 
-All days are equally wide. The hours of a day with 23 or 25 hours, at a daylight-saving change, are slightly wider or
-narrower; no time is drawn twice or left out.
+All days are equally wide. When daylight saving begins or ends, the hours of the day with 23 or 25 hours are slightly
+wider or narrower. No time is drawn twice or omitted.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _tick_hours(column: float) -> int:
 
 
 def days_of(span: Span, around: date) -> tuple[date, ...]:
-    """Returns the shown days: the day itself, seven days around it, its month, or four weeks from it on."""
+    """Returns the shown days: the day itself, seven days around it, its month, or the four weeks that start with it."""
     if span == "day":
         return (around,)
     if span == "week":
@@ -110,7 +110,7 @@ def days_of(span: Span, around: date) -> tuple[date, ...]:
 
 
 def stepped(span: Span, around: date, by: int) -> date:
-    """Returns the same day in the next (1) or previous (-1) span; a shorter month has it as its last day."""
+    """Returns the same day in the next (1) or previous (-1) span, or the last day of a shorter month."""
     days = {"day": 1, "week": 7, "agenda": AGENDA_DAYS}
     if span in days:
         return around + timedelta(days=days[span] * by)
@@ -129,14 +129,20 @@ def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
 
 
 def drag_step(span: Span, *, is_fine: bool = False) -> float:
-    """Returns the grid of a drag in seconds: what a hand can hit. `is_fine`: quarters of an hour."""
+    """Returns the grid step of a drag in seconds, which is large enough to aim at.
+
+    If `is_fine`, it is a quarter of an hour.
+    """
     if is_fine or span == "day":
         return STEP_S
     return 3600 if span == "week" else 6 * 3600
 
 
 def snapped(second: float, step: float = STEP_S) -> float:
-    """Returns the nearest multiple of a step. Zones differ by whole quarters, so quarters hold in each of them."""
+    """Returns the nearest multiple of a step.
+
+    Time zones differ by whole quarters of an hour, so multiples of a quarter of an hour are the same in every zone.
+    """
     return round(second / step) * step
 
 

@@ -18,7 +18,7 @@ from torchyard_gui.widgets.text_labels import set_ink
 
 
 def booking_tooltip(booking: Booking, picture: DisplayList, zone: str) -> str:
-    """Returns a booking's details with the zone; the first line is its title."""
+    """Returns a booking's details with the time zone. The first line is the title of the booking."""
     now = picture.now or booking.start
     lines = [
         booking.title,

@@ -108,7 +108,7 @@ class BookingDialog(QDialog):
         self.title.setFocus()
 
     def draft(self) -> Draft | None:
-        """Returns a draft with the values of the fields, or None after it has shown the problems beside the fields."""
+        """Returns a draft with the values of the fields, or shows the problems beside the fields and returns None."""
         fields = Fields(
             self.title.text(),
             self.gpus.text(),
@@ -251,7 +251,7 @@ class BookingDialog(QDialog):
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
-        rows.addStretch()  # Without this, the rows would reserve the height of a hidden sentence.
+        rows.addStretch()  # Otherwise, the rows would reserve height for a hidden sentence.
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)

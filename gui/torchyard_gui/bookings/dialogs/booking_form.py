@@ -31,7 +31,7 @@ class Fields:
 def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[str, Refused]:
     """Parses the fields into a draft, or returns problems by field: "title", "gpus", "start", "end", "zone".
 
-    The end may be a length after the start, such as `+4h`.
+    The end may be given as a duration after the start, such as `+4h`.
     """
     wrong: dict[str, Refused] = {}
     if not fields.title.strip():

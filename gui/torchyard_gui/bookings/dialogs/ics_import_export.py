@@ -1,4 +1,4 @@
-"""Import and export of iCalendar files. An import is previewed before it books."""
+"""Import and export of iCalendar files. An import is previewed before any event is booked."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ImportDialog(QDialog):
         self.preview()
 
     def preview(self) -> None:
-        """Reads the file and asks the store for the effect of each event, without a change of the calendar."""
+        """Reads the file and asks the store for the effect of each event, without changing the calendar."""
         seen, now, path = self.model.seen, self.model.now, self.path
         try:
             text = self.gpus.text().strip()

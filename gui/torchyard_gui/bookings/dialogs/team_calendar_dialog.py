@@ -33,7 +33,10 @@ NAMES = 120
 
 
 class TeamCalendarDialog(QDialog):
-    """Open with `open()`. Emits `changed` with a message after this desktop has another calendar."""
+    """Dialog that is shown with `open()`.
+
+    It emits `changed` with a message once this desktop uses a different calendar.
+    """
 
     changed = Signal(str)
 
@@ -103,7 +106,7 @@ class TeamCalendarDialog(QDialog):
     # -- actions
 
     def test(self) -> None:
-        """Connects with the address, role and password of the form, and shows the answer; changes nothing."""
+        """Connects with the address, role and password in the form and shows the result, without changing anything."""
         url = self._url()
         if url is None:
             return
@@ -114,7 +117,7 @@ class TeamCalendarDialog(QDialog):
             self._run(lambda team: team.test(url, password), self._calendar_found)
 
     def accept(self) -> None:
-        """Joins or creates; closes only after success."""
+        """Joins or creates the calendar. The dialog closes only after success."""
         if self._made is not None:
             self._join_made(self._made)
             return
@@ -166,7 +169,7 @@ class TeamCalendarDialog(QDialog):
         self._close(text)
 
     def _created(self, made: TeamSetup) -> None:
-        """Shows the addresses and passwords of the members, this once, and offers to join as the first admin."""
+        """Shows the members' addresses and passwords, which are shown only now, and offers to join as admin."""
         self._made = made
         self.passwords.setText("\n".join(made.lines()))
         self.outcome.show()
@@ -183,7 +186,7 @@ class TeamCalendarDialog(QDialog):
 
     def _join_made(self, made: TeamSetup) -> None:
         first: Member = made.members[0]
-        if first.password is None:  # the role existed: its password is known only to its owner
+        if first.password is None:  # the role already existed, so only its owner knows the password
             self._made = None
             self.outcome.hide()
             for row in self.rows.values():
@@ -231,7 +234,7 @@ class TeamCalendarDialog(QDialog):
         self._say("")
 
     def _url(self) -> str | None:
-        """Returns the address with its role, or None after showing what is wrong with it."""
+        """Returns the address including the role, or shows why it is invalid and returns None."""
         from torchyard_core.app.team_calendar import team_url
 
         try:
@@ -245,11 +248,11 @@ class TeamCalendarDialog(QDialog):
         return url
 
     def _run(self, work: Callable[[TeamCalendar], Result], done: Callable[[Result], None]) -> None:
-        """Runs work on a thread; the form is disabled meanwhile, and Cancel closes it."""
+        """Runs work on a thread. Meanwhile, the buttons that start work are disabled, and Cancel closes the dialog."""
         home = self.model.home
 
         def act() -> Result:
-            from torchyard_core.app.team_calendar import TeamCalendar  # imports the libraries of the database
+            from torchyard_core.app.team_calendar import TeamCalendar  # imports the database libraries
 
             return work(TeamCalendar(home))
 
@@ -281,11 +284,11 @@ class TeamCalendarDialog(QDialog):
 
 
 def _joined_calendar(home: Home) -> tuple[str, str]:
-    """Returns role and address of the team's calendar in the settings, also while it is unreachable; else ""."""
+    """Returns the role and the address of the team's calendar from the settings, or "" without a team's calendar."""
     try:
         url = read_user_settings(home.settings_file).bookings_url or ""
     except TorchyardError:
-        return "", ""  # reported by the page
+        return "", ""  # the page reports the error
     role, _, address = url.partition("://")[2].rpartition("@")
     return unquote(role), "" if url.startswith("sqlite") else address
 

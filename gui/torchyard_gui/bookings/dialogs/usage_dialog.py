@@ -104,7 +104,7 @@ class UsageDialog(QDialog):
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)
-            assert head is not None  # The label of the table was set immediately before.
+            assert head is not None  # The header labels were set immediately before.
             head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.table.setRowCount(len(rows))
         for number, row in enumerate(rows):
@@ -131,8 +131,8 @@ class UsageDialog(QDialog):
 class UsageBars(QWidget):
     """Chart with one bar per row.
 
-    The outline of a bar is the booked hours, its filled part the used hours, its hatched part the idle hours. An amber
-    outline behind the bar shows the hours used without a booking.
+    The outline of a bar shows the booked hours, its filled part the used hours, and its hatched part the idle hours. An
+    amber outline behind the bar shows the hours used without a booking.
     """
 
     def __init__(self, parent: QWidget | None = None):

@@ -58,7 +58,7 @@ class DetailsDrawer(Drawer):
         """
         if booking.id != self._shown:
             self._shown = booking.id
-            # The history of the previous booking is hidden until that of the new one arrives.
+            # The history of the previous booking is hidden until the history of the new booking arrives.
             self.history.setVisible(False)
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)

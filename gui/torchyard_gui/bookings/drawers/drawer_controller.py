@@ -104,7 +104,7 @@ class DrawerController(QObject):
             self.left.emit()
 
     def choose_fit(self, number: int) -> None:
-        """Selects a found slot, in the list and in the calendar; nothing is booked."""
+        """Selects a found slot in the list and in the calendar without booking it."""
         if 0 <= number < len(self.fits):
             self.finder.choose(number)
             self.fit_chosen.emit(self.fits[number], number)
@@ -127,7 +127,7 @@ class DrawerController(QObject):
             )
 
     def renew_results(self) -> None:
-        """Repeats the search if the start of a found slot has passed, so that the slot can still be booked."""
+        """Repeats the search if the start of a found slot has passed, because such a slot cannot be booked."""
         if self.finds and any(fit.start < self.model.now - PASSED_FOR for fit in self.fits):
             self.finder.search()
 
@@ -171,7 +171,7 @@ class DrawerController(QObject):
         self._searching = self.model.ask(look, found, failed, self)
 
     def _at_most(self) -> str:
-        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`, and the GPUs that are not offered yet."""
+        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`, and lists GPUs that are offered later."""
         seen, now = self.model.seen, self.model.now
         booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}
         used = self.model.unbooked_use

@@ -1,6 +1,6 @@
-"""The drawer to find a slot: a form, and the first five matches, one of them selected.
+"""The drawer to find a slot: a form, and the first five matches, of which one is selected.
 
-A click or an arrow key selects; only the button and Enter book.
+Clicks and arrow keys only select a match; the button and Enter book the selected one.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SAME_WITHIN = timedelta(minutes=15)
 
 
 class FindSlotDrawer(Drawer):
-    """Form and list of matches. Enter books the first match.
+    """Form and list of matches. Enter books the selected match.
 
-    Each change of the form emits `wished`, which the receiver answers by `show_fits`. `book_wanted` carries the number
-    of the match to book.
+    Each change of the form emits `wished`, which the receiver answers by calling `show_fits`. `book_wanted` carries the
+    number of the match to book.
     """
 
     wished = Signal(object)
@@ -122,7 +122,7 @@ class FindSlotDrawer(Drawer):
             self.model.blockSignals(False)
 
     def wish(self) -> Wish | None:
-        """Returns the request, or None after it has shown the problem beside the field."""
+        """Returns the request, or shows the problem beside the field and returns None."""
         length: timedelta | None = None
         earliest: datetime | None = None
         self.length_row.set_problem("")
@@ -159,7 +159,9 @@ class FindSlotDrawer(Drawer):
     def show_fits(
         self, fits: Sequence[Fit], unbooked: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str
     ) -> None:
-        """Shows the matches, and how many GPUs are free now at most; the first match is selected.
+        """Shows the matches and the maximum number of GPUs that are free now.
+
+        The match that was selected before a repeated search stays selected; otherwise, the first match is selected.
 
         Args:
             unbooked: The first match if GPUs in use without a booking are included, as the waitlist does.
@@ -178,12 +180,12 @@ class FindSlotDrawer(Drawer):
         )
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
-        if has_focus:  # also after a search that the calendar's change repeated
+        if has_focus:  # also if the search was repeated after a change of the calendar
             (self.cards[chosen] if self.cards else self.count).setFocus()
         self._announce()
 
     def choose(self, number: int) -> None:
-        """Selects a match; books nothing."""
+        """Selects a match without booking it."""
         self.chosen = number
         self._show_chosen()
 
@@ -196,7 +198,7 @@ class FindSlotDrawer(Drawer):
         self._announce()
 
     def _offer_waitlist(self, fits: Sequence[Fit], unbooked: Sequence[Fit], now: datetime) -> None:
-        """Offers to wait for what is freed before the first match; at once there is nothing to wait for."""
+        """Offers the waitlist for GPUs released before the first match, unless the first match starts at once."""
         first = unbooked[0] if unbooked else None
         self._wait_until = first.end - EARLIER if first is not None else None
         wish = self.wish()
@@ -253,7 +255,7 @@ class FindSlotDrawer(Drawer):
             self._book()
             return True
         by = (event.key() == Qt.Key.Key_Down) - (event.key() == Qt.Key.Key_Up)
-        # Number fields and lists use the arrows themselves.
+        # Number fields and lists handle the arrow keys themselves.
         if by and isinstance(watched, QLineEdit | FitCard) and self.cards:
             self._step(by, focus=isinstance(watched, FitCard))
             return True
@@ -267,7 +269,7 @@ class FindSlotDrawer(Drawer):
         announce(self, self.cards[number].accessibleName())
 
     def _book(self) -> None:
-        """Books the selected match; after a change of the form, which has no matches yet, searches instead."""
+        """Books the selected match. If the form has changed since the last search, it searches instead."""
         if self._is_stale or not self.cards:
             self.search()
         else:
@@ -287,7 +289,10 @@ class FindSlotDrawer(Drawer):
 
 
 def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
-    """Returns the number of the fit that was selected before a repeated search, or 0. "Now" moves with the clock."""
+    """Returns the number of the match that equals the previously selected match, or 0.
+
+    The starts may differ a little, because "now" is later in the repeated search.
+    """
     same = (
         number
         for number, fit in enumerate(fits)

@@ -19,7 +19,7 @@ from torchyard_gui.widgets.layouts import fill
 class WaitlistDrawer(Drawer):
     """Shows the waitlist.
 
-    `leave_wanted` is emitted with the ID of an entry, `join_wanted` to open the form to find a slot.
+    `leave_wanted` is emitted with the ID of an entry. `join_wanted` requests the form to find a slot.
     """
 
     leave_wanted = Signal(str)
@@ -38,7 +38,7 @@ class WaitlistDrawer(Drawer):
     def show_waiting(
         self, waiting: Sequence[Waiting], me: str, is_admin: bool, zone: str, now: datetime | None
     ) -> None:
-        """Lists the entries in the order in which they are served."""
+        """Lists the entries in the order in which they receive GPUs."""
         remove_widgets(self.body, self.cards)
         self.cards, self.leave_buttons = [], []
         self.summary.setText(

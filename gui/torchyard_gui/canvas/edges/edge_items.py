@@ -103,7 +103,7 @@ def _towards(start: Point, end: Point, length: float) -> QPointF:
 
 
 def arrows(hop: Hop) -> list[QPolygonF]:
-    """Returns the arrowhead of a hop, or two smaller ones back to back if the hop has both directions."""
+    """Returns the arrowhead of a hop, or two smaller arrowheads back to back if the hop has both directions."""
     place, way = arrow_at(hop.points)
     if not hop.both_ways:
         return [_arrow(place, way, 0.0, 1.0)]
@@ -111,7 +111,7 @@ def arrows(hop: Hop) -> list[QPolygonF]:
 
 
 def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
-    """Returns an arrowhead centred at the distance `ahead` from `place`, in the direction `way`."""
+    """Returns an arrowhead in the direction `way`, centred at the distance `ahead` from the point `place`."""
     (across, down), size = way, ARROW * scale
     x, y = place[0] + across * ahead, place[1] + down * ahead
     side = size * 0.75

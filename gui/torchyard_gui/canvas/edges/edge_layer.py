@@ -14,7 +14,7 @@ from torchyard_gui.canvas.racks.layout import Grid
 
 
 class EdgeLayer:
-    """Routes the edges between racks (`lay`) and highlights those of selected or unknown hosts (`show_looks`)."""
+    """Routes the edges between racks (`lay`) and shows which ones end at selected or unknown hosts (`show_looks`)."""
 
     def __init__(self, layer: QGraphicsItem):
         self._layer = layer

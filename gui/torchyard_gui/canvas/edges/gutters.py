@@ -1,10 +1,10 @@
 """Routing through the gutters between racks: a lattice of tracks and the cheapest path along it. Pure geometry.
 
-Every gutter contains tracks, and so do the ports of every row and column. The cost of a path is its length. Corners,
-ports off the middle of a side, and above all nodes of an earlier path add to the cost, so that edges cross or share a
+There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length. Corners,
+ports off the middle of a side, and especially nodes of earlier paths add to the cost, so that edges cross or share a
 track only where necessary.
 
-Source: A* (Hart, Nilsson and Raphael 1968) over pairs of node and direction, because corners have a cost.
+Source: A* (Hart, Nilsson and Raphael 1968) over pairs of a node and a direction, because corners have a cost.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class Gutters:
         """Yields each free port of a rack.
 
         Yields:
-            The first node outside the rack with the outward direction, and the cost of the way to that node with the
-                port.
+            The first node outside the rack with the outward direction, and the cost of the path to that node, including
+            the cost of the port.
         """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):

@@ -98,7 +98,7 @@ def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) 
     xs = sorted(set(stem_of.values()))
     rows = sorted({cells[host].row for host, _ in members})
     is_flat = len(rows) == 1
-    # The bus lies in the gap between rows that is nearest to the middle.
+    # The bus lies in the gap between rows that is closest to the middle.
     bus = grid.row_bottom(rows[(len(rows) - 1) // 2]) + M.gap_down / 2
     stems: list[tuple[Point, Point]] = []
     for x in xs:
@@ -138,7 +138,7 @@ def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
 
 
 def _stem(grid: Grid, cell: Cell) -> float:
-    """Returns the position of the gutter that the branch of a rack leads to.
+    """Returns the position of the gutter to which the branch of a rack leads.
 
     Each pair of columns shares a gutter. A single last column uses the gutter before it.
     """

@@ -118,7 +118,7 @@ def scaled(lines: Lines, scale: float) -> Lines:
 
 
 def leaving_edges(traffic: Traffic, place_of: Mapping[str, str]) -> Counter[str]:
-    """Returns the number of edges of the exchange between each place and others.
+    """Returns, for each place, the number of the exchange's edges to other places.
 
     Args:
         place_of: Place of each placed replica, such as its section.

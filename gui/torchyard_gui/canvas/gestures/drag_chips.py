@@ -1,6 +1,7 @@
 """Drag of chips: a drop on a slot or host pins the replicas, a drop beside all racks unpins them.
 
-Among groups, a drop moves the replicas to the group, or beside all frames makes a new one.
+In the arrangement by group, a drop on a frame moves the replicas to that group, and a drop beside all frames makes a
+new group.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DragChips(Gesture):
         """Starts the gesture. Without `fits`, chips can be clicked but not dragged.
 
         Args:
-            effect: Describes the drop. By default it pins or unpins.
+            effect: Returns a description of the effect of a drop. By default, a drop pins or unpins the replicas.
         """
         self._view = view
         self._scene = scene
@@ -123,7 +124,7 @@ class DragChips(Gesture):
         self._scene.set_target(target, not self._reason)
 
     def _swaps(self, there: str) -> bool:
-        """Whether a drop on a replica swaps with it: both are placed, with equally many GPUs."""
+        """Returns whether a drop on a replica swaps the two, which must both be placed on equally many GPUs."""
         own, other = self._scene.chip(self._pressed), self._scene.chip(there)
         if self._scene.by_group or own is None or other is None or len(self._names) > 1 or there in self._names:
             return False

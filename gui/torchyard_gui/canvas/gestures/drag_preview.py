@@ -1,4 +1,4 @@
-"""Preview at the pointer during a drag: a stack of chips, and below it the target or the reason of a refusal.
+"""Preview at the pointer during a drag: a stack of chips, and below it the target or the reason for a refusal.
 
 Both parts are pixmap items, repainted only when their content changes, so that moving them needs almost no Python.
 """
@@ -34,7 +34,7 @@ AWAY = (14.0, 18.0)
 
 
 class DragPreview:
-    """Preview that is on the scene until `remove`. Its size is the same at any zoom."""
+    """Preview that is in the scene until `remove` is called. Its size is the same at any zoom."""
 
     def __init__(self, scene: QGraphicsScene, chips: Sequence[ChipContent], grip: QPoint, ratio: float = 1.0):
         """Adds the preview to the scene.

@@ -14,7 +14,7 @@ from torchyard_gui.widgets.gesture import Gesture
 
 
 class DropRole(Gesture):
-    """Drag of a role. A drop adds a replica to the rack below the pointer, or elsewhere lets the planner place it."""
+    """Drag of a role. A drop adds a replica to the rack below the pointer. Beside all racks, the planner places it."""
 
     def __init__(
         self,
@@ -72,10 +72,11 @@ MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
 class DropMachine(Gesture):
     """Drag of a machine type.
 
-    A drop applies it to the pool of the replica, or of all replicas of the host, at the pointer.
+    A drop on a replica applies the machine type to the pool of the replica. A drop on a rack applies it to the pools of
+    all replicas of the host.
 
-    If that replica is one of several selected ones, or if there is no rack at the pointer, the type is applied to the
-    pools of the selected replicas.
+    If the replica is one of several selected replicas, or if there is no rack at the pointer, the machine type is
+    applied to the pools of all selected replicas.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ CALM = 3
 
 
 class SnapshotCache(QObject):
-    """Cache that is in use from its creation until `end`. A change discards the snapshot; a new one is taken later."""
+    """Cache that is in use until `end` is called. A change discards the snapshot; a new snapshot is taken later."""
 
     def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):
         """Creates the cache without a snapshot.

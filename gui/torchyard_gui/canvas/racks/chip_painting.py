@@ -1,4 +1,7 @@
-"""Painting of chips: badge, number, GPU or metric, and meter. A chip in trouble is tinted and shows the cause."""
+"""Painting of chips: badge, number, GPU or metric, and meter.
+
+The chip of a replica with a problem is tinted and shows the cause.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def paint_chip(
 
 
 def _tint(look: ReplicaLiveState | None) -> str:
-    """Returns the tint of a replica in trouble, "wait" or "fail", or else ""."""
+    """Returns the tint of a replica with a problem, "wait" or "fail", or else ""."""
     if look is None or look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")

@@ -41,7 +41,7 @@ class ChipContent:
 
 @dataclass(frozen=True)
 class RackContent:
-    """Content of a rack: one host, the tray of replicas without a place, or the frame of a group."""
+    """Content of a rack: one host, the tray of unplaced replicas, or the frame of a group."""
 
     key: str
     layout: RackLayout
@@ -82,7 +82,7 @@ def racks_of(
 ) -> tuple[RackContent, ...]:
     """Returns the contents of all racks: hosts with placed or pinned replicas, and the hosts in `also`.
 
-    The racks have the order of the fleet, so that moving a chip does not move racks.
+    The racks are in the order of the fleet, so that moving a chip does not move racks.
 
     Args:
         groups: Groups of the strategy, as returned by `traffic_of`.
@@ -108,8 +108,8 @@ NO_PLACES = ("machine",)
 def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
     """Returns the section of each host: its label `rack`, or else the label by which the fleet divides its hosts.
 
-    A label divides hosts if most of them have it and a value has several hosts. Hosts without the label are in a
-    section of their own. Few hosts, and hosts without such a label, have no sections.
+    A label divides the hosts if most hosts have the label and several hosts have the same value. Hosts without the
+    label are in a separate section. Few hosts, and hosts without such a label, have no sections.
     """
     if len(hosts) < SECTIONS_FROM:
         return {}
@@ -149,7 +149,7 @@ def frames_of(plan: Plan, groups: Sequence[ReplicaGroup]) -> tuple[RackContent, 
 
 
 def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:
-    """Returns the replicas that have no place, and the reasons."""
+    """Returns the replicas that could not be placed, and the reasons."""
     chips = tuple(_chip(planned, plan) for planned in plan.replicas if planned.host is None)
     if not chips:
         return (), ()

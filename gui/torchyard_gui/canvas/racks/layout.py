@@ -111,9 +111,10 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
 
 
 def group_columns(largest: int) -> int:
-    """Returns the number of chips across a group frame, for all frames the same, so that the largest is not too tall.
+    """Returns the number of chips in a row of a group frame, which is the same for all frames.
 
-    A rack's four are kept for small groups; beyond, the frame of the largest group is about square.
+    Small groups have four chips in a row, like racks. For larger groups, the frame of the largest group is about
+    square.
     """
     return max(SLOTS_ACROSS, ceil(sqrt(largest * SLOT_DOWN / SLOT_ACROSS)))
 
@@ -142,7 +143,7 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
                 continue
         joined.append((first, last, rows))
     boxes = [_block(first, last, rows) for first, last, rows in joined]
-    # The first box gets the texts of the chip and therefore has to be the largest.
+    # The first box contains the texts of the chip and therefore has to be the largest.
     widest = max(range(len(boxes)), key=lambda at: (boxes[at].width, -at), default=0)
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
@@ -242,7 +243,7 @@ def arrange(
 
     Args:
         heights: Height of each rack by its key.
-        kept: Places of racks that stay; the others fill the free places.
+        kept: Positions of racks that do not move; the other racks fill the free positions.
     """
     places = {key: kept[key] for key in heights if key in kept}
     taken = set(places.values())

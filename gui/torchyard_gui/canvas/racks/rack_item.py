@@ -98,7 +98,7 @@ class RackItem(QGraphicsRectItem):
         return QRectF(-2, -2, layout.width + 4, layout.height + 4 + SHADE)
 
     def pieces(self, name: str) -> tuple[Box, ...]:
-        """Returns the boxes of a replica, or none if the tray does not show the replica."""
+        """Returns the boxes of a replica, or no boxes if the tray does not show the replica."""
         if level_of(self._zoom) is Level.TILE:
             return tuple(box for cell, box in cells(self.content, self._zoom) if cell == name)
         return self.content.layout.chips.get(name, ())

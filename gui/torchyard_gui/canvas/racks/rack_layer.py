@@ -69,7 +69,8 @@ class RackLayer(Mapping[str, RackItem]):
     def arrange(self, *, keep: bool = False) -> bool:
         """Places the racks. Returns whether a rack was added, removed or moved.
 
-        With `keep`, racks stay at their places, and new ones take free places, as long as the view keeps its width.
+        With `keep`, racks stay at their positions and new racks take free positions, unless the width of the view has
+        changed.
         """
         heights = {key: item.content.layout.height for key, item in self._items.items()}
         keep = keep and self._room.width() == self._placed_in.width()
@@ -97,7 +98,7 @@ class RackLayer(Mapping[str, RackItem]):
         return [item for item in self._items.values() if item.content.section == section]
 
     def _sectioned(self, heights: Mapping[str, float]) -> Grid | None:
-        """Returns the arrangement in sections, or None if the racks have none."""
+        """Returns the arrangement in sections, or None if the racks have no sections."""
         sections: dict[str, list[str]] = {}
         for key, item in self._items.items():
             sections.setdefault(item.content.section, []).append(key)
@@ -165,7 +166,8 @@ class RackLayer(Mapping[str, RackItem]):
     def target_at(self, point: QPointF) -> str:
         """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose.
 
-        Among groups it is "trainers:1/worker-5" on a chip, "trainers:1" on a frame, or "" for a new group.
+        In the arrangement by group, it is "trainers:1/worker-5" on a chip, "trainers:1" on a frame, or "" for a new
+        group.
         """
         x, y = point.toTuple()
         cell = self.grid.cell_at(x, y)

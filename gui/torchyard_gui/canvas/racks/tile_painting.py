@@ -51,7 +51,7 @@ def paint_tile(
 
 
 def tint_of(look: ReplicaLiveState) -> str:
-    """Returns the tint of a replica in trouble, "fail" or "wait", or else ""."""
+    """Returns the tint of a replica with a problem, "fail" or "wait", or else ""."""
     if look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")

@@ -98,7 +98,7 @@ class LogDock(QWidget):
             self._settle.start()
 
     def set_run(self, feed: RunFeed | None) -> None:
-        """Shows the logs of another run: at first that of the first failed replica, or else that of the chief."""
+        """Shows the logs of another run, beginning with the log of the first failed replica or else of the chief."""
         self._run_feed = feed
         self._by_user = False
         with QSignalBlocker(self.replica):
@@ -129,7 +129,7 @@ class LogDock(QWidget):
     def set_chosen(self, names: list[str]) -> None:
         """Sets the replicas selected on the page.
 
-        A single one replaces the shown log; several can be chosen together.
+        A single replica replaces the shown log; the logs of several replicas can be chosen together.
         """
         with QSignalBlocker(self.replica):
             self.replica.set_chosen(names)
@@ -238,7 +238,7 @@ class LogDock(QWidget):
         self._say_matches()
 
     def _say_matches(self) -> None:
-        """Shows the number of the match that was found, among how many."""
+        """Shows the number of the found match and the total number of matches."""
         counted = self.view.match_count
         if self._was_found is None:
             return

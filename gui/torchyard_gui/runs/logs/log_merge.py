@@ -1,6 +1,6 @@
 """Merge of logs by time. The logs may be of any length, and only the pages in use are loaded.
 
-Times are those of the hosts' clocks: lines of two hosts are ordered as exactly as their clocks agree.
+Times come from the hosts' clocks, so lines from different hosts are ordered only as accurately as their clocks agree.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MergedLog:
     """Several logs, merged by time. Each log has a number."""
 
     def __init__(self, times: Mapping[str, LogTimes] | None = None):
-        """Creates the merged log without any page.
+        """Creates the merged log without loaded pages.
 
         Args:
             times: Times of the lines in each log, by the name of the log. They are updated while the log grows.
@@ -96,7 +96,7 @@ class MergedLog:
     def line_from(self, number: int, place: Place) -> int:
         """Returns the offset of the first line of a log at or after a place.
 
-        If the page with the start of the line is not loaded, the offset is that of a byte inside a line.
+        If the page with the start of the line is not loaded, the offset is that of a byte inside the line.
         """
         try:
             first = self._first(number, place)
@@ -163,7 +163,7 @@ class MergedLog:
                 low = middle
             else:
                 high = middle
-        # All bytes of an entry in the log index have the same time, so that the target may be inside an entry.
+        # All bytes of an entry in the log index have the same time, so the target may be inside an entry.
         when = min((times.time(begin) for times in logs if (begin := times.since(low)) is not None), default=low)
         left = wanted - self._bytes_before(when)
         for number, log in enumerate(self._logs):

@@ -16,8 +16,8 @@ MOST_READ = 64 * 1024 * 1024
 class LogSearch:
     """Search for the nearest match. `done` is called with the place of the match, or None.
 
-    With several logs, the next page is always read from the log searched least far, until no log can contain a nearer
-    match.
+    With several logs, the next page is always read from the log in which the search has progressed least, until no log
+    can contain a nearer match.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LogSearch:
         self._step()
 
     def cancel(self) -> None:
-        """Cancels the search without a call of `done`."""
+        """Cancels the search without calling `done`."""
         self._cancelled = True
 
     def _step(self) -> None:
@@ -89,7 +89,7 @@ class LogSearch:
 
 
 class LogMatches:
-    """Counts the lines that contain a text, in the first MOST_READ bytes of the logs; `advance` counts what is new."""
+    """Counts the lines that contain a text, in the first MOST_READ bytes of the logs. `advance` counts new lines."""
 
     def __init__(self, log: MergedLog, feeds: Sequence[LogFeed], text: str, changed: Callable[[], None]):
         """`changed` is called once a count is complete."""
@@ -109,7 +109,7 @@ class LogMatches:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the logs were read to their ends."""
+        """Whether the logs have been read to their ends."""
         return all(read >= feed.size for read, feed in zip(self._read, self._feeds, strict=True))
 
     @property
@@ -121,20 +121,20 @@ class LogMatches:
         return sum(map(len, self._found))
 
     def number_of(self, line: Place) -> int:
-        """Returns the number of the match in the line at this place, from 1; 0 if it was not counted."""
+        """Returns the number of the match in the line at this place, starting from 1, or 0 if it is not counted."""
         whose, begin = line[1], line[2]
         before = sum(bisect_left(found, self._log.offset(number, line)) for number, found in enumerate(self._found))
         is_counted = bisect_left(self._found[whose], begin) < len(self._found[whose])
         return before + 1 if is_counted else 0
 
     def advance(self) -> None:
-        """Counts in what the logs have got since."""
+        """Counts the matches in data that has been appended to the logs since the last count."""
         if not self._busy:
             self._busy = True
             self._step()
 
     def cancel(self) -> None:
-        """Cancels; `changed` is not called."""
+        """Cancels the count without calling `changed`."""
         self._cancelled = True
 
     def _step(self) -> None:
@@ -165,6 +165,6 @@ class LogMatches:
                 self._found[number].append(begin + found)
             newline = buffer.find(b"\n", found, cut)
             at = newline + 1 if newline >= 0 else cut
-        # The last line may still grow: it is read again, and counted once.
+        # The last line may still grow, so it is searched again later but is counted only once.
         self._rest[number] = buffer[buffer.rfind(b"\n") + 1 :] if ends else buffer[cut:]
         self._step()

@@ -31,7 +31,10 @@ SCROLL_UNITS = 1_000_000
 
 
 class LogView(QAbstractScrollArea):
-    """View that follows the end of the log until the user scrolls up, and again once the user scrolls to the end."""
+    """View that follows the end of the log.
+
+    It stops when the user scrolls up and resumes when the user scrolls to the end.
+    """
 
     following_changed = Signal(bool)
     search_ended = Signal(bool)
@@ -131,13 +134,13 @@ class LogView(QAbstractScrollArea):
 
     @property
     def match_count(self) -> tuple[int, bool] | None:
-        """Returns the number of lines with matches and whether all were counted, or None before the count is over."""
+        """Returns the number of lines with matches and whether all were counted, or None while they are counted."""
         matches = self._reading.matches if self._reading is not None else None
         return None if matches is None or matches.is_counting else (matches.total, matches.is_complete)
 
     @property
     def match_number(self) -> int:
-        """Returns the number of the selected match, from 1; 0 if none is selected."""
+        """Returns the number of the selected match, starting from 1, or 0 if none is selected."""
         matches = self._reading.matches if self._reading is not None else None
         return 0 if matches is None or self._selected is None else matches.number_of(self._selected[0])
 
@@ -200,7 +203,7 @@ class LogView(QAbstractScrollArea):
         event.accept()
 
     def copy(self) -> None:
-        """Copies the selected lines to the clipboard. Lines that are not loaded are left out."""
+        """Copies the selected lines to the clipboard. Lines that are not loaded are omitted."""
         if self._selected is None:
             return
         low, high = sorted(self._selected)

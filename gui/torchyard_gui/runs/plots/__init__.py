@@ -1,1 +1,1 @@
-"""Plots of runs: over time, of several runs by step, and small ones."""
+"""Plots of runs: plots over time, comparisons of several runs, and small plots."""

@@ -44,7 +44,7 @@ CROSSHAIR_STEP = 0.01
 
 
 class Comparison(QWidget):
-    """Loss, throughput, and the metrics that the scripts name, of at most MOST_RUNS runs."""
+    """Loss, throughput, and the metrics defined by the scripts, of at most MOST_RUNS runs."""
 
     closed = Signal()
 
@@ -98,7 +98,7 @@ class Comparison(QWidget):
         self._apply_theme()
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Compares these runs, at most MOST_RUNS; none end the comparison."""
+        """Compares these runs, at most MOST_RUNS of them. Without runs, the comparison ends."""
         kept = list(runs)[:MOST_RUNS]
         if [feed.run.run_id for feed in self._feeds] == [run.run_id for run in kept]:
             return
@@ -171,7 +171,7 @@ class Comparison(QWidget):
             self._soon.start()
 
     def curve(self, kind: str, number: int) -> pg.PlotCurveItem:
-        """Returns the curve of a run in the plot of a slot."""
+        """Returns the curve of the run with this number in the plot of the given kind."""
         return self._curves[kind][number]
 
     def _changed(self) -> None:
@@ -243,7 +243,7 @@ class Comparison(QWidget):
 
 
 def own_metrics(picture: RunState) -> list[str]:
-    """Returns the metrics that the chief's script names."""
+    """Returns the names of the metrics defined by the chief's script."""
     chief = picture.tracks.get(picture.chief or "")
     return chief.ring.own if chief is not None else []
 
@@ -257,7 +257,7 @@ def by_time(picture: RunState, field: str) -> tuple[Times, Values]:
 
 
 def by_step(picture: RunState, field: str) -> tuple[Times, Values]:
-    """Returns a metric of a run over its steps; of steps that were repeated after a restart, the last values."""
+    """Returns a metric of a run over its steps, with the last value of each step that was repeated after a restart."""
     _, steps, values = _samples(picture, field)
     known = ~np.isnan(steps) & ~np.isnan(values)
     steps, values = steps[known], values[known]
@@ -269,7 +269,7 @@ def by_step(picture: RunState, field: str) -> tuple[Times, Values]:
 
 
 def _samples(picture: RunState, field: str) -> tuple[Times, Times, Values]:
-    """Returns (times, steps, values): of the whole run, or of the chief for a metric that its script names."""
+    """Returns (times, steps, values): those of the whole run, or of the chief for a metric defined by its script."""
     series = picture.totals
     if field.startswith(OWN):
         chief = picture.tracks.get(picture.chief or "")

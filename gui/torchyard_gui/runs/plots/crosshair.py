@@ -1,4 +1,4 @@
-"""A crosshair shared by plots of one time axis: a line in each, and the values of its curves at that time."""
+"""A crosshair shared by plots with a common time axis: a line in each plot, and the values of its curves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Values = Sequence[tuple[str, QPen]]
 
 
 class Crosshair(QObject):
-    """Follows the pointer over any of the plots, and the keys that the owner passes on."""
+    """Follows the pointer over any of the plots and responds to keys that the owner passes on."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class Crosshair(QObject):
         self.refresh()
 
     def move_by(self, share: float) -> None:
-        """Moves the line by a share of the visible range, from its middle at first; stays within the range."""
+        """Moves the line by a share of the visible range, within that range. A hidden line appears in the middle."""
         low, high = next(plot for plot in self._plots.values() if plot.isVisible()).getViewBox().viewRange()[0]
         begin = (low + high) / 2 if self.position is None else self.position + share * (high - low)
         self.move_to(min(high, max(low, begin)))
 
     def refresh(self) -> None:
-        """Updates the values, as after new samples."""
+        """Updates the values, for example after new samples."""
         for kind, plot in self._plots.items():
             readout = self.readouts[kind]
             if self.position is None or not plot.isVisible():
@@ -112,7 +112,7 @@ class Crosshair(QObject):
 
 
 class Readout(QWidget):
-    """The values at the crosshair, right of a plot's title. The pointer passes through."""
+    """Label with the values at the crosshair, to the right of a plot's title. Mouse events pass through it."""
 
     def __init__(self, plot: pg.PlotWidget) -> None:
         super().__init__(plot)

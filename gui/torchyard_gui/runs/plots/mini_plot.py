@@ -25,7 +25,7 @@ class MiniPlot(QWidget):
     """
 
     def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
-        """`explanation`: what is measured, for the tool tip."""
+        """Creates a plot. `explanation` describes what is measured, for the tool tip."""
         super().__init__(parent)
         self._name = name
         self._token = token

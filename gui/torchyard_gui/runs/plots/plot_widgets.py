@@ -1,4 +1,4 @@
-"""Plot widgets in the look of the window: axes, curves and legend entries."""
+"""Plot widgets in the style of the window: axes, curves and legend entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "te
 
 
 def make_plot(title: str, unit: str, axis: pg.AxisItem | None = None, parent: QWidget | None = None) -> pg.PlotWidget:
-    """Returns an empty plot whose ranges are set by its owner. The wheel and drags move along the x axis only."""
+    """Returns an empty plot whose ranges are set by its owner. The wheel and drags only act along the x axis."""
     plot = pg.PlotWidget(parent, axisItems={} if axis is None else {"bottom": axis})
     item = plot.getPlotItem()
     item.setMenuEnabled(False)
@@ -59,7 +59,7 @@ def style_plot(plot: pg.PlotWidget) -> None:
 
 
 class SharedAxis(QObject):
-    """Keeps the x ranges of plots equal, whereas links of pyqtgraph align plots by their screen positions."""
+    """Keeps the x ranges of plots equal, whereas pyqtgraph's axis links align plots by their screen positions."""
 
     def __init__(self, plots: Iterable[pg.PlotWidget], parent: QObject) -> None:
         super().__init__(parent)
@@ -87,12 +87,12 @@ class SharedAxis(QObject):
 
 
 def amount(value: float) -> str:
-    """Returns a value of any kind with four significant digits: 1,184 or 0.4127."""
+    """Returns a value of any kind as text with four significant digits: 1,184 or 0.4127."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def curve_pen(number: int) -> QPen:
-    """Returns a pen of width 1; wider ones cost seconds per frame."""
+    """Returns a pen of width 1. Painting with wider pens takes seconds per frame."""
     pen = QPen(theme().pen(COLOURS[number % len(COLOURS)]))
     pen.setCosmetic(True)
     if number >= len(COLOURS):

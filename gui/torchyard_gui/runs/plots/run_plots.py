@@ -168,7 +168,7 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """Kinds of the visible plots: those with a value, such as the parts of a step that the strategy has."""
+        """Kinds of the visible plots, which are those with a value: a strategy may lack some parts of a step."""
         kinds = CHOICES[self.choice.value]
         if self.choice.value == "own" or self._feed is None:
             return list(kinds)
@@ -177,7 +177,7 @@ class Plots(QWidget):
         return known or list(kinds)
 
     def _arrange(self) -> None:
-        """Lays out the visible plots in two columns; an odd last one takes both."""
+        """Lays out the visible plots in two columns. If their number is odd, the last plot spans both columns."""
         shown = self._shown
         if shown == self._arranged:
             return
@@ -346,7 +346,7 @@ class Plots(QWidget):
         self.crosshair.refresh()
 
     def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
-        """Fits the time axis to the data. Its end is rounded, because a change every second would redraw everything."""
+        """Fits the time axis to the data. Its end is rounded, because a change every second would redraw all plots."""
         if not tracks:
             return
         low = min(float(track.ring.times()[0]) for track in tracks)
@@ -362,7 +362,7 @@ class Plots(QWidget):
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
-        if kind == "use" and has_gpus:  # The load of CPUs may exceed 100 %, so that it has no fixed range.
+        if kind == "use" and has_gpus:  # The load of CPUs may exceed 100 %, so it has no fixed range.
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return
@@ -379,7 +379,10 @@ class Plots(QWidget):
         view.setYRange(low - 0.06 * room if kind in ("loss", OWN_PLOT) else low, high + 0.06 * room, padding=0)
 
     def _values_at(self, kind: str, at: float) -> list[tuple[str, QPen]]:
-        """Returns the values of a plot's curves at a time, those of many as their range."""
+        """Returns the values of a plot's curves at a time.
+
+        For many curves, only the range of the values is returned.
+        """
         found: list[tuple[float, QPen]] = []
         for number, curve in enumerate(self._curves[kind]):
             times, values = curve.getData()

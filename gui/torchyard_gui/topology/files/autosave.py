@@ -99,9 +99,9 @@ def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue,
 def restore_session(
     path: Path | None, autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor
 ) -> None:
-    """Opens the file of the last window and applies its unsaved changes, which one undo takes back.
+    """Opens the file of the last window and applies its unsaved changes, which a single undo reverts.
 
-    Unsaved work on a file that was changed since is only offered.
+    If the file has been changed since, the unsaved work is only offered.
     """
     if path is not None:
         files.open_now(path)

@@ -1,4 +1,4 @@
-"""Report about the conversion of a document of another system, and a window that shows it."""
+"""Report about the conversion of a document from another system, and a window that shows the document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_gui.widgets.next_steps import quoted
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """File name and text of a converted document, with remarks about what was lost or decided in the conversion."""
+    """File name and text of a converted document, with remarks about losses and decisions during the conversion."""
 
     document: str
     text: str

@@ -1,4 +1,4 @@
-"""Actions that create, open and save files, with unsaved changes, read-only files and changes by other programs."""
+"""Actions that create, open and save files. They handle unsaved changes, read-only files and external changes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class FileActions(QObject):
         self.guard(lambda: self.open_now(path))
 
     def open_now(self, path: Path) -> bool:
-        """Opens a file; unsaved changes are lost. Returns False after it has shown why the file cannot be read."""
+        """Opens a file; unsaved changes are lost. If the file cannot be read, it shows why and returns False."""
         try:
             self._document.open(path)
         except FileProblem as problem:
@@ -134,9 +134,9 @@ class FileActions(QObject):
             ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self._window)
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
-        """Saves the document, to `path` if given. Returns False after it has shown why that failed."""
+        """Saves the document, to `path` if given. If that fails, it shows why and returns False."""
         self._editor.settle()
-        # A topology without a name, and thus its runs, gets the name of its file.
+        # An unnamed topology is named after its file, and so are its runs.
         names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
         if names and path is not None:
             names = not self._editor.set_name(path.stem)
@@ -168,7 +168,7 @@ class FileActions(QObject):
         if state == "same":
             self._notices.clear("disk")
         elif self._document.problems and state == "changed" and not self._document.is_modified:
-            # The user opened the invalid file in order to repair it elsewhere, so that there are no changes to lose.
+            # The user opened the invalid file in order to repair it elsewhere, so there are no changes to lose.
             self.reload()
         elif state == "gone":
             text = self.tr("{file} is no longer there. What is open here can be saved again.")
@@ -222,7 +222,7 @@ class FileActions(QObject):
         box.open()
 
     def dialog(self, title: str, filters: str = FILTER, parent: QWidget | None = None) -> QFileDialog:
-        """Creates a file dialog that starts in the folder of the document, or else in that of the most recent file."""
+        """Creates a file dialog that starts in the folder of the document or else of the most recent file."""
         folder = self._document.folder or next((path.parent for path in self._recent.recent_files), Path.home())
         dialog = QFileDialog(parent or self._window, title, str(folder), filters)
         dialog.finished.connect(dialog.deleteLater)
@@ -268,7 +268,7 @@ class FileWatcher(QObject):
     def look(self) -> None:
         """Compares the file with the known version.
 
-        Editors replace files, which ends the watch of a QFileSystemWatcher; it is therefore renewed here.
+        Editors replace files, which ends the watch of a QFileSystemWatcher. The watch is therefore renewed here.
         """
         self._watch()
         state = self._document.disk_state()

@@ -1,4 +1,4 @@
-"""Import of documents of other systems as new topologies, and export of the topology."""
+"""Import of documents from other systems as new topologies, and export of the topology."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ImportExport(QObject):
-    """Actions for import and export. The open document is replaced only after an import was read completely."""
+    """Actions for import and export. The open document is replaced only after an import has been read completely."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class ImportExport(QObject):
         )
 
     def _report_not_read(self, path: Path, name: str) -> None:
-        """Shows that a document cannot be imported, because it is a topology or has a format for export only."""
+        """Shows that a document cannot be imported, because it is a topology or its format can only be exported."""
         from torchyard_core.interop.format_detection import TITLES
         from torchyard_core.interop.format_registry import FORMATS, READ
 
@@ -151,7 +151,7 @@ class ImportExport(QObject):
         self._say(self.tr("{file} was read as {what}.").format(file=report.document, what=what))
 
     def _opened(self) -> None:
-        """Offers an import if the file that was opened as a topology is a document of another system."""
+        """Offers an import if the file that was opened as a topology is a document from another system."""
         self._problems.show_remarks(None)
         path = self._document.path
         if not self._document.problems or path is None:

@@ -99,5 +99,5 @@ class Group(QWidget):
         row.set_problem(why)
         announce(row, f"{row.name.text()}: {why}", urgent=True)
         if isinstance(field := self.field(key), ChoiceField):
-            # Text that was refused stays for correction; a refused choice is reset.
+            # Refused text is kept so that the user can correct it; a refused choice is reset.
             field.set_values([getattr(block, key) for block in self._blocks])

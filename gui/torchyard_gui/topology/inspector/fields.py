@@ -249,10 +249,13 @@ class TextField(LineField):
 
 
 class PathField(TextField):
-    """A path, written relative to a base folder where it lies in it. The button, or Alt+Down, opens a file dialog."""
+    """Field for a path, which is relative if it is inside a base folder. A button, or Alt+Down, opens a file dialog."""
 
     def __init__(self, empty: str, base: Callable[[], Path | None], *, folders: bool = False) -> None:
-        """Creates a field. `base` returns the folder; without one, paths are absolute. `folders`: of a folder."""
+        """Creates a field.
+
+        `base` returns the base folder; without it, paths are absolute. `folders` accepts folders only.
+        """
         super().__init__(empty)
         self._base = base
         self._folders = folders
@@ -268,7 +271,7 @@ class PathField(TextField):
         super().keyPressEvent(event)
 
     def choose(self) -> None:
-        """Opens the dialog at the present path."""
+        """Opens the dialog at the current path."""
         base = self._base() or Path.home()
         present = base / self.text().strip()
         title = tr("Choose the working folder") if self._folders else tr("Choose the script")
@@ -289,7 +292,7 @@ class PathField(TextField):
 
 
 class WholeField(LineField):
-    """Field for an integer, which the arrow keys change too. Without `default`, the integer is optional."""
+    """Field for an integer, which the arrow keys can also change. Without `default`, the integer is optional."""
 
     def __init__(self, default: int | None = None, empty: str = "", least: int = 0) -> None:
         super().__init__(empty)
@@ -360,7 +363,7 @@ class HostsField(LineField):
         more.triggered.connect(self.offer)
 
     def shortened(self, room: int) -> str:
-        """Returns as many complete names as fit, and the number of the remaining ones."""
+        """Returns as many complete names as fit, and the number of remaining names."""
         names = self.read(self.text())
         for count in range(len(names) - 1, 0, -1):
             text = f"{self.written(names[:count])} +{len(names) - count}"

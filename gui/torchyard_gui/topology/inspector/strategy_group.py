@@ -103,13 +103,13 @@ def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int], facts: Exc
 
 
 def duration(value: float, facts: ExchangeFacts) -> str:
-    """Formats a duration in M/B, as a time where M and B are known."""
+    """Formats a duration given in M/B, as a time if M and B are known."""
     known = facts.seconds_of(value)
     return f"{_number(value)}·M/B" if known is None else seconds(known)
 
 
 def basis_sentence(facts: ExchangeFacts) -> str:
-    """Returns the sentence that explains what the durations are based on, or what M and B are."""
+    """Returns the sentence that explains the basis of the durations, or the meaning of M and B."""
     if facts.gradient_bytes is None:
         return tr(
             "M is the size of the gradients, B the bandwidth of a host's link. Times follow once a run of this name "

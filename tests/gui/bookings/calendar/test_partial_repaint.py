@@ -1,4 +1,4 @@
-"""Tests that a change of one booking repaints its rows, which cover everything that looks different."""
+"""Tests that a change of one booking repaints only its rows, and that nothing outside these rows looks different."""
 
 from __future__ import annotations
 

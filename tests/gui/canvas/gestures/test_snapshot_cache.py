@@ -1,4 +1,4 @@
-"""Tests that the snapshot during a drag looks like the racks and edges, and is discarded on any change."""
+"""Tests that the snapshot during a drag looks like the racks and edges, and that it is discarded on any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles: roles are told apart by badges or filled parts, not by colour alone."""
+"""Tests that roles on tiles are distinguished by badges or filled parts, not by colour alone."""
 
 from __future__ import annotations
 

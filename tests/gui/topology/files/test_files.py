@@ -1,4 +1,4 @@
-"""Tests of opening and saving files, and of the problems of both, which the page shows with actions."""
+"""Tests of opening and saving files, and of problems with files, which the page shows with actions."""
 
 from __future__ import annotations
 

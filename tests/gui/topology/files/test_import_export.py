@@ -1,4 +1,4 @@
-"""Tests of documents of other systems: detected, imported, refused with their line, and exported."""
+"""Tests that documents of other systems are detected, imported, refused with a line number, and exported."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ def test_the_exchange_is_a_time_once_gradients_and_links_are_known(digits: Drive
     assert "1.6·M/B" in digits.page.inspector.strategy.sums.text()
 
 
-# Paths
+# Tests of paths
 
 
 @pytest.mark.parametrize(
