@@ -35,5 +35,5 @@ def same(one: Path, other: Path) -> bool:
 
 
 def there(folder: Path) -> list[str]:
-    """Returns the names in a folder of checkpoints, oldest first."""
+    """Returns the names of the checkpoints in a folder, oldest first."""
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
