@@ -1,4 +1,4 @@
-"""Tests that code planted in the agent's folder by other users of a host is never run."""
+"""Tests that code that other users of a host plant in the agent's folder is never run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 
 def accessible_to_others(folder: Path) -> list[str]:
-    """Returns files in the folder that users other than its owner may read or write; links have no permissions."""
+    """Returns files in the folder that users other than its owner may read or write; links are ignored."""
     found = [folder, *folder.rglob("*")]
     return [
         f"{path} {stat.filemode(path.lstat().st_mode)}"
