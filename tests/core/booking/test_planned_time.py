@@ -1,4 +1,4 @@
-"""Tests of the planned time of a topology: parsing, formatting, storage, and the bookings at that time."""
+"""Tests of a topology's planned time: parsing, formatting, storage, and the bookings at that time."""
 
 from __future__ import annotations
 

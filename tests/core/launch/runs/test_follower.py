@@ -1,4 +1,4 @@
-"""Tests of following a run's journal through the daemon's messages."""
+"""Tests of following a run's journal through messages from the daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "20261122-090000-aaaa"
 
 
 class Desktop:
-    """A desktop's connection to the daemon that records its messages."""
+    """A desktop's connection to the daemon, which records the daemon's messages."""
 
     closed = False
 
@@ -34,7 +34,7 @@ class Desktop:
 
 
 class Link:
-    """A link that delivers all messages of a daemon at once."""
+    """A link that delivers all messages from a daemon at once."""
 
     host = "gpu-a"
 
