@@ -1,4 +1,4 @@
-"""Tests of calendars that a command must not change: made by a newer Torchyard, closed to the role, or on a wrong clock.
+"""Tests of calendars that a command must not change: made by a newer Torchyard, closed to a role, or on a wrong clock.
 
 Each error has a message, a next step and an exit code, and no row of the database is changed.
 """
