@@ -1,4 +1,4 @@
-"""Launches the topologies of `examples/` on given hosts."""
+"""Launches the topologies in `examples/` on given hosts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """The output format of the command, and whether it runs on a terminal."""
+    """The output format of the command, and whether the command runs on a terminal."""
 
     on_terminal: bool
     as_json: bool
@@ -51,7 +51,7 @@ class View:
 
 @dataclass(frozen=True)
 class Shown:
-    """The output and exit code of one `torchyard run`."""
+    """The output and the exit code of a `torchyard run` command."""
 
     code: int
     text: str
@@ -70,10 +70,10 @@ def uses_tensorflow(example: Path) -> bool:
 def launch(
     example: Path, place: Place, view: View, *, is_short: bool = True, setup: Sequence[str] | None = None
 ) -> Shown:
-    """Runs `torchyard run` with an example to its end, on the hosts of `place`.
+    """Runs an example to its end with `torchyard run`, on the hosts of `place`.
 
     Args:
-        is_short: Whether to train for few epochs, if the example's script supports it.
+        is_short: Whether to train for only a few epochs, if the example's script supports this.
         setup: Shell lines in place of those that find Python.
     """
     settings = _settings(example, place, is_short=is_short, setup=setup)
@@ -87,7 +87,7 @@ def launch(
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
-    """Returns the `--set` options that adapt a file: hosts, interpreter, and the length of the training."""
+    """Returns the `--set` options that adapt an example to given hosts, an interpreter and a length of training."""
     document = yaml.safe_load(example.read_text())
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
 
 
 def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
-    """Asserts that the output shows the run's end, replicas, progress and result.
+    """Asserts that the output shows the run's end, its replicas, its progress and its result.
 
     Returns the output of `runs show --json`.
     """
@@ -158,7 +158,7 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
 def assert_reported(metrics: dict[str, Any], replicas: Sequence[dict[str, Any]], *, document: dict[str, Any]) -> None:
     """Asserts that every trainer has reported its steps.
 
-    Servers and reducers make no steps, and first report after a second.
+    Servers and reducers do not make steps, and send their first report after a second.
     """
     if document.get("strategy", {}).get("kind", "none") == "none":
         return
