@@ -39,8 +39,8 @@ class Desktop:
 
         Args:
             commands: Fork server for commands that are run to their end.
-            knows_bandwidths: Pretend that the bandwidths between hosts were measured today, which would take a launch
-            half a second per pair.
+            knows_bandwidths: Whether to pretend that the bandwidths between hosts were measured today. Otherwise, a
+                launch measures them, which takes half a second per pair.
             fleet: See `use`.
         """
         self.directory = directory
