@@ -1,4 +1,4 @@
-"""Tests of the options of loader(): DataLoader's defaults, an existing DataLoader, and shares of an evaluation."""
+"""Tests of the options of loader(): DataLoader's defaults, an existing DataLoader, and the shares of an evaluation."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Pair = namedtuple("Pair", "first second")
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Simulates two GPUs; the list contains the devices that were made current."""
+    """Simulates two GPUs; the yielded list contains the devices that have been made current."""
     import torch
 
     current: list[int] = []
