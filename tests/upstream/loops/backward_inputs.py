@@ -1,4 +1,4 @@
-"""A backward pass for some parameters alone, loss.backward(inputs=…), and the others' gradients from another loss."""
+"""One loss has a backward pass for some parameters only, loss.backward(inputs=…); another loss for the others."""
 
 import experiment
 import torch
