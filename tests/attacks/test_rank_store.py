@@ -84,7 +84,7 @@ def test_a_name_as_address_leaves_the_choice_to_torch(archive: Path) -> None:
 
 
 def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
-    # Behind NAT, the address belongs to no interface of this host.
+    # Behind NAT, the address does not belong to any interface of this host.
     assert tcp_store_binding.listener_at("192.0.2.7", free_port()) is None
 
 

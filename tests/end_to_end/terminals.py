@@ -95,5 +95,5 @@ def terminal(desktop: Desktop, *arguments: str | Path) -> Iterator[Terminal]:
 
 
 def take_terminal() -> None:
-    """Makes the terminal the controlling terminal of the new session, so that Ctrl-C sends SIGINT."""
+    """Makes the terminal the controlling terminal of the new session, so Ctrl-C sends SIGINT."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

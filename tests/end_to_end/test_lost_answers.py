@@ -73,7 +73,7 @@ def live(store: BookingStore) -> tuple[Booking, ...]:
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """Runs `run FILE --book 4h --detach` in this process, so that a test can patch its links."""
+    """Runs `run FILE --book 4h --detach` in this process, so a test can patch its links."""
     home = Home(desktop.home)
     chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)

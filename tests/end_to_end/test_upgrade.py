@@ -88,7 +88,7 @@ def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
 
 @pytest.fixture
 def counting_run(tmp_path: Path) -> Path:
-    """A run on gpu-a and gpu-b whose replicas count until a file makes them fail."""
+    """A run on gpu-a and gpu-b, whose replicas print increasing numbers until a file makes them fail."""
     return topology(
         tmp_path / "counting",
         """
@@ -249,7 +249,7 @@ def test_a_launch_continues_while_its_hosts_are_upgraded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the older daemons exited once all hosts were prepared, and the launch failed."""
+    """Regression: the older daemons exited once all hosts had been prepared, and the launch failed."""
     newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
     upgrading: list[Future[Any]] = []
 

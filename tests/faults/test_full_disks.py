@@ -1,4 +1,4 @@
-"""Tests of hosts whose disks are full: an error message is shown, and the record of the run stays intact."""
+"""Tests of hosts whose disks are full: an error message is shown, and the record of the run remains intact."""
 
 from __future__ import annotations
 

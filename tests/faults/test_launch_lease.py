@@ -47,7 +47,7 @@ PROGRAM = "launcher: command\ncommand: [python3, script.py]"
 
 @pytest.fixture
 def gpus(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Team]:
-    """Two hosts with GPUs, whose keepers have short leases."""
+    """Two hosts with GPUs, whose keepers use short leases."""
     team = Team(gpu_lab, make_desktop(gpu_lab, python=None), tmp_path)
     team.impatient(launch_lease_s=LEASE_S)
     yield team

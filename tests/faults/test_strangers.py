@@ -110,7 +110,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := stranger.recv(4096):
                 answer += piece
-    # The client gets the keeper's hello and a refusal, but no proof and no frame.
+    # The client gets the keeper's hello and a refusal, but neither a proof nor a frame.
     assert answer[48:] in (b"", bytes(32))
     log = run.folder(run.primary) / "keeper.log"
     wait_until(lambda: "the caller does not know the run's secret" in log.read_text())

@@ -21,7 +21,7 @@ ENDS_WITHIN_S = 10.0
 
 
 class Desktop:
-    """TORCHYARD_HOME with the lab's hosts in `fleet.yaml` and their keys in `known_hosts`.
+    """A home folder of Torchyard with the lab's hosts in `fleet.yaml` and their keys in `known_hosts`.
 
     The command runs with an empty HOME and without an SSH agent, so it does not depend on the developer's
     configuration.

@@ -156,7 +156,8 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command line on a host with the system's `ssh`.
 
-        The call uses the host's true key and the lab's identity, and no user configuration; `options` take precedence.
+        The call uses the host's true key and the lab's identity, but no user configuration; `options` take precedence
+        over these settings.
         """
         known_hosts = self.directory / "known_hosts"
         known_hosts.write_text(self.known_hosts)

@@ -43,7 +43,7 @@ def test_the_first_step_is_due_at_once_and_later_ones_five_times_a_second() -> N
     assert progress.due(at_step=True)
     assert progress.take() == {"step": 1}
     sent = 0
-    for _ in range(1000):  # The loop takes ten seconds, with steps of 10 ms.
+    for _ in range(1000):  # The loop takes ten seconds, and each step takes 10 ms.
         clock.now += 0.01
         progress.step()
         if progress.due(at_step=True):

@@ -78,9 +78,9 @@ def test_prepare_uses_the_keeper_that_warm_has_started(
     async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         assert len(await eventually(waiting)) == 1
-        assert await runs.list() == []  # A launch is not listed before `prepare`.
+        assert await runs.list() == []  # A launch is not listed before `prepare` is called.
         prepared = await runs.prepare(prepare())
-        runs.end_warm(RUN_ID)  # `end_warm` has no effect after `prepare`.
+        runs.end_warm(RUN_ID)  # `end_warm` has no effect after `prepare` has been called.
         assert await eventually(lambda: _parents(waiting())) == [prepared["pid"]]
         assert [line["name"] for line in await runs.list()] == ["test"]
 

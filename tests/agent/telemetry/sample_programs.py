@@ -14,7 +14,7 @@ from typing import Any
 AGENT = Path(__file__).resolve().parents[3] / "agent"
 OLDEST_PYTHON = Path.home() / ".pyenv" / "versions" / "3.9.18" / "bin" / "python"
 
-# The program reads expressions line by line and prints their values, so that a test can change the system between two
+# The program reads expressions line by line and prints their values, so a test can change the system between two
 # queries.
 _CONVERSATION = """
 import json, sys

@@ -60,7 +60,7 @@ def test_trainers_see_torchrun_s_contract_with_a_replica_with_gpus_for_a_node() 
 
 
 def nodes(run: dict[str, ReplicaAssignment]) -> list[tuple[str, ...]]:
-    """Returns (LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE) of each rank."""
+    """Returns (LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE) for each rank."""
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     ranks = [rank["env"] for share in run.values() if share["trainer"] for rank in share["ranks"]]
     return [tuple(env[name] for name in names) for env in ranks]
@@ -79,7 +79,7 @@ def test_replicas_without_gpus_on_one_host_are_one_node_of_torchrun_s() -> None:
 
 
 def test_a_replica_with_gpus_is_a_node_of_its_own_beside_others_on_its_host() -> None:
-    """Each rank sees only its replica's GPUs, so `cuda:LOCAL_RANK` must be one of them."""
+    """Each rank can see only its replica's GPUs, so `cuda:LOCAL_RANK` must be one of these GPUs."""
     pools = (
         "{name: g, role: worker, replicas: 2, gpus: 2, hosts: [one]}",
         "{name: c, role: worker, replicas: 2, hosts: [one]}",

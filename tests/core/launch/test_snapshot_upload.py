@@ -22,7 +22,7 @@ from torchyard_core.launch.snapshot_upload import upload_snapshot
 
 
 class StoreLink:
-    """A link to a snapshot store in a folder."""
+    """A link to a snapshot store that is in a local folder."""
 
     host, archive, python, ssh_address, is_open = "gpu-a", "", "", "", True
 

@@ -74,7 +74,7 @@ def launch(
 
     Args:
         is_short: Whether to train for only a few epochs, if the example's script supports this.
-        setup: Shell lines in place of those that find Python.
+        setup: Shell lines that replace the lines with which Python is found.
     """
     settings = _settings(example, place, is_short=is_short, setup=setup)
     arguments: list[str | Path] = ["run", example, *settings, *["--json"] * view.as_json]
@@ -83,7 +83,8 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # The log also contains overwritten lines.
+    # The log also contains lines that were overwritten on the terminal.
+    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
@@ -92,7 +93,7 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}
     missing = len(place.hosts) - sum(pool["replicas"] for pool in pools)
-    if missing > 0:  # Each host needs a replica.
+    if missing > 0:  # Each host needs at least one replica.
         workers = next(pool for pool in pools if pool["role"] == "worker")
         workers["replicas"] += missing
         settings[f"pools.{workers['name']}.replicas"] = workers["replicas"]

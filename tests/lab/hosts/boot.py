@@ -25,7 +25,7 @@ START_SSHD = (
 
 
 def kept_reachable(spec: HostSpec) -> list[Path]:
-    """Return the folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
+    """Return the folders below HOME or /tmp that remain visible on hosts: the repository and the tests' interpreter.
 
     A virtual environment's interpreter links to its base interpreter, so both folders are included; with pyenv, its
     whole folder is. A host specified without Python gets no interpreter; a host with an old Python gets only that
@@ -57,7 +57,7 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):
         lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
-    # The script binds folders of this host first, while the paths to them are still visible.
+    # The script mounts folders of this host first, while the paths to these folders are still visible.
     for path in kept_reachable(spec):
         new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
         lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")

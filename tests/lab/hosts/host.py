@@ -174,7 +174,7 @@ class LabHost:
         self.wait_until_ready()
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Stop sshd, so that connections are refused. Open sessions continue unless `sessions` is set."""
+        """Stop sshd, so connections are refused. Open sessions continue unless `sessions` is set."""
         ended: set[int] = set()
 
         def is_gone() -> bool:

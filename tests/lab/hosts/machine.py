@@ -23,7 +23,7 @@ class Machine:
         with log.open("w") as output:
             self._outer = subprocess.Popen(
                 ["ip", "netns", "exec", network_namespace, "unshare", *NAMESPACES, "bash", str(script)],
-                # The script reads from this pipe, which stays open until this process ends.
+                # The script reads from this pipe, which remains open until this process ends.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

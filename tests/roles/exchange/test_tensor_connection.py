@@ -270,7 +270,7 @@ def is_shut_down(connection: Connection) -> bool:
 def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The descriptor may belong to the next connection before that thread continues."""
+    """The descriptor may belong to the next connection before the thread that is about to send continues."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
     send_all = socket_io.send_all

@@ -119,7 +119,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
         with pytest.raises(Refused, match="kim has 10 of 30 GPU-hours in the week of 6 Jan, and this booking takes 24"):
             act(replace(tomorrow, latest=NOW + 5 * DAY))
 
-    # A moved booking counts towards the quota only at its new time.
+    # A moved booking uses quota only at its new time.
     with_rules(team, Rules(quota_gpu_hours=10, zone="Europe/Berlin"))
     lee.book(draft("a0", 48, 1))
     with pytest.raises(Clash) as clash:
@@ -183,7 +183,8 @@ def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
         return [planned(ONE, way).replicas[0].host for way in ways]
 
     assert hosts(HOUR) == ["gpu-b"]
-    assert hosts(None) == ["gpu-b", "gpu-a"]  # A run without a booking may use GPUs that are closed to bookings.
+    # A run without a booking may use GPUs for which the rules do not allow bookings.
+    assert hosts(None) == ["gpu-b", "gpu-a"]
     calendar.close()
 
 

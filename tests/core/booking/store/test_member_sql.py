@@ -183,7 +183,7 @@ def test_no_statement_of_a_member_changes_what_others_have(filled: Team) -> None
     # Each statement runs in a new session, without the settings and the role of the previous session.
     failed, output = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
     assert content(server, database) == before
-    # These statements succeed without changing a row, because no row of another owner is visible to them.
+    # These statements succeed without changing a row, because rows of other owners are not visible to them.
     quiet = [one for one in statements if one.startswith("UPDATE ")]
     assert failed >= len(statements) - len(quiet) - 5, output
     assert "syntax error" not in output

@@ -194,7 +194,7 @@ def test_a_tls_mode_is_honoured(postgres, database_team, monkeypatch):
 
 
 def test_a_database_whose_cable_was_pulled_is_noticed_within_seconds(postgres, database_team, monkeypatch):
-    """The default timeout of the kernel is about fifteen minutes."""
+    """The kernel's default timeout is about fifteen minutes."""
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
     store = open_store(postgres.tcp_url("kim", database_team.place), "kim")
     with store.session.engine.connect() as connection:

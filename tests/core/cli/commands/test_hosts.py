@@ -69,7 +69,7 @@ def test_without_a_fleet_file_the_fleet_is_this_computer(make_desktop: MakeDeskt
     desktop = make_desktop()
     listed = torchyard(desktop, "hosts", "list")
     assert "this-computer" in listed.stdout
-    # The hint is a command that can be copied.
+    # The hint contains a command that can be copied.
     assert f"`torchyard --home {desktop.home} hosts add NAME" in listed.stderr
     assert not desktop.fleet_file.exists()
 

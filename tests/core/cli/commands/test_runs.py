@@ -26,7 +26,7 @@ SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "p
 
 
 def detached(desktop: Desktop, file: Path) -> str:
-    """Starts a detached run; returns its ID."""
+    """Starts a run with `--detach`; returns its ID."""
     return torchyard(desktop, "run", file, "--detach").stdout.strip()
 
 

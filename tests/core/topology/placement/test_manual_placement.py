@@ -88,7 +88,7 @@ def test_a_drop_on_an_occupied_gpu_swaps() -> None:
     # A pinned partner keeps a pin.
     pinned = set_pins(ONE_EACH, {"worker-0": "a:0", "worker-3": "b:1"})
     assert pins_for(pinned, HOSTS, ["worker-3"], "a:0") == {"worker-3": "a:0", "worker-0": "b:1"}
-    # An unpinned partner that would otherwise be placed elsewhere gets a pin.
+    # An unpinned partner that would otherwise be placed elsewhere is pinned.
     assert pins_for(pinned, HOSTS, ["worker-3"], "a:2") == {"worker-3": "a:2", "worker-2": "b:1"}
 
 

@@ -368,7 +368,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
         chief.group.host_wait_s = 0.5
         wait_until(lambda: chief.group.holdings.hosts[1] == 0)
-        chief.group.host_wait_s = 20.0  # The timeout takes a slow third group into account.
+        chief.group.host_wait_s = 20.0  # The timeout is long enough for a slow third group.
         at_once(third.group.drain)
         chief.group.host_wait_s = 0.5
         at_once(chief.group.drain)

@@ -359,8 +359,8 @@ def test_a_server_that_is_not_in_its_run_ends_with_a_message(start: Start, tmp_p
 def test_a_server_that_ends_ignores_sigterm(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
     """A keeper may send SIGTERM just when a server ends by itself after a successful run.
 
-    The signal must stay ignored during the interpreter's shutdown. A Python handler would be removed by the shutdown,
-    and the signal would then kill a server that had succeeded.
+    The signal must still be ignored during the interpreter's shutdown. A Python handler would be removed by the
+    shutdown, and the signal would then kill a server that had succeeded.
     """
     cluster = Cluster(tmp_path, "sandblaster" if role == "ps" else "reduction_server", workers=4, servers=4)
     peers = {role: json.loads(cluster.server(0)["TORCHYARD_PEERS"])["ps"]}

@@ -112,7 +112,7 @@ def test_only_the_first_of_a_round_count_where_there_are_backup_workers() -> Non
     (late,) = push(shard, 1, 1, 100.0)
     assert value(late) == -2.0
     assert late.header["round"] == 1  # The next push of this worker belongs to round 2.
-    assert shard.ledger.counts.late == 1  # `late` counts pushes and not chunks.
+    assert shard.ledger.counts.late == 1  # `late` is a number of pushes, not of chunks.
     assert push(shard, 0, 1, 1.0, chunk=1) == []
     assert value(push(shard, 2, 1, 3.0, chunk=1)[0]) == -2.0
     assert push(shard, 1, 2, 1.0) == []

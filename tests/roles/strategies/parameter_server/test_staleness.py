@@ -1,4 +1,4 @@
-"""Tests of Downpour's staleness and stability with real workers that take turns on a real server."""
+"""Tests of Downpour's staleness and stability with real workers that use a real server in turn."""
 
 from __future__ import annotations
 

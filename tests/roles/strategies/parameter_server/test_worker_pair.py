@@ -1,4 +1,4 @@
-"""Tests of several pairs of model and optimizer under parameter servers.
+"""Tests of several pairs of a model and an optimizer under parameter servers.
 
 Each pair is exchanged in the step() of its own optimizer.
 """
@@ -52,7 +52,7 @@ def play(
     clip: Callable[[torch.optim.Optimizer], Any] | None = None,
     clamps: bool = True,
 ) -> None:
-    """Train a Wasserstein GAN whose critic steps twice for each step of the generator and is clamped afterwards.
+    """Train a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped afterwards.
 
     The generator's loss leaves gradients in the critic.
     """
