@@ -647,7 +647,7 @@ class _Said:
 
 
 def answer_of_link(messages: Sequence[Any], method: str) -> Any:
-    """Returns a link's answer to `method` if the host sends these messages. Raises HostError or AgentRefused."""
+    """Returns a link's answer to `method` if the host sends the given messages. Raises HostError or AgentRefused."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in messages]
     link = DaemonClient("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
     try:
@@ -685,7 +685,7 @@ JOURNAL = {
 
 
 def follow_journal(data: Any) -> Any:
-    """Returns the result of following a run whose host sends these journal messages."""
+    """Returns the result of following a run whose host sends the given journal messages."""
     if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
     host: Any = SimpleNamespace(host="gpu-a")

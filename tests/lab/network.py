@@ -94,7 +94,7 @@ def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces
     ]
-    # A kernel without IPv6 does not have this setting.
+    # A kernel without IPv6 lacks this setting.
     _run(["sh", "-c", "test -d /proc/sys/net/ipv6 || exit 0; " + " && ".join(commands)])
 
 

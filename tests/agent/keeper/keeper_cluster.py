@@ -80,7 +80,7 @@ CLUSTER = {
 
 
 class Host:
-    """A keeper process and a connection to it."""
+    """A keeper process and a connection to this keeper."""
 
     def __init__(self, name: str, folder: Path, run_id: str, interpreter: str, environment: dict[str, str]):
         self.name = name

@@ -1,4 +1,4 @@
-"""Tests that a slot is booked for the first matching waitlist entry in the transaction that frees it."""
+"""Tests that a slot is booked for the first matching waitlist entry in the transaction that frees the slot."""
 
 from __future__ import annotations
 
