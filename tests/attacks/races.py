@@ -91,7 +91,7 @@ class Race:
         raise NotImplementedError
 
     def judge(self, place: Place, given: Any) -> list[str]:
-        """Returns the violations that the tables show."""
+        """Returns the violations that are found in the tables."""
         raise NotImplementedError
 
 

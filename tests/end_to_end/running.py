@@ -85,7 +85,7 @@ def topology(folder: Path, text: str, **scripts: str) -> Path:
 
 
 def nothing_but(*variables: str) -> str:
-    """Returns a setup line that removes all other environment variables of the program."""
+    """Returns a setup line that removes all environment variables of the program except for the given ones."""
     return f"unset $(compgen -e | grep -vxE '{'|'.join(variables)}')"
 
 

@@ -1,4 +1,4 @@
-"""Tests of the device of a rank, and of moving batches to it; the device `meta` represents a GPU."""
+"""Tests of the device of a rank, and of moving batches to this device; the device `meta` represents a GPU."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_a_zone_that_cannot_be_read_leaves_the_events_of_others():
 
 
 def test_a_file_of_another_calendar_is_read(tmp_path: Path):
-    """The sample has the style of Google and Outlook: its own VTIMEZONE, folded lines, an alarm."""
+    """The sample resembles files from Google and Outlook: its own VTIMEZONE, folded lines, an alarm."""
     zone = (
         "BEGIN:VTIMEZONE", "TZID:W. Europe Standard Time", "BEGIN:STANDARD", "DTSTART:16010101T030000",
         "TZOFFSETFROM:+0200", "TZOFFSETTO:+0100", "RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=10", "END:STANDARD",

@@ -1,4 +1,4 @@
-"""Tests, as pure functions, of which GPUs and hosts the calendar allows a launch to use."""
+"""Tests of the pure functions that determine which GPUs and hosts the calendar allows a launch to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of rules, idle release, names of slots and times, and usage as pure functions."""
+"""Tests of the pure functions for rules, idle release, names of slots and times, and usage."""
 
 from __future__ import annotations
 
