@@ -625,7 +625,7 @@ def _message_again(message: Any) -> Any:
 
 
 class _Said:
-    """A channel that delivers lines, then no further data."""
+    """A channel that delivers the given lines and then no further data."""
 
     def __init__(self, lines: bytes) -> None:
         self._left = lines

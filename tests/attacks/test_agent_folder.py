@@ -1,4 +1,4 @@
-"""Tests that code that other users of a host plant in the agent's folder is never run."""
+"""Tests that code planted in the agent's folder by other users of a host is never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One loss has a backward pass for some parameters only, loss.backward(inputs=…); another loss for the others."""
+"""Each of two losses has a backward pass for only some of the parameters, with loss.backward(inputs=…)."""
 
 import experiment
 import torch

@@ -288,7 +288,7 @@ def test_or_they_are_skipped_and_counted() -> None:
 
     with run.serving():
         for rank, (change, skipped) in enumerate(run.on_workers(act)):
-            assert change == pytest.approx(-0.02, rel=1e-4)  # The step uses the mean over the only finite gradient.
+            assert change == pytest.approx(-0.02, rel=1e-4)  # The step uses only the finite gradient.
             assert skipped == 1 + rank  # Each worker counts the steps that it has skipped.
 
 
