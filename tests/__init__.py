@@ -1,4 +1,4 @@
-"""The tests of Torchyard; README.md lists the fixtures and the lab."""
+"""Torchyard's tests; README.md describes the fixtures and the lab."""
 
 from __future__ import annotations
 

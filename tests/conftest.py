@@ -52,20 +52,20 @@ KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
 def pytest_configure() -> None:
     """Restore SIGINT, which shells ignore in background jobs.
 
-    Started programs inherit the setting, and tests interrupt these programs.
+    Programs inherit this setting when they are started, and tests interrupt such programs.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Freeze imported objects: the guard below collects garbage after each test."""
+    """Freeze imported objects, because the guard below collects garbage after each test."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort files with training first, then files with hosts, so that short files fill the end of a parallel run."""
+    """Put files with training tests first, then files that use hosts, so short files end a parallel run."""
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}
     items.sort(key=lambda item: (item.path not in trains, item.path not in waits))
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread, a child process, an asyncio error or a Torchyard warning in the log.
 
-    A test that expects such a warning takes `caplog`.
+    A test that expects such a warning requests the `caplog` fixture.
     """
     threads = set(threading.enumerate())
     children = set(children_of_this_process())
@@ -88,7 +88,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = _left_behind(threads, children)
         # asyncio reports unretrieved exceptions and pending tasks when they are collected.
         gc.collect()
-        # The surviving objects are imports, or are kept for other tests; collecting them after each test took 0.25 s.
+        # The surviving objects come from imports or are kept for other tests; collecting them after each test took 0.25
+        # s.
         gc.freeze()
     finally:
         logging.getLogger().removeHandler(complaints)
@@ -107,7 +108,7 @@ def _left_behind(threads: set[threading.Thread], children: set[int]) -> list[str
 
 
 class _Complaints(logging.Handler):
-    """Collects asyncio's errors (exceptions never retrieved, pending tasks destroyed) and Torchyard's warnings."""
+    """Collects asyncio's errors (unretrieved exceptions, destroyed pending tasks) and Torchyard's warnings."""
 
     def __init__(self, *, of_ours: bool) -> None:
         super().__init__(logging.WARNING)

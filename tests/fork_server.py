@@ -1,8 +1,8 @@
 """A fork server: starts programs by forking a process that has imported their modules.
 
-Many programs start in the time of one import. Each is a separate process with its own environment, folder and files.
-`python -m tests.fork_server MODULE...` is the server itself: it receives orders on the socket that is its stdin,
-and answers there.
+Many programs start in the time of a single import. Each program is a separate process with its own environment, working
+directory and files. `python -m tests.fork_server MODULE...` is the server itself: it receives orders on the socket that
+is its stdin, and answers there.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LARGEST_MESSAGE = 1 << 20
 
 
 class Child(NamedTuple):
-    """A program that the server forked. Its number is unique; its process ID may be reused within minutes."""
+    """A program that the server has forked. Its number is unique, but its process ID may be reused within minutes."""
 
     number: int
     pid: int
 
 
 class ForkedProcess:
-    """A forked program with the interface of subprocess.Popen; stdout and stderr are one stream."""
+    """A forked program with the interface of subprocess.Popen; stdout and stderr are combined into one stream."""
 
     def __init__(self, fork_server: ForkServer, child: Child, output: int) -> None:
         self.pid = child.pid
@@ -87,7 +87,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Client of a fork server that has imported `modules`, for one test at a time."""
+    """The client of a fork server that has imported `modules`, for one test at a time."""
 
     def __init__(self, environment: dict[str, str], *modules: str) -> None:
         self.environment = environment
@@ -101,14 +101,14 @@ class ForkServer:
             self._process = subprocess.Popen(  # type: ignore[call-overload]  # a socket has a descriptor
                 [sys.executable, "-m", "tests.fork_server", *modules],
                 stdin=child_end,
-                # Without a terminal on the server's output, forked programs see no terminal.
+                # The server's output is not a terminal, so forked programs see no terminal.
                 stdout=subprocess.DEVNULL,
                 env=environment,
                 cwd=Path(__file__).parents[1],
             )
 
     def start(self, *arguments: str | Path, environment: dict[str, str]) -> ForkedProcess:
-        """Run a script with exactly this environment."""
+        """Start a script with exactly this environment."""
         reading, writing = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -129,7 +129,7 @@ class ForkServer:
 
         Args:
             arguments: A script, `-c` and a text, or `-m` and a module; then the program's arguments.
-            environment: The program's whole environment.
+            environment: The program's complete environment.
             files: Descriptors of its stdin, stdout and stderr.
             folder: Its working directory.
         """
@@ -142,7 +142,7 @@ class ForkServer:
         return self._forked.pop()
 
     def serve(self, path: Path, namespaces_of: int) -> None:
-        """Fork programs for clients of the Unix socket `path` (`tests.warm_python`), in the namespaces of a process.
+        """Fork programs in the namespaces of a process, for clients of the Unix socket `path`; see `tests.warm_python`.
 
         Returns once clients can connect.
         """
@@ -156,7 +156,7 @@ class ForkServer:
         return self.ended[child.number]
 
     def send_signal(self, child: Child, number: int) -> None:
-        """Let the server send a signal; returns once it is sent.
+        """Let the server send a signal; returns once the signal has been sent.
 
         Only the parent process knows whether the process ID still belongs to the child.
         """
@@ -183,7 +183,7 @@ class ForkServer:
             raise AssertionError("the fork server has ended")
 
     def _receive_until(self, done: Callable[[], bool], timeout: float) -> None:
-        """Handle messages until `done` is true."""
+        """Handle messages until `done` returns true."""
         deadline = time.monotonic() + timeout
         while not done():
             self._socket.settimeout(max(0.01, deadline - time.monotonic()))
@@ -208,7 +208,7 @@ def serve_orders(modules: Sequence[str]) -> list[str]:
     wake_up_writer.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_up_writer.fileno(), warn_on_full_buffer=False)
-    children: dict[int, int] = {}  # The number of each child, by process ID.
+    children: dict[int, int] = {}  # The numbers of the children, by process ID.
     numbers = itertools.count(1)
     listeners: list[HostListener] = []
 
@@ -297,7 +297,7 @@ def _prepare_child(order: dict[str, Any], files: list[int]) -> list[str]:
 def run_program(arguments: list[str]) -> int:
     """Run the program; returns its exit status.
 
-    The function performs Python's shutdown except for unloading modules, which would copy a hundred megabytes of shared
+    This performs Python's shutdown except for the unloading of modules, which would copy a hundred megabytes of shared
     memory pages.
     """
     code = 0

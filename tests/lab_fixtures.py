@@ -1,4 +1,4 @@
-"""Fixtures of lab hosts and of desktops that use them."""
+"""Fixtures that provide lab hosts and the desktops that use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LabFactory = Callable[..., Lab]
 
 
 class ThreeHosts:
-    """Three plain hosts for the session, rebuilt after a test has destroyed one."""
+    """Three plain hosts for the session, which are created again after a test has destroyed one of them."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -31,7 +31,7 @@ class ThreeHosts:
         self._made = 0
 
     def get(self, *, bare: bool) -> Lab:
-        """Returns the lab with three live hosts, which have the agent's files unless `bare` is set."""
+        """Returns the lab with three live hosts, on which the agent's files are installed unless `bare` is set."""
         if self._lab is None or not self._lab.whole:
             self.close()
             self._made += 1
@@ -61,19 +61,19 @@ class ThreeHosts:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[LabFactory]:
-    """Factory of labs for one test, such as `lab(2)` or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
+    """A factory of labs for one test, such as `lab(2)` or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
     yield from _factory(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
-    """Factory of labs that live as long as the module's tests."""
+    """A factory of labs that exist until the module's tests have ended."""
     yield from _factory(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture(scope="module")
 def gpu_lab(module_lab: LabFactory) -> Lab:
-    """Two hosts with two unused GPUs each, `GPU-gpu-a-0` and so on, for all tests of a module."""
+    """Two hosts with two unused GPUs each, called `GPU-gpu-a-0` and so on, for all tests in a module."""
     made = module_lab(2)
     for host in made.hosts:
         names = [f"GPU-{host.name}-{number}" for number in range(2)]
@@ -90,9 +90,9 @@ def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHost
 
 @pytest.fixture
 def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three plain hosts, shared by all tests for speed and cleaned after each.
+    """Three plain hosts, which all tests share for speed and which are cleaned after each test.
 
-    The hosts have the agent's files, as after a deploy; tests of the first contact use `bare_hosts`.
+    The hosts have the agent's files, as after a deploy; tests of a first contact use the fixture `bare_hosts`.
     """
     yield _three_hosts.get(bare="bare_hosts" in request.fixturenames)
     _three_hosts.clean()
@@ -122,7 +122,7 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
     """A `python` for the hosts of `lab3` with torch and scikit-learn imported.
 
-    It is used by `desktop.use(lab3, python=warm_python)`, and saves four seconds of CPU time per process.
+    Tests use it with `desktop.use(lab3, python=warm_python)`, which saves four seconds of CPU time per process.
     """
     (path,) = {host.fork_scripts_from(torch_for_hosts) for host in lab3.hosts}
     return path
@@ -130,7 +130,7 @@ def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
 
 @pytest.fixture
 def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]:
-    """A desktop with the hosts of `lab3` in its fleet file and their bandwidths measured."""
+    """A desktop whose fleet file contains the hosts of `lab3`, and which has measured their bandwidths."""
     computer = Desktop(tmp_path / "desktop", lab3, commands=_commands, knows_bandwidths=True)
     yield computer
     computer.close()
@@ -153,7 +153,7 @@ def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., 
 
 @pytest.fixture
 def needs_lab() -> None:
-    """Skips the test where the lab is unavailable; fails it in CI."""
+    """Skips the test if the lab is unavailable; fails the test in CI."""
     try:
         require()
     except LabUnavailable as why:
@@ -161,7 +161,7 @@ def needs_lab() -> None:
 
 
 def unavailable(why: LabUnavailable) -> None:
-    """Skip the test; with CI=true, fail it."""
+    """Skips the test; if CI=true, fails it."""
     if os.environ.get("CI", "").lower() in {"1", "true"}:
         pytest.fail(str(why))
     pytest.skip(str(why))

@@ -1,4 +1,4 @@
-"""Tests that the tests named in the docs exist."""
+"""Tests that the tests named in the documentation exist."""
 
 from __future__ import annotations
 

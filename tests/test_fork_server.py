@@ -16,7 +16,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
-    """Process IDs are reused after 32768 processes: the end of the earlier process is not that of the later command."""
+    """Process IDs are reused after 32768 processes: the end of an earlier one must not be taken for a later one's."""
     fork_server = ForkServer(dict(os.environ), "json")
     made: list[ForkedProcess] = []
 

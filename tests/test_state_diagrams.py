@@ -1,4 +1,4 @@
-"""Tests that docs/state-diagrams.md equals the diagrams generated from the code."""
+"""Tests that docs/state-diagrams.md matches the diagrams that are generated from the code."""
 
 from __future__ import annotations
 

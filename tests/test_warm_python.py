@@ -1,6 +1,6 @@
 """Tests of a `python` that forks its scripts.
 
-It ends with the script's exit status and signals, as a real interpreter does.
+This `python` ends with the script's exit status or by the script's signal, as a real interpreter does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def python(needs_lab: None, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_signal_that_comes_while_a_script_ends_by_itself_changes_nothing(python: Path, tmp_path: Path) -> None:
-    """The case occurs when the keeper's SIGTERM after a successful run reaches a server that is just exiting."""
+    """This happens when the keeper's SIGTERM after a successful run reaches a server that is just exiting."""
     script = tmp_path / "serves.py"
     script.write_text(SERVES_UNTIL_TOLD)
     process = subprocess.Popen(

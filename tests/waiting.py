@@ -1,7 +1,7 @@
 """Waits for conditions: `wait_until` blocks the thread, `eventually` leaves the event loop running.
 
-Both check the condition until it is true, and fail with `NotInTime` at the deadline. Tests wait this way for all
-actions of other threads, processes and hosts; they sleep only if they are about the passing of time.
+Both check the condition until it is true, and fail with `NotInTime` at the deadline. Tests wait in this way for all
+actions of other threads, processes and hosts; a test sleeps only if the passing of time is its subject.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 class NotInTime(AssertionError):
-    """A condition that was still false at its deadline."""
+    """Raised when a condition is still false at its deadline."""
 
 
 def wait_until(
@@ -32,13 +32,13 @@ def wait_until(
     """Returns the condition's first true value.
 
     Args:
-        condition: Called repeatedly; it may be slow, and gets at most half of the time.
-        within_s: Seconds until the wait fails.
-        what: Description for the error message; a function is called at the deadline and returns the state then.
-        pause: Called with seconds between two checks; a Qt program processes its events there.
+        condition: Called repeatedly; it may be slow, but takes at most half of the time.
+        within_s: Seconds after which the wait fails.
+        what: Description for the error message; a function is called at the deadline and returns the current state.
+        pause: Called with a number of seconds between two checks; a Qt program processes its events in this call.
 
     Raises:
-        NotInTime: The condition was not true in time.
+        NotInTime: The condition did not become true in time.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -54,7 +54,7 @@ def wait_until(
 async def eventually(
     condition: Callable[[], Found | None], within_s: float = WITHIN_S, *, what: str | Callable[[], object] = ""
 ) -> Found:
-    """Works like `wait_until` in coroutines: other tasks run between two checks."""
+    """Works like `wait_until` for coroutines: other tasks run between two checks."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() >= deadline:

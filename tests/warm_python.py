@@ -1,7 +1,7 @@
 """A `python` for lab hosts whose scripts are forked from a process that has imported torch.
 
-It behaves like the interpreter: it relays signals, dies with its script, whose death it also causes, and ends with the
-script's exit status. The script is a process in the host's namespaces with its own session, environment, folder and
+It behaves like the interpreter: it relays signals, ends with the script's exit status, and if either process is killed,
+the other one ends, too. The script is a process in the host's namespaces with its own session, environment, folder and
 files; `tests.fork_server` forks it. Commands that are not scripts are executed by the real interpreter.
 """
 
@@ -66,7 +66,7 @@ os._exit(code)  # without Python's shutdown, which restores handlers and would l
 
 
 def write_client(folder: Path) -> Path:
-    """Writes the client `python` into a folder; returns the path of the socket for its fork server."""
+    """Writes the client `python` into a folder; returns the path of the fork server's socket for this client."""
     client = folder / "python"
     client.write_text(CLIENT.replace("REAL", repr(sys.executable)).replace("SOCKET)", f"{SOCKET!r})"))
     client.chmod(0o755)
@@ -94,10 +94,10 @@ class HostListener:
         self._socket.close()
 
     def enter(self, client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-        """Enter the host's namespaces in a child of the fork server, and fork there.
+        """Enter the host's namespaces in a child of the fork server, and fork again there.
 
-        Returns only in the grandchild, with the order and its files; the child relays signals and ends with the
-        grandchild.
+        Returns only in the grandchild, with the received order and its files; the child relays signals and ends with
+        the grandchild.
         """
         text, ancillary, _, _ = client.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         files = array.array("i", ancillary[0][2])

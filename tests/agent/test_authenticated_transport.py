@@ -20,7 +20,7 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 
 
 def shake_hands(caller: CallerHandshake, listener: ListenerHandshake) -> tuple[FrameCodec, FrameCodec]:
-    """Completes a handshake; returns the codecs of the caller and the listener."""
+    """Completes a handshake; returns the codecs of the caller and of the listener."""
     answer = caller.receive(caller.to_send + listener.to_send)
     assert caller.receive(listener.receive(answer)) == b""
     assert caller.expects == listener.expects == 0

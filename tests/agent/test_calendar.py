@@ -1,4 +1,4 @@
-"""Tests of the snapshot of the calendar that agents read."""
+"""Tests of the calendar snapshot that agents read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the journal: reading it while it grows, and continuing after the last event of a client."""
+"""Tests of reading the journal while it grows, and of continuing after the last event that a client has received."""
 
 from __future__ import annotations
 

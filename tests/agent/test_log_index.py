@@ -1,4 +1,4 @@
-"""Tests of the log index: entries, lookups, damage, and maximum size."""
+"""Tests of the log index: entries, lookups, damaged files, and the maximum size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Log:
         self.writer = LogIndexWriter(str(folder))
 
     def write(self, data: bytes, at: float) -> None:
-        """Appends data at a given time, and updates the index."""
+        """Appends data with the given time, and updates the index."""
         with self.path.open("ab") as file:
             file.write(data)
         os.utime(self.path, (at, at))
@@ -112,7 +112,7 @@ def test_an_index_is_bounded_and_its_newest_entries_stay(log: Log, monkeypatch: 
     found = log.times()
     assert found == sorted(found)
     assert found[-16:] == [(5 * number, 1000.0 + number) for number in range(985, 1001)]
-    assert found[0][0] <= 500  # Entries near the beginning are coarser, but not merged into a single block.
+    assert found[0][0] <= 500  # Entries near the beginning are coarser, but they are not merged into a single block.
     assert [path.name for path in sorted(log.path.parent.iterdir())] == ["worker-0.log", "worker-0.log.times"]
 
 

@@ -1,4 +1,4 @@
-"""Tests of own addresses and held ports, with real sockets, interfaces and torch's TCPStore."""
+"""Tests of a host's own addresses and of reserved ports, with real sockets, interfaces and torch's TCPStore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free_range(size: int) -> tuple[int, int]:
 
 
 def own_addresses() -> list[tuple[str, str]]:
-    """Returns pairs of interface and address of this host, as listed by `ip`."""
+    """Returns pairs of an interface and an address of this host, as listed by `ip`."""
     try:
         output = subprocess.run(["ip", "-j", "address"], capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def test_ports_come_from_the_range_until_it_is_used_up() -> None:
         hold_ports(2, (first, last))
     assert str(refused.value) == f"2 are needed of the ports {first}-{last}, but only 1 is free"
     assert refused.value.code == "no_port"
-    rest = hold_ports(1, (first, last))  # The refused reservation holds no port.
+    rest = hold_ports(1, (first, last))  # The refused reservation does not hold any port.
     with pytest.raises(NoPortFree, match=r"1 is needed .* but none is free"):
         hold_ports(1, (first, last))
     some.release()
@@ -173,7 +173,7 @@ def test_a_port_with_connections_in_time_wait_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", first)) as server:
         caller = socket.create_connection(("127.0.0.1", first))
         accepted, _ = server.accept()
-        accepted.close()  # The end that closes first keeps the port in TIME_WAIT.
+        accepted.close()  # The end that closes the connection first keeps the port in TIME_WAIT.
         assert caller.recv(1) == b""
         caller.close()
     held = hold_ports(1, (first, last))

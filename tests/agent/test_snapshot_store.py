@@ -1,4 +1,4 @@
-"""Tests of working folders in a host's store."""
+"""Tests of working folders in a host's snapshot store."""
 
 from __future__ import annotations
 

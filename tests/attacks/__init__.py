@@ -1,1 +1,1 @@
-"""Attacks that were once successful, repeated on real hosts and sockets: each must fail."""
+"""Repetitions of attacks that were once successful, on real hosts and sockets; each attack must fail."""

@@ -1,7 +1,7 @@
-"""Fuzzing of every parser, with a hypothesis strategy for each that mutates samples and mixes types.
+"""Fuzzing of every parser, each with its own hypothesis strategy that mutates samples and mixes types.
 
 The tested property: an input leads to a value or to the parser's declared errors, within LONGEST_S of CPU time and
-MOST_MB of memory, and a value that is written and read again is unchanged.
+MOST_MB of memory, and a value is unchanged after it has been written and read again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser under test: `read` parses an input; `again` writes the value and parses it, with an equal result."""
+    """A parser under test: `read` parses an input; `again` writes and reparses the value, with an equal result."""
 
     name: str
     inputs: st.SearchStrategy[Any]
@@ -89,11 +89,11 @@ class Parser:
 
 
 class Hung(BaseException):
-    """Raised when an input takes longer than HUNG_S."""
+    """Raised when parsing an input takes longer than HUNG_S."""
 
 
 def violation(parser: Parser, given: Any) -> str:
-    """Returns the property that an input violates, or an empty string if it violates none."""
+    """Returns a description of the property that an input violates, or an empty string if there is no violation."""
     peak, began = _forget_peak(), time.process_time()
     try:
         with _alarm():
@@ -120,7 +120,7 @@ def _violation_text(parser: Parser, given: Any, what: str) -> str:
 
 
 def _forget_peak() -> float:
-    """Resets the peak memory of the process to its current memory, and returns that in MB."""
+    """Resets the process's peak memory to its current memory, and returns the current memory in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak_mb()
 
@@ -181,7 +181,7 @@ DEEP = st.integers(900, 40_000).flatmap(lambda many: st.sampled_from(["[" * many
 
 @st.composite
 def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
-    """Returns a sample with up to five edits: a part removed, repeated or moved, or a word inserted."""
+    """Returns a sample with up to five edits: some text removed, repeated or moved, or a word inserted."""
     text = draw(st.sampled_from(list(samples)))
     for _ in range(draw(st.integers(0, 5))):
         start = draw(st.integers(0, len(text)))
@@ -205,13 +205,13 @@ def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
 
 
 def texts(samples: Sequence[str], words: Sequence[str]) -> st.SearchStrategy[str]:
-    """Generates mostly edited samples, sometimes words in any order or arbitrary text."""
+    """Generates edited samples in most cases, and otherwise words in any order or arbitrary text."""
     mixed = st.lists(st.sampled_from([*words, " ", "\n"]) | WORDS, max_size=12).map("".join)
     return st.one_of(torn(samples, words), torn(samples, words), mixed, st.text(max_size=30))
 
 
 def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
-    """Generates text as bytes, sometimes with invalid encoding."""
+    """Generates text encoded as bytes, sometimes with invalid encoding."""
     encoded = text.map(lambda one: one.encode("utf-8", "surrogatepass"))
     return st.one_of(
         encoded, encoded, encoded, text.map(lambda one: one.encode("utf-16", "surrogatepass")), st.binary()
@@ -264,7 +264,7 @@ _folder: str | None = None
 
 
 def scratch(name: str) -> Path:
-    """Returns a file that only this process uses."""
+    """Returns a file that is used only by this process."""
     global _folder
     if _folder is None:
         _folder = tempfile.mkdtemp(prefix="torchyard-parsers-")
@@ -324,7 +324,7 @@ def _fleet(path: Path) -> Any:
 
 
 def _fleet_again(hosts: Any) -> Any:
-    """Adds and removes a host; the user's text of the other hosts must not change."""
+    """Adds and removes a host; the text of all other hosts must not change."""
     path = scratch("fleet.yaml")
     if any(host.name == "one-more" for host in hosts):
         return hosts
@@ -521,7 +521,7 @@ def _calendar_file(given: tuple[bytes, str]) -> Any:
 
 
 def _calendar_again(drafts: Any) -> Any:
-    """Exports and imports the events again; only GPUs that the test added may differ."""
+    """Exports the events and imports them again; only GPUs that the test added may differ."""
     booked = [
         Booking(
             *(
@@ -625,7 +625,7 @@ def _message_again(message: Any) -> Any:
 
 
 class _Said:
-    """A channel that delivers lines, then no further data."""
+    """A channel that delivers the given lines and then no further data."""
 
     def __init__(self, lines: bytes) -> None:
         self._left = lines
@@ -647,7 +647,7 @@ class _Said:
 
 
 def answer_of_link(messages: Sequence[Any], method: str) -> Any:
-    """Returns a link's answer to `method` if the host sends these messages. Raises HostError, AgentRefused."""
+    """Returns a link's answer to `method` if the host sends the given messages. Raises HostError or AgentRefused."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in messages]
     link = DaemonClient("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
     try:
@@ -685,7 +685,7 @@ JOURNAL = {
 
 
 def follow_journal(data: Any) -> Any:
-    """Returns the result of following a run whose host sends these journal messages."""
+    """Returns the result of following a run whose host sends the given journal messages."""
     if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
     host: Any = SimpleNamespace(host="gpu-a")
@@ -719,7 +719,7 @@ def _codec(*, is_caller: bool) -> authenticated_transport.FrameCodec:
 
 
 def _frame(given: tuple[bytes, int, bytes]) -> Any:
-    """Returns a frame with one part replaced."""
+    """Returns a frame, one part of which is replaced."""
     payload, at, junk = given
     sealed = _codec(is_caller=True).seal(payload)
     at %= len(sealed)
@@ -733,7 +733,7 @@ def _frame(given: tuple[bytes, int, bytes]) -> Any:
 
 
 def _link(payload: bytes) -> Any:
-    """Returns the result of a header that a peer with the key sends on a connection of the exchange."""
+    """Returns the result of reading a header that a peer with the key sends on an exchange connection."""
     from torchyard_roles.exchange.tensor_connection import Connection
 
     near, far = socket.socketpair()
@@ -790,7 +790,7 @@ QUESTIONS = [
 
 
 class _Writer:
-    """The writing end of a stream that discards its data."""
+    """The writing end of a stream that discards all data."""
 
     transport: Any
 
@@ -817,7 +817,7 @@ class _Writer:
 
 
 def _questions(said: Sequence[str]) -> Any:
-    """Returns the answers of a keeper's join store to the frames of a rank."""
+    """Returns the answers of a keeper's join store to a rank's frames."""
     wrong: list[Any] = []
     logging.getLogger("torchyard_agent.keeper.link.join_store").setLevel(logging.ERROR)
 
@@ -928,7 +928,7 @@ def _gpus_again(slots: Any) -> Any:
 
 
 def _small(text: str) -> None:
-    """Reads a text as ports and as pins; a refusal by either parser is no violation."""
+    """Parses a text as ports and as a pin; a refusal by either parser is not a violation."""
     for read in (parse_ports, parse_pin):
         try:
             read(text)
@@ -947,7 +947,7 @@ def _foreign(text: str) -> Any:
 
 
 def _copied_again(copied: Any) -> Any:
-    """Returns the pools in the form that a desktop copies."""
+    """Returns the pools after a desktop has copied them."""
     if sum(one.pool.replicas for one in copied) > 200:
         return copied
     for one in copied:

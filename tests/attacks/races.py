@@ -1,4 +1,4 @@
-"""Races between client processes of one calendar, and the invariants that they might violate.
+"""Races between several client processes of one calendar, and the invariants that the processes might violate.
 
 Violations are found in the database's tables by independent SQL, without the calendar's code.
 """
@@ -39,7 +39,7 @@ Told = list[tuple[str, str]]
 
 
 class Place:
-    """A calendar under test: the URL for clients and access to its tables. Without `server`, it is an SQLite file."""
+    """A calendar under test: the URL for clients and access to its tables. Without `server`, it uses an SQLite file."""
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
         self._file, self._server, self._database = file, server, database
@@ -51,7 +51,7 @@ class Place:
         return open_store(url, person)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """Returns the rows of a statement, without the calendar's code and permissions."""
+        """Returns the rows that a statement selects, bypassing the calendar's code and permissions."""
         if self._server is None:
             with closing(sqlite3.connect(str(self._file), timeout=60, isolation_level=None)) as connection:
                 return connection.execute(statement).fetchall()
@@ -70,7 +70,7 @@ class Place:
 
 @dataclass
 class Raced:
-    """The result of a race. `violations` are sentences."""
+    """The result of a race. `violations` contains complete sentences."""
 
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -87,11 +87,11 @@ class Race:
         """Returns the arguments of the clients in this round."""
 
     def act(self, store: BookingStore, number: int, chance: random.Random, given: Any) -> Iterator[tuple[str, Any]]:
-        """Yields name and call of each attempt of a client, in order."""
+        """Yields the name and the call of each attempt of a client, in order."""
         raise NotImplementedError
 
     def judge(self, place: Place, given: Any) -> list[str]:
-        """Returns the violations that the tables show."""
+        """Returns the violations that are found in the tables."""
         raise NotImplementedError
 
 
@@ -162,7 +162,7 @@ def _end_of(call: Callable[[], object]) -> str:
 
 
 def overlaps(place: Place) -> list[str]:
-    """Finds two live bookings of one GPU at one time, and incomplete bookings."""
+    """Finds overlapping bookings of the same GPU, and incomplete bookings."""
     begin, end = place.seconds("starts"), place.seconds("ends")
     bookings = {
         row[0]: row[1:] for row in place.sql(f"SELECT id, {begin}, {end}, state IN {LIVE} FROM bookings ORDER BY id")
@@ -231,7 +231,7 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each user request less than the remaining quota at the same time."""
+    """Several clients of each user simultaneously request less than the user's remaining quota."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None, quota_gpu_hours=QUOTA_H))
@@ -279,7 +279,7 @@ class Quotas(Race):
 
 
 class IdleRelease(Race):
-    """Some clients release idle bookings; others report use of the bookings or begin a run.
+    """Some clients release idle bookings; others report use of the bookings or start a run.
 
     Triggers record the order in which the rows of a booking and of its evidence were written.
     """

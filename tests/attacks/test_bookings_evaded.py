@@ -1,4 +1,4 @@
-"""Tests of using another member's booking hidden from enforcement; each case was once undetected."""
+"""Tests of ways to use another member's booking and to hide this from enforcement; each was once undetected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def root(site: Site) -> Team:
 
 
 def shell(site: Site, user: str, script: str, *under: str) -> int:
-    """Returns the PID of the program that a shell of the user executes."""
+    """Returns the PID of the program that the user's shell executes."""
     process = site.host.start([*under, "sh", "-c", script], user)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -57,7 +57,7 @@ def shell(site: Site, user: str, script: str, *under: str) -> int:
 
 
 def reported(team: Team, pid: int) -> dict[str, Any]:
-    """Returns the audit's entry of a process, once it was reported."""
+    """Returns the audit entry of a process, once the process has been reported."""
 
     def found() -> list[dict[str, Any]]:
         acts = team.call("gpu-a", "audit.read")
@@ -69,7 +69,7 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
 
 
 def wait_for_checks(root: Team) -> None:
-    """Wait until the agent has checked the GPUs a few more times."""
+    """Waits until the agent has checked the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
         time.sleep(0.2)  # No action may follow during this time.
@@ -102,7 +102,7 @@ def test_a_job_that_restarts_all_the_time_gets_one_grace(site: Site, root: Team)
     while time.monotonic() - began < 60 and ended is None:
         process, pid = site.run("ann")
         site.on_gpu(pid)
-        time.sleep(0.7)  # Each process lives shorter than the grace.
+        time.sleep(0.7)  # Each process ends before its grace period does.
         ended = process.poll()
         process.kill()
 
@@ -133,7 +133,7 @@ def test_a_container_of_a_user_is_that_users_whatever_uids_it_maps(site: Site, r
 
 @contextmanager
 def container(site: Site, user_inside: str) -> Iterator[int]:
-    """Returns the PID of a process in a container of root's daemon.
+    """Returns the PID of a process in a container that root's daemon runs.
 
     The process has separate mounts and is in the container's control group. Its parent, of the same user, is in the
     container, too.
@@ -242,7 +242,7 @@ def test_an_hour_without_a_desktop_is_no_licence(site: Site, root: Team) -> None
     wait_until(lambda: site.acts(root, pid) == ["observed", "warned"])
     old = {**site.store.snapshot(), "fresh_s": 0}
     root.fleet.link("gpu-a").call("bookings.snapshot", {"snapshot": old, "host": "gpu-a", "by": "kim@laptop"})
-    time.sleep(1.5)  # Wait longer than the grace.
+    time.sleep(1.5)  # Wait longer than the grace period.
     _, another = site.run("ann")
     site.on_gpu(pid, another)
     wait_until(lambda: site.acts(root, another) == ["observed"])

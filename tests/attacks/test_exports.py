@@ -1,4 +1,4 @@
-"""Tests that topology files of other users export no folder and no credentials without confirmation."""
+"""Tests that other users' topology files do not export a folder or credentials without confirmation."""
 
 from __future__ import annotations
 

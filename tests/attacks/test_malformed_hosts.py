@@ -1,4 +1,4 @@
-"""Tests that malformed answers of a daemon cause a prompt error of only that host, without a traceback."""
+"""Tests that malformed answers of a daemon promptly cause an error for that host alone, without a traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SAMPLE = {"time": 1.0, "host": HOST, "gpus": [GPU], "replicas": {}}
 
 
 def daemon(folder: Path, **answers: Any) -> Path:
-    """Returns an agent with only the given answers, as the interpreter of a local host."""
+    """Returns an agent that gives only the given answers, run as the interpreter of a local host."""
     said = {"hello": {"result": HELLO}, **answers}
     script = folder / f"daemon-{len(list(folder.iterdir()))}"
     script.write_text(DAEMON.format(python=sys.executable, answers=json.dumps(said)))
@@ -92,7 +92,7 @@ def test_every_malformed_host_is_an_error_of_its_own(tmp_path: Path, request: py
         done = desktop.torchyard(*command, timeout=100)
         assert "Traceback" not in done.stderr + done.stdout, done.stderr
         assert "fault in Torchyard" not in done.stderr + done.stdout, done.stderr
-    assert time.monotonic() - began < 50  # No call has timed out, which would take 60 s.
+    assert time.monotonic() - began < 50  # No call has timed out; a timeout would take 60 s.
 
     found = {one["name"].removeprefix("h-"): one for one in json.loads(done.stdout)}
     assert found["good"]["error"] is None

@@ -1,4 +1,4 @@
-"""Tests of a fleet that has one machine under two names."""
+"""Tests of a fleet that contains one machine under two names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that no input to a parser leads to a fault, a long wait or much memory: a fixed sample of `make bench`."""
+"""Tests that no input to a parser leads to a fault, a long delay or high memory use: a fixed sample of `make bench`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
 
 
 def test_the_check_detects_violations() -> None:
-    """Without this test, a parser that is never called would pass, too."""
+    """Without this test, a parser that is never called would also pass."""
     from hypothesis import strategies as st
 
     def wrong(given: Any) -> Any:

@@ -27,7 +27,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         return
     server: Cluster = request.getfixturevalue("postgres")
     yield Place(server=server, database=server.empty())
-    with server.connect("owner", "team") as connection:  # IdleRelease has created these objects.
+    with server.connect("owner", "team") as connection:  # The race IdleRelease has created these objects.
         connection.execute("DROP TABLE IF EXISTS race_notes")
         connection.execute("DROP FUNCTION IF EXISTS race_evidence, race_state CASCADE")
 
@@ -42,7 +42,7 @@ def test_concurrent_clients_violate_no_invariant(place: Place, race: type[Race])
 
 
 def test_the_judges_see_violations(tmp_path: Path) -> None:
-    """Without this test, a race without a check would pass, too."""
+    """Without this test, a race whose results are never checked would also pass."""
     place = Place(tmp_path / "bookings.sqlite3")
     quotas, idle = Quotas(), IdleRelease()
     with closing(place.open("kim")) as store:

@@ -59,7 +59,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def trained(archive: Path, address: str) -> list[str]:
-    """Returns the addresses on which the store of a single rank with this MASTER_ADDR listens.
+    """Returns the addresses on which the store listens for a single rank with this MASTER_ADDR.
 
     The script creates a second process group afterwards. With several ranks, such a script can reach the store of the
     first group on the same port, as without Torchyard.
@@ -84,7 +84,7 @@ def test_a_name_as_address_leaves_the_choice_to_torch(archive: Path) -> None:
 
 
 def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
-    # Behind NAT, the address belongs to no interface of this host.
+    # Behind NAT, the address does not belong to any interface of this host.
     assert tcp_store_binding.listener_at("192.0.2.7", free_port()) is None
 
 
@@ -93,7 +93,7 @@ def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
 def test_the_store_of_an_unmodified_script_is_on_the_data_address_alone(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
-    """The test includes a restart, after which the port was used before."""
+    """The test includes a restart, for which the port has been used before."""
     desktop.use(lab3, python=sys.executable)  # The script imports torch itself.
     file = topology(
         tmp_path / "program",

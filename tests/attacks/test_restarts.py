@@ -85,7 +85,7 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     record = runs / first.run_id / "run.json"
     secret = {"AWS_SECRET_ACCESS_KEY": "hush-hush-9d"}
 
-    # The host answers with another topology for a real run.
+    # The host reports a different topology for a real run.
     honest = record.read_text()
     rewrite(record, lambda data: data["record"].update(topology=INVENTED))
     changed = desktop.torchyard("runs", "restart", first.run_id, "-y", env=secret)
@@ -93,14 +93,14 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     assert f"the record of run {first.run_id} on gpu-b is not what this computer launched: its topology differs" in (
         changed.stderr
     )
-    # The host answers with other code.
+    # The host reports different code.
     record.write_text(honest)
     rewrite(record, lambda data: data.update(snapshot="ab" * 32))
     changed = desktop.torchyard("runs", "restart", first.run_id, "-y", env=secret)
     assert "its code differs" in changed.stderr
     record.write_text(honest)
 
-    # The host invents a newer run with a name that the user knows.
+    # The host invents a newer run whose name the user knows.
     invented = f"20991231-235959-{first.run_id.rpartition('-')[2]}"
     shutil.copytree(runs / first.run_id, runs / invented, symlinks=True)
 
@@ -119,7 +119,7 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     assert "this computer did not launch it" in answered.stderr
     assert not list(lab3["gpu-a"].home.rglob("stolen"))
 
-    # The host claims to be the primary of a run in which it had no part.
+    # The host claims to be the primary of a run in which it did not take part.
     listed = json.loads(desktop.torchyard("runs", "list", "--json").stdout)
     shutil.copytree(runs / first.run_id, lab3["gpu-c"].home / ".torchyard/hosts/gpu-c/runs" / first.run_id)
     rewrite(

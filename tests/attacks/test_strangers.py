@@ -1,4 +1,4 @@
-"""Tests of unauthenticated clients on the data network: connections that exhaust descriptors, and log floods."""
+"""Tests of unauthenticated clients on the data network: connections that exhaust file descriptors, and log floods."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_silent_strangers_end_no_server_and_keep_no_caller_out(
         wait_until(lambda: sum(map(was_ended, silent)) >= 40)
         assert sum(map(was_ended, silent)) == 40
 
-        # Without free descriptors, accept() fails. Before each attempt, the test takes descriptors that the server has
-        # freed late from closed connections.
+        # Without free descriptors, accept() fails. Before each attempt, the test uses up descriptors that the server
+        # was late to free from closed connections.
         more = [stack.enter_context(socket.socket()) for _ in range(20)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(one.fileno() for one in more) + 1, hard))

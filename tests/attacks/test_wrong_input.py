@@ -1,4 +1,4 @@
-"""Tests of inputs that once raised unexpected exceptions: deep nesting, infinite numbers, text in place of numbers."""
+"""Tests of inputs that once raised unexpected exceptions: deep nesting, infinite numbers, text instead of numbers."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ layout: {nodes: {chief-0: [10, 20.5]}, notes: ["1e3", yes]}
 def topology(
     *pools: str, strategy: str = "{kind: all_reduce}", program: str = "{script: train.py}", pins: str = "{}"
 ) -> Topology:
-    """Returns a topology with the given pools, each written in YAML's flow style."""
+    """Returns a topology with the given pools, each of which is written in YAML's flow style."""
     lines = "".join(f"  - {pool}\n" for pool in pools)
     text = f"version: 1\nname: example\nstrategy: {strategy}\npools:\n{lines}pins: {pins}\nprogram: {program}\n"
     read = topology_from_text(text)
@@ -79,7 +79,7 @@ def host(
     labels: Mapping[str, str] | None = None,
     address: str | None = None,
 ) -> HostFacts:
-    """Returns a checked host. GPU i of host h has the UUID `GPU-h-i`."""
+    """Returns a host that has been checked. GPU i of host h has the UUID `GPU-h-i`."""
     return HostFacts(
         name=name,
         address=address or f"{name}.example",

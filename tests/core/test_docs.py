@@ -1,4 +1,4 @@
-"""Tests that the docs cover commands and options, keys with their defaults, and methods, and have no broken links."""
+"""Tests that the docs cover commands, options, keys with their defaults, and methods, and have no broken links."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def text_of(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """Returns the text from the heading that begins with `heading` to the next heading of its level or above."""
+    """Returns the text from the heading that begins with `heading` to the next heading of its level or higher."""
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}\b.*?(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"there is no section {heading}"
@@ -75,7 +75,7 @@ COMMANDS = dict(commands(GROUP))
 
 
 def options(command: Any) -> set[str]:
-    """Returns the spellings of a command's options except for options that every command has."""
+    """Returns the spellings of a command's options, except for options that every command has."""
     spellings = {spelling for parameter in command.params for spelling in parameter.opts if spelling[0] == "-"}
     return spellings - {"--json", "-h", "--help"}
 
@@ -102,7 +102,7 @@ def test_the_options_before_the_command_are_described() -> None:
 
 
 def rows(text: str) -> dict[str, str]:
-    """Returns the defaults in a table of keys, by key."""
+    """Returns the defaults listed in a table of keys, by key."""
     return dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", text, re.MULTILINE))
 
 
@@ -132,7 +132,7 @@ def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading:
 
 
 def default_shown(value: Any) -> str | None:
-    """Returns a default as the tables write it, or None if its wording is free."""
+    """Returns a default in the form used in the tables, or None if its wording is free."""
     assert value is not PydanticUndefined
     if value is None or isinstance(value, BaseModel) or value in ((), {}):
         return None
@@ -171,7 +171,7 @@ def test_the_example_fleet_is_right(tmp_path: Path) -> None:
     assert [host.name for host in read.hosts] == ["this-computer", "gpu-a", "gpu-b", "gpu-c"]
 
 
-# Tests of the protocol, and the script's calls
+# Tests of the protocol, and of the calls available to scripts
 
 
 def test_each_method_of_the_daemon_is_in_the_table_and_no_other() -> None:

@@ -1,4 +1,4 @@
-"""Tests that `requirements.lock` has every dependency with its version and hashes, and nothing outdated."""
+"""Tests that `requirements.lock` has every dependency with its version and hashes, and contains nothing outdated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that each next step renders to a command line that the command parses, and no hint names a command as text."""
+"""Tests that each next step gives a command line that can be parsed, and that no hint contains a command as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = NextStep.__subclasses__()
 
 
 def example(kind: type[NextStep]) -> NextStep:
-    """Returns a step with a value for each field."""
+    """Returns a step in which each field has a value."""
     values: dict[str, Any] = {one.name: ("x",) if "tuple" in str(one.type) else "x" for one in fields(kind)}
     given: dict[type[NextStep], dict[str, Any]] = {
         steps.SendSecrets: {"options": ("--secret", "x")},
@@ -82,7 +82,7 @@ def test_an_agents_error_gets_its_step_by_its_code() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Returns the string literals of a module except docstrings."""
+    """Returns the string literals of a module, except for docstrings."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
@@ -90,7 +90,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def hints(tree: ast.AST) -> Iterator[str]:
-    """Returns the texts of hints."""
+    """Returns the texts of all hints."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "hint":
             yield from texts(node.value)

@@ -59,7 +59,7 @@ def test_many_replicas_keep_less_each() -> None:
 
 def test_fields_of_a_scripts_own_come_later_and_are_no_measured_ones() -> None:
     ring = TimeSeries(100, ["gpu"])
-    for second in range(70):  # 70 samples exceed the first block of memory.
+    for second in range(70):  # 70 samples do not fit into the first block of memory.
         ring.append(float(second), {"gpu": 90.0})
     assert np.isnan(ring.values("own.gpu")).all()
     assert len(ring.values("own.gpu")) == 70

@@ -1,4 +1,4 @@
-"""Starts runs with the command and reads their events."""
+"""Runs the command and reads the events of its runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The events and exit code of `torchyard run --json`."""
+    """The events and the exit code of `torchyard run --json`."""
 
     code: int
     events: list[Event]
@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def error(self) -> dict[str, str]:
-        """Returns the error that a failed command printed."""
+        """Returns the error that was printed by a failed command."""
         found: dict[str, str] = self.events[-1]["error"]
         return found
 
@@ -75,7 +75,7 @@ def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
 
 
 def topology(folder: Path, text: str, **scripts: str) -> Path:
-    """Writes a topology file into `folder`, with the given scripts beside it; `_` in their names stands for `.`."""
+    """Writes a topology file into `folder`, with the given scripts beside it; `_` in the keywords stands for `.`."""
     folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
         (folder / name.replace("_", ".")).write_text(textwrap.dedent(script))
@@ -85,12 +85,12 @@ def topology(folder: Path, text: str, **scripts: str) -> Path:
 
 
 def nothing_but(*variables: str) -> str:
-    """Returns a setup line that removes all other environment variables of the program."""
+    """Returns a setup line that removes all environment variables of the program except for the given ones."""
     return f"unset $(compgen -e | grep -vxE '{'|'.join(variables)}')"
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
-    """Returns the first event of this kind and with these values of a running `run --json`."""
+    """Returns the first event of this kind that has these values, from a `run --json` that is still running."""
     for event in events_of(process):
         if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
             return event
@@ -104,9 +104,9 @@ def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
 
 
 def only(look: Callable[[], Sequence[Found]]) -> Found:
-    """Returns the only item of `look()`, once there is exactly one.
+    """Returns the only item of `look()`, as soon as there is exactly one.
 
-    A forked process has its parent's command line until it executes its program, so that both match for a moment.
+    A forked process has its parent's command line until it executes its program, so both processes match for a moment.
     """
     found: list[Found] = []
 
@@ -119,7 +119,7 @@ def only(look: Callable[[], Sequence[Found]]) -> Found:
 
 
 def programs_on(lab: Lab) -> list[str]:
-    """Returns command lines of processes on the lab's hosts, without sshd and Torchyard's daemon."""
+    """Returns the command lines of the processes on the lab's hosts, except for sshd and Torchyard's daemon."""
     found = []
     for host in lab.hosts:
         for _, argv in host.processes():

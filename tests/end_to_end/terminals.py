@@ -22,7 +22,7 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*(?:[a-zA-Z]|\Z)|\Z)")
 
 
 class Terminal:
-    """A pseudo-terminal with a command, and its output so far."""
+    """A pseudo-terminal on which a command runs, and the output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int):
         self.process = process
@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def read_until(self, words: str, after: int = 0, within_s: float = 60.0) -> int:
-        """Waits for `words` in the output after position `after`; returns their end."""
+        """Waits for `words` in the output after position `after`; returns the position after the words."""
         deadline = time.monotonic() + within_s
         while (found := self.shown.find(words, after)) < 0:
             assert time.monotonic() < deadline, f"waited for {words!r} in vain; shown:\n{self.shown}"
@@ -61,7 +61,7 @@ class Terminal:
         return self.process.returncode
 
     def _read(self, timeout_s: float) -> bool:
-        """Reads available output; returns whether there was any."""
+        """Reads the available output; returns whether there was any."""
         if not select.select([self._master], [], [], timeout_s)[0]:
             return False
         try:
@@ -95,5 +95,5 @@ def terminal(desktop: Desktop, *arguments: str | Path) -> Iterator[Terminal]:
 
 
 def take_terminal() -> None:
-    """Makes the terminal the controlling terminal of the new session, so that Ctrl-C sends SIGINT."""
+    """Makes the terminal the controlling terminal of the new session, so Ctrl-C sends SIGINT."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,4 +1,4 @@
-"""Tests of killed desktops and keepers, Ctrl-C at any moment, and invalid data on sockets."""
+"""Tests of killed desktops and keepers, of Ctrl-C at any moment, and of invalid data on sockets."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
-    """Runs a script on a host with the path of a socket; returns its output, parsed as JSON."""
+    """Runs a script, which is given the path of a socket, on a host; returns its output, parsed as JSON."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -141,14 +141,15 @@ def test_a_killed_keeper_ends_all_of_its_host(desktop: Desktop, lab3: Lab, tmp_p
     started(following, state="running")
     wait_until(lambda: all("up" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
 
-    # The kills are concurrent, because otherwise the primary could detect the loss of its member before it is killed.
+    # The kills are concurrent, because otherwise the primary could detect the loss of its member before the primary
+    # itself is killed.
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(kill_keepers, [lab3["gpu-b"], lab3["gpu-a"]]))
     output, errors = following.communicate(timeout=60)
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "keeper_died"
-    # gpu-b has received no request since.
+    # gpu-b has not received any request since then.
     wait_until(lambda: not programs_on(lab3))
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "failed"

@@ -1,4 +1,4 @@
-"""Tests that acts are attributed to users and desktops: in a run's journal, in `runs show`, and in the host's audit."""
+"""Tests that actions are attributed to users and desktops: in a run's journal, `runs show` and the host's audit log."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
         link.call("retire", {"by": "kim@laptop"})
     wait_until(lambda: attributions(audit_of(host))[-1] == ("retire", "kim", "laptop"))
 
-    # The entries of all hosts are in one table, by time.
+    # The entries of all hosts are in one table, in chronological order.
     assert desktop.torchyard("deploy", "gpu-b", env=LEE).returncode == 0
     shown = desktop.torchyard("hosts", "audit", "gpu-b", "gpu-a", "--last", "3", env=LEE)
     assert shown.returncode == 0, shown
     assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
         ["gpu-a", "agent retired", "kim@laptop", "-"],
         ["gpu-b", "agent installed", f"lee@{HERE}", __version__],
-        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # The agent had to start in order to answer.
+        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # The agent had to be started in order to answer.
     ]
     lab3["gpu-a"].stop_sshd()
     silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")
@@ -107,7 +107,7 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     nothing = desktop.torchyard("hosts", "audit", "gpu-a")
     assert (nothing.returncode, nothing.stdout.count("\n")) == (0, 1), nothing
     assert "agent on gpu-a" in nothing.stderr
-    assert audit_of(host) == []  # `hosts audit` has installed nothing on the host.
+    assert audit_of(host) == []  # `hosts audit` has not installed anything on the host.
 
 
 def test_removed_and_cancelled_runs_stay_in_the_audit(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_cancelled_launch_is_recorded(desktop: Desktop, lab3: Lab) -> None:
 
 @contextmanager
 def linked(desktop: Desktop, name: str, *, install: bool = False) -> Iterator[DaemonClient]:
-    """Opens a desktop's connection to the daemon of a host."""
+    """Opens a connection from a desktop to a host's daemon."""
     home = Home(desktop.home)
     known = CommandContext(home, home.fleet_file, False)
     with known.fleet(known.inventory().hosts) as fleet:

@@ -1,4 +1,4 @@
-"""Tests that launches of two users on one fleet obey their shared calendar."""
+"""Tests that launches by two users of the same fleet obey the calendar that they share."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
     # The launch has sent and started nothing.
     assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []
-    # The owner's run gets exactly the booked GPUs, and the booking stays.
+    # The owner's run gets exactly the booked GPUs, and the booking remains.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
     assert done[-1]["state"] == "succeeded"
     (line,) = [event["message"] for event in done if event["event"] == "check" and event["name"] == "booking"]
@@ -149,7 +149,7 @@ def test_a_scheduled_run_starts_without_a_desktop(
 ) -> None:
     kim, lee = kim_and_lee
     file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(600)")
-    # The start is in a few seconds. If the launch takes longer, the run begins right after it.
+    # The start is a few seconds from now. If the launch takes longer, the run begins immediately after the launch.
     done = torchyard(kim, "run", file, "--at", "+0.07m", "--book", "1h", "--detach")
     run_id = done.stdout.strip()
     assert re.search(r"^It starts at (\w+ \d+ \w+ )?\d\d:\d\d by itself", done.stderr, re.MULTILINE)
@@ -195,17 +195,17 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
         assert "kim until" in shown.stdout
         assert "Free now: 2 of 4 GPUs" in shown.stdout
         assert "as of " in shown.stderr
-        # Kim's booking is known, and may not have been released since.
+        # Kim's booking is known, and is assumed not to have been released since.
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # GPUs without a booking may be booked by now, so the run starts with a warning.
+        # GPUs without a known booking may have been booked meanwhile, so the run starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
         assert (line["ok"], line["warning"]) == (True, True)
         assert "others may have booked gpu-b:0 since" in line["message"]
-        # One's own booking is still valid; a run that needs a new booking does not start.
+        # The user's own booking is still valid; a run that needs a new booking does not start.
         assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
         runs = {run["run_id"] for run in answer(kim, "runs", "list")}
         for wanted in (["run", alone, "--book", "1h"], ["run", both, "-y"]):

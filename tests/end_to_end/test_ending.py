@@ -1,4 +1,4 @@
-"""Tests of the ends of runs: stopped completely, and shown by a command that started later."""
+"""Tests of how runs end: they are stopped completely, and a command that started later shows the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of lost answers of a primary: to the start of a run, and during the run."""
+"""Tests of answers of a primary that are lost at the start of a run or during the run."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def sleeping(folder: Path, *hosts: str) -> Path:
 
 
 def live(store: BookingStore) -> tuple[Booking, ...]:
-    """Returns bookings that hold GPUs within the next hours."""
+    """Returns the bookings that reserve GPUs within the next hours."""
     return store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=5), live=True)
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """Runs `run FILE --book 4h --detach` in this process, so that a test can patch its links."""
+    """Runs `run FILE --book 4h --detach` in this process, so a test can patch its links."""
     home = Home(desktop.home)
     chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)
@@ -87,10 +87,10 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 
 
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
-    """Returns a `Link.call` whose host disconnects when the run is to begin.
+    """Returns a replacement for `Link.call` with which a host disconnects when the run is about to begin.
 
     Args:
-        asked: Whether the request arrives and only its answer is lost.
+        asked: Whether the request still arrives, so only its answer is lost.
         back: Whether the host is reachable again afterwards.
     """
     call = DaemonClient.call
@@ -162,7 +162,7 @@ def test_a_start_without_an_answer_keeps_its_booking_until_the_host_reports_its_
         assert live(store) == (booking,)
         assert answer(kim, "runs", "stop", run_id, "--force")["state"] == "stopped"
     else:
-        wait_until(lambda: not programs_on(gpu_lab))  # The run was prepared over the connection that has ended.
+        wait_until(lambda: not programs_on(gpu_lab))  # The run was prepared over the connection that has been closed.
         shown = {run["run_id"]: run for run in answer(kim, "runs", "list")}[run_id]
         assert (shown["state"], shown["fresh"]) == ("stopped", True)
         assert "it did not begin" in shown["reason"]

@@ -80,7 +80,7 @@ def checks(outcome: Outcome, name: str) -> list[Event]:
 
 
 def warned(outcome: Outcome, name: str) -> str:
-    """Returns the only warning of this name."""
+    """Returns the only warning with this name."""
     [found] = [event for event in checks(outcome, name) if event.get("warning")]
     assert found["ok"]
     return str(found["message"])
@@ -93,7 +93,7 @@ def succeeded(outcome: Outcome) -> Outcome:
 
 @contextmanager
 def program(host: LabHost, *argv: str) -> Iterator[int]:
-    """Starts a program on the host that prints its PID; the program is ended afterwards."""
+    """Starts a program on the host, which prints its PID; the program is ended afterwards."""
     process = host.start(argv)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -149,7 +149,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     for host in lab3.hosts:
         host.shape("200mbit")
-        # Agents that a login starts run with its priority, so this lets them measure on a busy machine, too.
+        # Agents started by a login inherit its priority, so they can measure even on a busy machine.
         host.exec(["sh", "-c", "renice -n -10 -p $(pgrep -x sshd)"], check=True)
     desktop.bandwidths.unlink()
     file = topology(tmp_path / "slow", ON_TWO)
@@ -191,7 +191,7 @@ def test_leftovers_of_an_earlier_run_are_ended_and_reported(desktop: Desktop, la
     wait_until(lambda: sum("sleep(600)" in line for line in programs_on(lab3)) >= 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The daemon is killed first, so that it cannot clean up after the keeper.
+    # The daemon is killed first, so it cannot clean up after the keeper.
     for pattern in (["-x", "torchyard-agent"], ["-f", "torchyard_agent.keeper.main"]):
         pids = host.exec(["pgrep", *pattern], check=True).stdout.split()
         host.exec(["sh", "-c", f"kill -KILL {' '.join(pids)}"], check=True)

@@ -1,4 +1,4 @@
-"""Tests of replicating checkpoints between three hosts, and of runs that resume from them."""
+"""Tests of copying checkpoints between three hosts, and of runs that resume from these checkpoints."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
         f"{run_id}/gpu-a/outputs/checkpoints/{name}/{one}" for name in names for one in ("checkpoint.json", "model.pt")
     ]
 
-    # The restart uses the original topology, although the file has changed since.
+    # The restart uses the original program, although a file of the program has changed since.
     (file.parent / "train.py").write_text("raise SystemExit(9)")
     again = restarted(desktop, run_id)
     assert again.ended["state"] == "succeeded"
@@ -108,7 +108,7 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     assert shown["restarted_from"] == run_id
     assert f"restart of {run_id}" in desktop.torchyard("runs", "show", again.run_id).stdout
 
-    # From the beginning, without any of these checkpoints; the next restart has its own to resume.
+    # This run starts from the beginning, without any of these checkpoints. The next restart resumes from another run.
     afresh = restarted(desktop, run_id, "--from-beginning")
     assert afresh.ended["state"] == "succeeded"
     (line,) = [check for check in afresh.of("check") if check["name"] == "resume"]
@@ -116,7 +116,7 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     assert log_of(desktop, afresh.run_id, "chief-0") == "begins at 0\n"
     assert json.loads(desktop.torchyard("runs", "show", afresh.run_id, "--json").stdout)["restarted_from"] == run_id
 
-    # The chief's host has lost its copies and the code: both are copied from the others before the run starts.
+    # The chief's host has lost its copies and the code: both are copied from other hosts before the run starts.
     shutil.rmtree(folder_on(chief, again.run_id) / "outputs" / "checkpoints")
     shutil.rmtree(chief.home / ".torchyard" / "store" / "snapshots")
     third = restarted(desktop, again.run_id)

@@ -1,4 +1,4 @@
-"""Tests of uploading the working folder: only new content is sent, even after interruptions."""
+"""Tests of uploading the working folder: only new content is sent, even after an interruption."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def received(hosts: list[LabHost]) -> int:
 
 
 def started_upload(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
-    """Starts a launch and waits until it has sent a part of the folder; returns its process and progress."""
+    """Starts a launch and waits until a part of the folder has been sent; returns the launch's process and progress."""
     process = desktop.start("run", file, "--json")
     for event in events_of(process):
         if event.get("event") == "progress" and 0 < event["done"] < event["total"]:
@@ -97,7 +97,7 @@ def test_a_folder_that_has_not_changed_is_not_sent_again(desktop: Desktop, lab3:
     assert sent[0] > 3 * 6 * MB
     assert sent[1] == 0
     assert sent[2] == 3 * len("second\n")
-    assert unchanged < MB  # Of 18 MB, only the messages of the protocol were sent.
+    assert unchanged < MB  # None of the 18 MB was sent again; only messages of the protocol were.
 
 
 def test_each_run_keeps_the_code_that_it_ran(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_broken_connection_is_restored_and_the_rest_is_sent(desktop: Desktop, 
 
     assert events[-1]["state"] == "succeeded", events[-1]
     again = [event for event in events if event.get("event") == "progress"]
-    assert again[-1]["total"] < begun["total"]  # Received data were not sent twice.
+    assert again[-1]["total"] < begun["total"]  # Data that had been received were not sent again.
     assert not parts(host)
 
 
@@ -209,7 +209,7 @@ def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tm
     wait_until(lambda: parts(host))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    host.unshape()  # The kernel still sends the data in its buffers.
+    host.unshape()  # The kernel continues to send the data in its buffers.
 
     wait_until(lambda: not parts(host) and not list((store(host) / "sending").iterdir()))
     succeeded(run(desktop, file))
@@ -229,7 +229,7 @@ def test_a_large_file_needs_a_confirmation(desktop: Desktop, lab3: Lab, tmp_path
     assert not refused.of("progress")
     assert not any(blobs(host) for host in lab3.hosts)
     succeeded(run(desktop, file, "-y"))
-    succeeded(run(desktop, file))  # The same file was sent before, so the command asks no question.
+    succeeded(run(desktop, file))  # The same file has been sent before, so the command does not ask a question.
 
 
 def test_a_large_file_that_is_excluded_raises_no_question(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

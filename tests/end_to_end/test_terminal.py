@@ -1,4 +1,4 @@
-"""Tests of `torchyard run` on a terminal: its questions and the effect of the answers."""
+"""Tests of `torchyard run` on a terminal: its questions, and the effects of the answers."""
 
 from __future__ import annotations
 

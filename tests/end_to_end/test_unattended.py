@@ -1,4 +1,4 @@
-"""Tests of runs without a desktop: restarts of gangs, lost and returning hosts, and secrets."""
+"""Tests of runs while no desktop is connected: gang restarts, lost and returning hosts, and secrets."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_after_a_reboot_the_run_reports_its_missing_secrets(desktop: Desktop, la
     known = json.loads(record.read_text())
     assert len(known["boot_id"]) == 36
 
-    # Hosts of the lab cannot reboot; the result of a reboot is another boot_id, and no keeper.
+    # Hosts of the lab cannot reboot; a reboot is simulated by a different boot_id and by ending the keeper.
     record.write_text(json.dumps({**known, "boot_id": "of before"}))
     kill_keepers(lab3["gpu-a"])
 

@@ -1,4 +1,4 @@
-"""Tests of upgrading agents with live runs, and of garbage collection on hosts."""
+"""Tests of upgrading agents while runs are active, and of garbage collection on hosts."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ COUNTING = """
 
 
 class Installation:
-    """An installation of another version, with its own agent."""
+    """An installation of a different version, with its own agent."""
 
     def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
         """Creates the installation.
 
         Args:
-            changes: Text to replace, by module of the agent (`daemon_rpc_methods` for daemon/rpc_methods.py).
+            changes: Texts to replace in the agent, by module (`daemon_rpc_methods` for daemon/rpc_methods.py).
         """
         shutil.copytree(REPOSITORY / "agent", folder, ignore=shutil.ignore_patterns("__pycache__"))
         changes = {"__init__": (f'__version__ = "{OURS}"', f'__version__ = "{version}"'), **changes}
@@ -88,7 +88,7 @@ def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
 
 @pytest.fixture
 def counting_run(tmp_path: Path) -> Path:
-    """A run on gpu-a and gpu-b whose replicas count until a file makes them fail."""
+    """A run on gpu-a and gpu-b, whose replicas print increasing numbers until a file makes them fail."""
     return topology(
         tmp_path / "counting",
         """
@@ -100,14 +100,14 @@ def counting_run(tmp_path: Path) -> Path:
 
 
 def agent_on(desktop: Desktop, host: str = "gpu-a") -> dict[str, Any]:
-    """Returns version, archive and PID of the host's daemon, as this installation deploys it."""
+    """Returns the version, archive and PID of the host's daemon, as deployed by this installation."""
     [found] = json.loads(says(desktop, "hosts", "check", host, "--json")[0])
     agent: dict[str, Any] = found["agent"]
     return agent
 
 
 def noted_on(host: LabHost, version: str) -> dict[str, Any]:
-    """Returns the state file that the host's daemon writes after its start."""
+    """Returns the state file that the host's daemon writes after it has started."""
     path = host.home / ".torchyard" / "hosts" / host.name / "agent.json"
     wait_until(lambda: path.exists() and json.loads(path.read_text())["version"] == version)
     found: dict[str, Any] = json.loads(path.read_text())
@@ -125,12 +125,12 @@ def keepers_on(host: LabHost) -> dict[int, str]:
 
 
 def keeper_on(host: LabHost) -> tuple[int, str]:
-    """Returns PID and archive of the host's only keeper."""
+    """Returns the PID and the archive of the host's only keeper."""
     return only(lambda: list(keepers_on(host).items()))
 
 
 def runs_on(lab: Lab) -> list[str]:
-    """Returns the processes of runs, without daemons of any archive."""
+    """Returns the command lines of runs' processes, without daemons of any archive."""
     return [line for line in programs_on(lab) if "__main__.py daemon" not in line]
 
 
@@ -181,7 +181,7 @@ def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
     following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
     assert following.stdout is not None
     assert following.stderr is not None
-    # Following has installed the agent of this desktop, which is newer; then a desktop with a still newer agent
+    # Following the run has installed this desktop's agent, which is newer. Then a desktop with a still newer agent
     # connects.
     first = following.stdout.readline()
     newest = install("9.0.0")
@@ -214,12 +214,12 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     wait_until(lambda: "line 5" in log_of(desktop, run_id, "worker-1"))
     agent = agent_on(desktop)
     assert agent["version"] == "9.0.0"
-    # Even after the newer daemon has died, an older desktop does not restore an older one.
+    # Even after the newer daemon has died, an older desktop does not reinstall an older daemon.
     lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
     own = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
-    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # Each keeper runs from the archive of its desktop.
+    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # Each keeper runs from its own desktop's archive.
     for one in (own, run_id):
         says(desktop, "runs", "stop", one)
         assert shown(desktop, one)["state"] == "stopped"
@@ -249,7 +249,7 @@ def test_a_launch_continues_while_its_hosts_are_upgraded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the older daemons exited once all hosts were prepared, and the launch failed."""
+    """Regression: the older daemons exited once all hosts had been prepared, and the launch failed."""
     newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
     upgrading: list[Future[Any]] = []
 
@@ -282,8 +282,8 @@ def test_a_method_unknown_to_an_agent_is_an_error_with_a_hint(
 
     advice = f"Run `torchyard --home {desktop.home} deploy gpu-a`."
     assert f"gpu-a's agent {OURS} does not know logs.list. {advice}" in stderr
-    # Of two desktops with the same version, neither installs its own agent by itself; `deploy` does, and the run
-    # continues.
+    # Of two desktops with the same version, neither replaces the other's agent automatically; `deploy` replaces it, and
+    # the run continues.
     pid = agent_on(desktop)["pid"]
     lacking.says("runs", "list")
     assert agent_on(desktop)["pid"] == pid
@@ -334,7 +334,7 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, counti
     live = runs / run_id / "journal.jsonl"
     os.utime(live, (time.time() - 90 * 86400,) * 2)
 
-    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # The process runs at the lowest priority.
+    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # The process runs with the lowest priority.
     assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"
@@ -343,8 +343,8 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, counti
     says(desktop, "runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))
 
-    # This desktop knows the run, but the run's folder is removed: it is still listed, and other commands report an
-    # error.
+    # This desktop knows the run, but the run's folder has been removed: the run is still listed, and other commands
+    # report an error.
     for folder in folders(lab3, run_id):
         shutil.rmtree(folder)
     assert run_id in says(desktop, "runs", "list")[0]

@@ -1,4 +1,4 @@
-"""Tests of the published package: its files, and a training run with the package alone."""
+"""Tests of the published package: the files in it, and a training run that uses only the package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def built(what: str, source: Path, into: Path) -> Path:
-    """Builds a distribution of the tree at `source` with the hooks that pip and `build` call."""
+    """Builds a distribution from the tree at `source` with the hooks that pip and `build` call."""
     command = [sys.executable, "-c", BUILD, f"build_{what}", str(into)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -55,7 +55,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_every_file_of_every_package(wheel: Path) -> None:
-    """The wheel has exactly the package's files of the repository, byte for byte."""
+    """The wheel contains exactly those files of the repository that belong to the package, byte for byte."""
     wanted = {}
     for package, folder in PACKAGES.items():
         root = REPOSITORY / folder
@@ -71,10 +71,10 @@ def test_the_wheel_holds_every_file_of_every_package(wheel: Path) -> None:
 
 @pytest.fixture
 def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
-    """Returns the installed command of a user with an empty home, its own agent folder and `--home`.
+    """Returns the installed command for a user with an empty home folder, a separate agent folder and `--home`.
 
-    Torch and the dependencies are imported from this environment's folder. Torchyard is not, because it is installed in
-    this environment as a link to the repository.
+    Torch and the dependencies are imported from this environment's folder. Torchyard itself is not imported from there,
+    because this environment contains only a link to the repository, which has no effect there.
     """
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)

@@ -24,7 +24,7 @@ SLEEPER = "import os, signal, sys, time; print(os.getpid(), flush=True); time.sl
 
 
 class Site:
-    """A host with one GPU, users beside root, and the team's calendar."""
+    """A host with one GPU, users other than root, and the team's calendar."""
 
     def __init__(self, there: Lab, desktop: Callable[..., Desktop], folder: Path):
         self.host: LabHost = there["gpu-a"]
@@ -38,7 +38,7 @@ class Site:
         self.store.set_logins([Login("gpu-*", "ann", "kim"), Login("gpu-*", "bob", "lee")])
 
     def team(self, user: str) -> Team:
-        """Returns the desktop of a user, who logs in as `user`; the agent runs as that user."""
+        """Returns the desktop of a user that logs in as `user`; the agent runs as that user."""
         folder = self._folder / user
         folder.mkdir()
         made = Team(self._there, self._desktop(self._there, python=None, user=user), folder)
@@ -47,7 +47,7 @@ class Site:
         return made
 
     def run(self, user: str, program: str = SLEEPER, *under: str) -> tuple[subprocess.Popen[str], int]:
-        """Starts a program of a user with the command `under`; returns the process and the PID that it prints."""
+        """Starts a user's program, wrapped in the command `under`; returns the process and the PID that it prints."""
         process = self.host.start([*under, "python3", "-c", program], user)
         assert process.stdout is not None
         pid = int(process.stdout.readline())
@@ -55,7 +55,7 @@ class Site:
         return process, pid
 
     def watch(self, process: subprocess.Popen[str], pid: int) -> None:
-        """Ends this process of the host, given by its PID on the host, together with the site."""
+        """Ensures that this process on the host, given by its PID there, is ended together with the site."""
         self._started[pid] = process
 
     def uid(self, user: str) -> int:

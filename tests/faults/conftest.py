@@ -1,4 +1,4 @@
-"""Fixtures of a team on the three hosts of the lab, for all tests of faults."""
+"""Fixtures of a team on the three lab hosts, for all fault tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab import Desktop, Lab
 
 @pytest.fixture
 def team(lab3: Lab, desktop: Desktop, tmp_path: Path) -> Iterator[Team]:
-    """Launches runs on the hosts of `lab3`; fails a test that leaves a process on a host."""
+    """Launches runs on the hosts of `lab3`; fails a test that leaves a process running on a host."""
     team = Team(lab3, desktop, tmp_path)
     yield team
     try:

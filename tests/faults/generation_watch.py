@@ -1,4 +1,4 @@
-"""Samples every host each 100 ms from outside: the generations of a run's processes that are alive on each host."""
+"""Samples, every 100 ms and from outside, which generations of a run's processes are alive on each host."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Sample:
 
 
 class GenerationWatch:
-    """Samples in a thread until the context is left.
+    """Takes samples in a thread until the context is left.
 
-    Two generations count as alive at once only if the older one is alive after the newer one was seen, because a sample
-    is not instantaneous.
+    Two generations are considered alive at once only if the older one is alive after the newer one has been seen,
+    because a sample is not instantaneous.
     """
 
     def __init__(self, lab: Lab, run_id: str):

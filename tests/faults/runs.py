@@ -1,4 +1,4 @@
-"""Runs launched from the test's process and observed on the hosts' disks and in /proc, without a desktop."""
+"""Runs that the test process launches and observes on the hosts' disks and in /proc, without a desktop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
 
 
 class LaunchedRun:
-    """A launched run and its records on the hosts."""
+    """A launched run and the records of it on the hosts."""
 
     def __init__(self, team: Team, run_id: str, places: Mapping[str, str], primary: str):
         self.run_id = run_id
@@ -46,11 +46,11 @@ class LaunchedRun:
         self._team = team
 
     def folder(self, host: str) -> Path:
-        """Returns the run's folder on a host, as a path of this machine."""
+        """Returns the run's folder on a host, as a path on this machine."""
         return self._team.agent_dir(self._team.lab[host]) / "hosts" / host / "runs" / self.run_id
 
     def journal(self, host: str | None = None) -> list[Event]:
-        """Returns the complete lines of a host's journal, by default of the primary's."""
+        """Returns the complete lines of the journal on a host, by default on the primary."""
         path = self.folder(host or self.primary) / "journal.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -70,7 +70,7 @@ class LaunchedRun:
         wait_until(lambda: (self.states(host) or [""])[-1] in states, within_s)
 
     def ended(self, within_s: float = 40.0, host: str | None = None) -> Event:
-        """Waits for `run_ended` in a host's journal; returns it."""
+        """Waits for `run_ended` in the journal on a host; returns this event."""
         wait_until(lambda: self.of("run_ended", host), within_s)
         return self.of("run_ended", host)[-1]
 
@@ -83,7 +83,7 @@ class LaunchedRun:
         wait_until(lambda: all(text in self.log(name) for name in self.places), within_s)
 
     def stop(self, *, force: bool = True) -> Event:
-        """Stops the run through its primary's daemon; returns its `run_ended`."""
+        """Stops the run through the daemon on its primary; returns the run's `run_ended` event."""
         self._team.call(self.primary, "run.stop", run_id=self.run_id, reason="enough", force=force)
         return self.ended()
 
@@ -116,7 +116,7 @@ class Team:
             host.set_ssh_environment({**host.spec.ssh_environment, **variables})
 
     def topology(self, script: str, program: str = "", pools: str = "", replicas: int = 3, **more: str) -> Path:
-        """Returns a topology with one worker per host, all running the same script without torch."""
+        """Returns a topology with one worker per host; all workers run the same script without torch."""
         self._launched += 1
         workers = f"[{{name: workers, role: worker, replicas: {replicas}, placement: spread}}]"
         launched = "" if "launcher:" in program else "  script: script.py\n"
@@ -137,7 +137,7 @@ class Team:
         return self.fleet.link(host).call(method, params)
 
     def nothing_is_left(self, within_s: float = GONE_WITHIN_S) -> None:
-        """Waits until no process of any run is left on live hosts."""
+        """Waits until no process of any run remains on live hosts."""
         wait_until(lambda: not programs_on(self.lab), within_s, what=lambda: f"left running: {programs_on(self.lab)}")
 
     def close(self) -> None:
@@ -145,12 +145,12 @@ class Team:
 
 
 def outside_pids(host: LabHost, word: str) -> list[int]:
-    """Returns the processes of a host with this word in their command line, by this machine's PIDs."""
+    """Returns the PIDs on this machine of a host's processes whose command lines contain this word."""
     return [pid for pid, argv in _argv_by_outside_pid(host).items() if word in " ".join(argv)]
 
 
 def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
-    """Signals a host's processes with this word in their command line; returns their PIDs on this machine."""
+    """Signals a host's processes whose command lines contain this word; returns their PIDs on this machine."""
     found = outside_pids(host, word)
     for pid in found:
         with suppress(ProcessLookupError):
@@ -169,7 +169,7 @@ def daemon_of(host: LabHost) -> int:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Returns the environment that a process was started with; empty for a process that has ended or is ending."""
+    """Returns the environment with which a process was started; it is empty if the process has ended or is ending."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -179,7 +179,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def pids_of(host: LabHost) -> list[int]:
-    """Returns the PIDs of all processes of a host on this machine."""
+    """Returns the PIDs on this machine of all processes of a host."""
     return list(_argv_by_outside_pid(host))
 
 

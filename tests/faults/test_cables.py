@@ -1,4 +1,4 @@
-"""Tests of network failures: a short one has no effect; after a long one, the lost host is used again."""
+"""Tests of network failures: a short failure has no effect; after a long failure, the lost host is used again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     host = team.lab["gpu-c"]
 
     host.cut_cable()
-    time.sleep(5)  # The cable stays cut for five seconds.
+    time.sleep(5)  # The cable remains cut for five seconds.
     before = len(run.log("worker-2").splitlines())
     host.mend_cable()
 
@@ -28,13 +28,13 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     assert run.states()[-1] == "running"
     assert run.of("gang_restart") == []
     assert run.stop()["state"] == "stopped"
-    # The member is connected again: it receives the run's end from the primary.
+    # The member is connected again, so it learns from the primary that the run has ended.
     assert run.ended(host="gpu-c")["state"] == "stopped"
 
 
 @pytest.mark.timeout(240)
 def test_a_cable_cut_for_thirty_seconds_never_lets_two_generations_live_at_once(team: Team) -> None:
-    """Slow: the cut lasts for the default lease of ten seconds and twenty more."""
+    """Slow: the cut lasts for thirty seconds, which is twenty seconds longer than the default lease."""
     run = team.launch(team.topology(COUNTING, "max_restarts: 2\nfailure_grace_s: 0.5\nstop_grace_s: 1"))
     run.wait_for_output(" 1\n")
     host = team.lab["gpu-c"]

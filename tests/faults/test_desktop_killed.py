@@ -1,4 +1,4 @@
-"""Tests of SIGKILL of the desktop, in each state of a launch and of a run."""
+"""Tests of killing the desktop with SIGKILL in each state of a launch and of a run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
 
 
 def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: only the primary was freed; the other hosts held GPUs for a run that was shown as stopped."""
+    """Regression: only the primary's GPUs were freed; the other hosts held GPUs for a run that was shown as stopped."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
@@ -66,7 +66,7 @@ def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monk
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
 
-    # `runs stop` uses a different connection from the launch.
+    # `runs stop` uses a different connection than the launch does.
     assert team.desktop.torchyard("runs", "stop", "last").returncode == 0
     team.nothing_is_left()
 
@@ -86,7 +86,7 @@ def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_pat
     assert run_folders(team.lab) == []
     stores = [host.home / ".torchyard" / "store" for host in team.lab.hosts]
     wait_until(lambda: not any(part for store in stores for part in store.rglob("*.part")))
-    # Received files are kept: the next launch sends only the rest.
+    # Received files are kept, so the next launch sends only the remaining files.
     team.lab.hosts[0].unshape()
     assert team.launch(file).ended()["state"] == "succeeded"
 

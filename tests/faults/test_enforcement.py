@@ -1,4 +1,4 @@
-"""Tests of enforcement between two Unix users on a host with a booked GPU, by root's agent and by a member's."""
+"""Tests of enforcement between two Unix users on a host with a booked GPU, by root's agent and by a member's agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of full disks of hosts: an error message, and an intact record of the run."""
+"""Tests of hosts whose disks are full: an error message is shown, and the record of the run remains intact."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: P
 
 
 def fill(host: LabHost) -> None:
-    """Fill the host's small disk, and keep it full when programs free space."""
+    """Fills the host's small disk, and keeps it full when programs free space."""
 
     def is_full() -> bool:
         host.exec(["sh", "-c", f"cat /dev/zero >>{AGENT_DIR}/filler"])
@@ -70,12 +70,12 @@ def free(host: LabHost) -> int:
 
 
 def small_disk(host: LabHost) -> Path:
-    """Returns the small disk as a path of this machine, through a process of the host."""
+    """Returns the path of the small disk on this machine, which leads through a process of the host."""
     return Path(f"/proc/{pids_of(host)[0]}/root{AGENT_DIR}")
 
 
 def left(team: Team) -> list[Path]:
-    """Returns runs and partial files on the small disks."""
+    """Returns the folders of runs and the partial files on the small disks."""
     disks = [small_disk(host) for host in team.lab.hosts]
     return [path for disk in disks for path in (*disk.glob("hosts/*/runs/*"), *disk.rglob("*.part"))]
 
@@ -128,7 +128,7 @@ def test_a_run_survives_a_full_disk_with_its_record_intact(on_a_small_disk: Team
     run.wait_for_output("line 5\n")
     for name in ("gpu-a", "gpu-b"):
         fill(team.lab[name])
-    # The gang restarts meanwhile, and the journals have no space to record it.
+    # The gang restarts meanwhile, and the journals have no space in which to record the restart.
     before = ranks(team)
     kill(team.lab["gpu-c"], "script.py")
     wait_until(lambda: len(ranks(team)) == 3 and not ranks(team) & before)
@@ -175,7 +175,7 @@ def test_a_daemon_that_cannot_be_unpacked_or_started_is_reported_without_losing_
     desktop = make_desktop(lab3, agent_dir=AGENT_DIR)
 
     fill(host)
-    # The disk has space only for the archive.
+    # The disk has enough space only for the archive.
     host.exec(["truncate", "-s", "-1000000", f"{AGENT_DIR}/filler"], check=True)
     told = desktop.torchyard("hosts", "check", "gpu-a").stdout
     assert f"the agent on gpu-a has ended: No space left on device. Is there room in {AGENT_DIR} there" in told

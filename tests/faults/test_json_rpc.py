@@ -1,4 +1,4 @@
-"""Tests of misbehaving local clients of daemon and keeper: malformed or partial messages, clients that never read."""
+"""Tests of misbehaving local clients of daemon and keeper: they send malformed or partial messages, or never read."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ the longest lines), 1 for answers, and a thousand requests in progress."""
 
 
 def run_script(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
-    """Runs a script on the host that connects to the daemon or to a run's keeper; returns its JSON output."""
+    """Runs a script on the host that connects to the daemon or to a run's keeper; returns the script's JSON output."""
     said = host.exec([sys.executable, "-c", TALK + script, str(REPOSITORY / "agent"), run_id, method], timeout=90)
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -120,7 +120,7 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
 
 
 def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
-    """Slow: the client has ten seconds before it is dropped."""
+    """Slow: the client is dropped only after ten seconds."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     host = team.lab[run.primary]
@@ -131,7 +131,7 @@ def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
         assert how in ("BrokenPipeError", "ConnectionResetError"), (how, asked)
         assert peak_mb(pid) - before < MORE_MB
 
-    with ThreadPoolExecutor(2) as pool:  # The scripts run in parallel, because each takes ten seconds.
+    with ThreadPoolExecutor(2) as pool:  # The scripts run in parallel, because each of them takes ten seconds.
         both = (daemon_of(host), "run.list", ""), (keeper_of(host), "status", run.run_id)
         list(pool.map(lambda one: is_dropped(*one), both))
 

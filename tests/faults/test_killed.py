@@ -1,4 +1,4 @@
-"""Tests of SIGKILL of every kind of process of a run."""
+"""Tests of killing every kind of process of a run with SIGKILL."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def test_a_killed_daemon_loses_neither_exit_status_nor_log_of_a_run(team: Team) 
 
     for host in team.lab.hosts:
         os.kill(daemon_of(host), signal.SIGKILL)
-    # These ranks write and end without a daemon. The failing rank is last, because its failure ends the others.
+    # These ranks write output and end while no daemon is running. The failing rank ends last, because its failure ends
+    # the others.
     for name in ("worker-0", "worker-2", "worker-1"):
         (team.lab[run.places[name]].home / "enough").touch()
         wait_until(lambda name=name: "the last line" in run.log(name))
@@ -112,7 +113,7 @@ def test_a_killed_keeper_of_a_member_ends_its_ranks_and_the_gang_restarts(team: 
 
     os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
 
-    # The orphan had left its session, and its parent has ended: the daemon ends it.
+    # The orphan had left its session, and its parent has ended, so the daemon ends the orphan.
     wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"))
     wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
     assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")
@@ -199,7 +200,7 @@ def _parent(pid: int) -> int:
 
 
 def test_a_run_whose_keeper_is_stopped_is_shown_as_of_when_it_was_last_heard(team: Team) -> None:
-    """Regression: the run was shown as running, and as fresh in `--json`."""
+    """Regression: the run was shown as running, and `--json` reported this state as fresh."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     keeper = keeper_of(team.lab[run.primary])

@@ -1,4 +1,4 @@
-"""Tests of the launch lease: GPUs held for a launch whose desktop is silent are released."""
+"""Tests of the launch lease: GPUs held for a launch are released if its desktop is silent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PROGRAM = "launcher: command\ncommand: [python3, script.py]"
 
 @pytest.fixture
 def gpus(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Team]:
-    """Two hosts with GPUs, whose keepers have short leases."""
+    """Two hosts with GPUs, whose keepers use short leases."""
     team = Team(gpu_lab, make_desktop(gpu_lab, python=None), tmp_path)
     team.impatient(launch_lease_s=LEASE_S)
     yield team
@@ -60,7 +60,7 @@ def gpus(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> 
 
 
 def held(lab: Lab) -> list[str]:
-    """Returns the locked GPUs."""
+    """Returns the GPUs that are locked."""
     gpus = [f"GPU-{host.name}-{number}" for host in lab.hosts for number in range(2)]
     sockets = "".join(host.exec(["cat", "/proc/net/unix"], check=True).stdout for host in lab.hosts)
     return [gpu for gpu in gpus if f"@{gpu_socket(gpu).lstrip(NUL)}\n" in sockets]

@@ -1,4 +1,4 @@
-"""Tests of members and primaries lost by a power cut."""
+"""Tests of members and primaries that are lost in a power cut."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_destroyed_host_that_is_needed_ends_the_run_with_its_reason(team: Team
 
 
 def test_all_other_hosts_end_their_ranks_when_the_primary_is_destroyed(team: Team) -> None:
-    """Slow: the default lease takes ten seconds. The ranks ignore SIGTERM, so that the time includes the grace."""
+    """Slow: the default lease takes ten seconds. The ranks ignore SIGTERM, so the time includes the grace period."""
     run = team.launch(team.topology(IGNORING_SIGTERM, "host_wait_s: 0"))
     run.wait_for_output("up")
     others = [host for host in team.lab.hosts if host.name != run.primary]

@@ -1,4 +1,4 @@
-"""Tests of a hundred runs in sequence, each stopped by force: no resource accumulates."""
+"""Tests of a hundred runs in sequence, each of which is stopped by force: no resource accumulates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MORE_KB = 1024
 
 
 class Rounds:
-    """Launches and stops over one open link: each round is `run.prepare`, `run.start`, `run.stop`, `run.remove`."""
+    """Launches and stops runs over one open link: a round is `run.prepare`, `run.start`, `run.stop`, `run.remove`."""
 
     def __init__(self, team: Team, host: str):
         self._link = team.fleet.link(host)
@@ -54,7 +54,7 @@ class Rounds:
         journal = folder / "journal.jsonl"
         wait_until(lambda: '"run_ended"' in journal.read_text())
         assert json.loads(journal.read_text().splitlines()[-1])["state"] == "stopped"
-        self._link.call("run.remove", {"run_id": run_id})  # `run.remove` waits for the end of the run's keeper.
+        self._link.call("run.remove", {"run_id": run_id})  # `run.remove` waits until the run's keeper has exited.
 
     def _start(self, run_id: str, prepared: dict[str, Any]) -> dict[str, Any]:
         member = {"host": self._host.name, "address": prepared["address"], "gang_port": prepared["gang_port"]}

@@ -1,4 +1,4 @@
-"""Tests that scheduled runs start without desktop and daemon."""
+"""Tests that scheduled runs start without a desktop and without the daemon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_scheduled_runs_can_be_stopped_and_start_by_themselves_with_all_desktops
     assert tonight.stop(force=False)["state"] == "stopped"
     assert "starting" not in tonight.states()
 
-    # The start is soon, to keep the test short, but late enough to launch and inspect the run on a loaded machine.
+    # The start is soon enough to keep the test short, but late enough to launch and inspect the run on a busy machine.
     start_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4) + 3 * took
     run = launched(team, tmp_path, start_at)
     for host in run.places.values():

@@ -1,4 +1,4 @@
-"""Tests of stopped SSH servers: runs continue, followers reconnect, and deploys can be repeated."""
+"""Tests of SSH servers that are stopped: runs continue, followers reconnect, and deployments can be repeated."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_run_continues_without_ssh_servers_and_its_follower_misses_nothing(tea
     assert following.events[-1]["event"] == "run_ended"
     wanted = [entry for entry in map(json.loads, journal.read_text().splitlines()) if entry["event"] != "report"]
     seen = [event["seq"] for event in following.events if "seq" in event]
-    # `run_ended` has no number; every event before it arrived once and in order.
+    # `run_ended` has no number; every earlier event arrived exactly once and in order.
     assert seen == [entry["seq"] for entry in wanted[:-1]]
     for number, host in enumerate(team.lab.hosts):
         replica = f"worker-{number}"

@@ -1,4 +1,4 @@
-"""Tests of unauthenticated clients at the gang port: silent, malformed, and a replay of recorded traffic."""
+"""Tests of unauthenticated clients at the gang port: silent clients, malformed data, and replayed traffic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """Returns the listening port besides SSH; reserved ports do not listen."""
+    """Returns the listening port other than SSH; reserved ports do not listen."""
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
     return port
@@ -71,7 +71,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
                 while talking.recv(4096):
                     pass
         assert run.of("gang_restart") == []
-        # A disconnected member must be able to reconnect in spite of the strangers' connections.
+        # A disconnected member must be able to reconnect despite the strangers' connections.
         member.cut_cable()
         wait_until(lambda: run.of("gang_restart"))
         strangers += [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]
@@ -79,7 +79,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
         run.wait_for_output("up 1")
         run.wait_for("running")
         assert len(strangers) == 2 * SILENT
-        # Each connection has five seconds to authenticate.
+        # Each connection must authenticate within five seconds.
         wait_until(lambda: descriptors(primary) <= before)
 
     assert run.stop()["state"] == "stopped"
@@ -110,7 +110,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := stranger.recv(4096):
                 answer += piece
-    # The client gets the keeper's hello and a refusal, but no proof and no frame.
+    # The client gets the keeper's hello and a refusal, but neither a proof nor a frame.
     assert answer[48:] in (b"", bytes(32))
     log = run.folder(run.primary) / "keeper.log"
     wait_until(lambda: "the caller does not know the run's secret" in log.read_text())
@@ -120,7 +120,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
 
 
 def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
-    """Returns the data of `speaker` in its longest connection to a port.
+    """Returns the data that `speaker` sent in its longest connection to a port.
 
     Other connections only test reachability.
     """

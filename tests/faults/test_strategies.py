@@ -1,6 +1,6 @@
-"""Tests of the failure policy after SIGKILL of each kind of replica in each strategy, and of `runs stop`.
+"""Tests of the failure policy when each kind of replica is killed under each strategy, and of `runs stop`.
 
-One run per strategy has all failures in sequence, because each process takes seconds to import torch.
+All failures occur in sequence in one run per strategy, because each process takes seconds to import torch.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ SOON_S = 60.0
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """A team whose hosts have an interpreter with torch imported."""
+    """A team whose hosts have an interpreter that has imported torch."""
     desktop.use(lab3, python=warm_python)
     return desktop
 
@@ -96,7 +96,7 @@ def launch(
 
 
 def steps_of(run: LaunchedRun, replica: str) -> list[tuple[int, str]]:
-    """Returns step and loss in the order of execution, over all generations of the replica."""
+    """Returns steps and losses in the order of execution, over all generations of the replica."""
     return [(int(step), loss) for step, loss in re.findall(r"^step (\d+) (\S+)$", run.log(replica), re.MULTILINE)]
 
 
@@ -105,7 +105,7 @@ def starts_of(run: LaunchedRun, replica: str) -> int:
 
 
 def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
-    """Wait until each replica has taken `more` further steps."""
+    """Waits until each replica has made `more` further steps."""
     enough = {name: len(steps_of(run, name)) + more for name in replicas}
     wait_until(
         lambda: all(len(steps_of(run, name)) >= enough[name] for name in replicas),
@@ -115,7 +115,7 @@ def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
 
 
 def wait_for_starts(run: LaunchedRun, number: int, *replicas: str) -> None:
-    """Wait until each replica has started for the `number`th time and trains."""
+    """Waits until each replica has been started `number` times and is training."""
     wait_until(lambda: all(starts_of(run, name) == number for name in replicas), SOON_S)
     wait_for_steps(run, *replicas)
 
@@ -132,7 +132,7 @@ def kill(team: Team, run: LaunchedRun, *replicas: str) -> None:
 
 
 def restarts(run: LaunchedRun, gang: str) -> list[str]:
-    """Returns the causes of a gang's restarts so far."""
+    """Returns the causes of the gang's restarts so far."""
     return [str(event["cause"]) for event in run.of("gang_restart") if event["gang"] == gang]
 
 
@@ -142,14 +142,14 @@ def checkpoint_steps(team: Team, run: LaunchedRun) -> list[int]:
 
 
 def wait_for_checkpoint(team: Team, run: LaunchedRun) -> int:
-    """Waits for a checkpoint newer than all present ones; returns its step."""
+    """Waits for a checkpoint that is newer than all existing ones; returns its step."""
     before = max(checkpoint_steps(team, run), default=0)
     wait_until(lambda: max(checkpoint_steps(team, run), default=0) > before, SOON_S)
     return checkpoint_steps(team, run)[0]
 
 
 def losses(run: LaunchedRun, *replicas: str) -> dict[tuple[str, int], str]:
-    """Returns losses by replica and step; asserts that a step repeated after a restart has exactly the same loss."""
+    """Returns losses by replica and step; asserts that each step repeated after a restart has exactly the same loss."""
     found: dict[tuple[str, int], str] = {}
     for name in replicas:
         for step, loss in steps_of(run, name):
@@ -168,7 +168,7 @@ def succeeds(team: Team, run: LaunchedRun) -> Event:
 
 
 def stop_gracefully(team: Team, run: LaunchedRun, *trainers: str) -> None:
-    """Runs `runs stop`: the chief saves, all replicas exit with 0 within the grace, and each reports the stop."""
+    """Runs `runs stop`: the chief saves, and all replicas report the stop and exit with 0 within the grace period."""
     began = time.monotonic()
     done = team.desktop.torchyard("runs", "stop", run.run_id, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -262,7 +262,7 @@ def test_a_killed_reducer_is_replaced_while_trainers_wait_with_the_same_result(t
     assert KILLED.search(cause)
     assert "reducer-0 is back" in run.log("chief-0")
 
-    # All sums of the replaced reducer are computed again, from the checkpoint before its failure.
+    # All sums of the replaced reducer are computed again, starting from the checkpoint before its failure.
     kill(team, run, "worker-1")
     wait_for_starts(run, 2, *trainers)
     assert len(restarts(run, "reducer-0")) == 1

@@ -1,4 +1,4 @@
-"""Keeps a lab running until Ctrl-C: `python -m tests.lab --hosts 3 --fleet /tmp/home/fleet.yaml`."""
+"""Keeps a lab running until Ctrl-C is pressed: `python -m tests.lab --hosts 3 --fleet /tmp/home/fleet.yaml`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.needs import LabBroken, LabUnavailable
 
 
 def main() -> int:
-    """Make hosts, print and write their fleet file, wait, and remove the hosts."""
+    """Create hosts, print and write their fleet file, wait, and remove the hosts."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
     parser.add_argument("--hosts", type=int, default=3, metavar="N", help="how many (default 3)")
     parser.add_argument("--fleet", type=Path, metavar="FILE", help="write the fleet file here, known_hosts beside it")

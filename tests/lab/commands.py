@@ -1,4 +1,4 @@
-"""`torchyard` commands forked from a process that has imported their modules, which saves half a second each."""
+"""`torchyard` commands that are forked from a process with imported modules, which saves half a second per command."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Commands:
     ) -> subprocess.CompletedProcess[str] | None:
         """Run a command to its end.
 
-        Returns None if the command needs its own interpreter: while another command runs, or with variables that only a
-        starting interpreter reads. Raises subprocess.TimeoutExpired.
+        Returns None if the command needs its own interpreter: if another command is running, or if there are variables
+        that an interpreter reads only at its start. Raises subprocess.TimeoutExpired.
         """
         if not self._free.acquire(blocking=False):
             return None

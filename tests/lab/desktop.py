@@ -1,4 +1,4 @@
-"""A user's computer in a test: its own TORCHYARD_HOME, and the command as users run it."""
+"""A user's computer in a test: its own TORCHYARD_HOME, and the command in the form in which users run it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ ENDS_WITHIN_S = 10.0
 
 
 class Desktop:
-    """TORCHYARD_HOME with the lab's hosts in `fleet.yaml` and their keys in `known_hosts`.
+    """A home folder of Torchyard with the lab's hosts in `fleet.yaml` and their keys in `known_hosts`.
 
-    The command runs with an empty HOME and without an SSH agent, independent of the developer's configuration.
+    The command runs with an empty HOME and without an SSH agent, so it does not depend on the developer's
+    configuration.
     """
 
     def __init__(
@@ -38,9 +39,9 @@ class Desktop:
         """Create the home and write its fleet file.
 
         Args:
-            commands: Fork server for commands that are run to their end.
-            knows_bandwidths: Pretend that the bandwidths between hosts were measured today, which would take a launch
-            half a second per pair.
+            commands: A fork server for commands that are run to their end.
+            knows_bandwidths: Whether to pretend that the bandwidths between hosts were measured today. Otherwise, a
+                launch measures them, which takes half a second per pair.
             fleet: See `use`.
         """
         self.directory = directory
@@ -58,7 +59,7 @@ class Desktop:
             self.use(lab, **fleet)
 
     def use(self, lab: Lab, *, trust: bool = True, **fleet: Any) -> None:
-        """Write fleet file and known hosts for this lab; `fleet` goes to every host's entry."""
+        """Write the fleet file and the known hosts for this lab; `fleet` is added to every host's entry."""
         self.fleet_file.write_text(lab.fleet_yaml(**fleet))
         self.known_hosts.write_text(lab.known_hosts if trust else "")
         if self._knows_bandwidths:
@@ -76,7 +77,7 @@ class Desktop:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `torchyard --home … ARGUMENTS` to its end; does not raise for any exit code."""
+        """Run `torchyard --home … ARGUMENTS` to its end; does not raise an exception for any exit code."""
         command, environment, folder = self.command(*arguments), self.environment(env), cwd or self.directory
         if self._commands is not None:
             done = self._commands.run(command[3:], environment, folder, input, timeout)
@@ -116,7 +117,7 @@ class Desktop:
         return [sys.executable, "-m", MODULE, "--home", str(self.home), *map(str, arguments)]
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment of the command: that of this process without personal settings."""
+        """Return the environment of the command: this process's environment without personal settings."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "TORCHYARD_"))}
         inherited = [str(Path(path).resolve()) for path in ours.get("PYTHONPATH", "").split(os.pathsep) if path]
         packages = [str(REPOSITORY / folder) for folder in ("core", "agent")]
@@ -125,7 +126,7 @@ class Desktop:
         return {**ours, **(extra or {})}
 
     def close(self) -> None:
-        """End the running processes that `start` has started."""
+        """End the running processes that were started with `start`."""
         for process in self._started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ from tests.lab.needs import SEARCH_PATH
 
 
 def make_key(path: Path, comment: str, passphrase: str = "") -> str:
-    """Create an ed25519 pair at `path` and `path.pub`, replacing existing files; returns the public line."""
+    """Create an ed25519 key pair at `path` and `path.pub`, replacing existing files; returns the public key's line."""
     public = path.with_name(path.name + ".pub")
     path.unlink(missing_ok=True)
     public.unlink(missing_ok=True)
@@ -27,6 +27,6 @@ def fingerprint(public_line: str) -> str:
 
 
 def known_hosts_line(address: str, port: int, public_line: str) -> str:
-    """Return the line of a known-hosts file for this address, port and key."""
+    """Return the line for this address, port and key in a known-hosts file."""
     place = address if port == 22 else f"[{address}]:{port}"
     return f"{place} {' '.join(public_line.split()[:2])}"

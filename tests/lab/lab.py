@@ -26,7 +26,7 @@ FIRST_OCTET = 11
 
 
 class Lab:
-    """Hosts with a real sshd, reachable from this machine by address, from entering the context to leaving it.
+    """Hosts with a real sshd, which this machine can reach by their addresses while the context is active.
 
     Args:
         hosts: Names or specifications; by default `count` plain hosts called gpu-a, gpu-b, …
@@ -72,7 +72,7 @@ class Lab:
         raise KeyError(name)
 
     def open(self) -> Self:
-        """Create the hosts, and return when the sshd of each listens. Remove everything again if that fails."""
+        """Create the hosts, and return when each host's sshd is listening. Remove everything again if that fails."""
         require(*(spec.login_shell for spec in self.specs), *_pythons(self.specs))
         atexit.register(self.close)
         try:
@@ -91,7 +91,7 @@ class Lab:
                 host.boot(authorized)
             for host in self.hosts:
                 host.wait_until_ready()
-        except BaseException:  # The handler includes Ctrl-C, because no host may outlive its lab.
+        except BaseException:  # This also handles Ctrl-C, because no host may outlive its lab.
             self.close()
             raise
         return self
@@ -119,11 +119,11 @@ class Lab:
 
     @property
     def known_hosts(self) -> str:
-        """Return the hosts' true keys, as lines of a known-hosts file."""
+        """Return the hosts' true keys as lines of a known-hosts file."""
         return "".join(host.known_hosts for host in self.hosts)
 
     def fleet_yaml(self, *, python: str | None = sys.executable, **extra: Any) -> str:
-        """Return a fleet file with these hosts.
+        """Return a fleet file that contains these hosts.
 
         `python` and `extra` apply to every host; None leaves a key out.
         """
@@ -156,7 +156,8 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command line on a host with the system's `ssh`.
 
-        The call uses the host's true key and the lab's identity, and no user configuration; `options` take precedence.
+        The call uses the host's true key and the lab's identity, but no user configuration; `options` take precedence
+        over these settings.
         """
         known_hosts = self.directory / "known_hosts"
         known_hosts.write_text(self.known_hosts)
@@ -183,7 +184,7 @@ class Lab:
 
 
 def open_host_pids() -> set[int]:
-    """Return the PIDs of the children of this process that hold the hosts of open labs."""
+    """Return the PIDs of this process's children that hold the hosts of open labs."""
     return {host.outer_pid for lab in Lab.open_labs for host in lab.hosts if host.outer_pid is not None}
 
 

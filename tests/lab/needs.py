@@ -1,4 +1,4 @@
-"""Requirements of the lab on this machine, and a check for missing ones."""
+"""The lab's requirements on this machine, and a check for missing requirements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LabUnavailable(Exception):
 
 
 class LabBroken(Exception):
-    """Raised when creating or using a host fails on a machine that meets the requirements."""
+    """Raised when a host cannot be created or used although the machine meets the requirements."""
 
 
 @cache
@@ -53,7 +53,7 @@ def missing() -> tuple[str, ...]:
 
 
 def require(*programs: str) -> None:
-    """Raise LabUnavailable unless hosts can be created on this machine, and `programs` (absolute paths) exist."""
+    """Raise LabUnavailable unless this machine can create hosts and `programs` (absolute paths) exist."""
     lacks = [*missing(), *(program for program in programs if not os.access(program, os.X_OK))]
     if lacks:
         raise LabUnavailable(f"This machine cannot make lab hosts; it lacks: {', '.join(lacks)}.")

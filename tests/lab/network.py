@@ -1,4 +1,4 @@
-"""Namespaces, cables and the switch of a lab.
+"""The namespaces, the cables and the switch of a lab.
 
 The switch is a bridge in its own namespace, because a bridge in the root namespace can drop frames if
 `bridge-nf-call-iptables` is 1. The desktop is connected to the switch like every host.
@@ -28,7 +28,7 @@ class Network:
         return f"{self._subnet.tag}-{host}"
 
     def build(self, addresses: dict[str, str]) -> None:
-        """Create the switch, and for each host (name → address) a namespace with a connected eth0."""
+        """Create the switch, and for each host (name → address) a namespace with a connected interface eth0."""
         self._ports = {host: f"port{index}" for index, host in enumerate(addresses)}
         desktop, length = self._subnet.tag, self._subnet.network.prefixlen
         namespaces = [self._switch, *map(self.namespace, addresses)]
@@ -58,11 +58,11 @@ class Network:
             )
 
     def remove(self) -> None:
-        """Remove the network at any stage of its creation; its processes must have ended."""
+        """Remove the network, whether or not its creation was completed; its processes must have ended."""
         remove_tagged(self._subnet.tag)
 
     def cut(self, host: str) -> None:
-        """Unplug the host at the switch: it keeps its address and receives nothing, not even a reset."""
+        """Unplug the host from the switch: the host keeps its address and receives nothing, not even a reset."""
         _ip(f"link set {self._ports[host]} down", namespace=self._switch)
 
     def mend(self, host: str) -> None:
@@ -72,14 +72,14 @@ class Network:
     def shape(self, host: str, rate: str, after: str | None = None) -> None:
         """Limit the host's cable to `rate` in each direction, after `after` bytes.
 
-        Both are in tc's notation, such as 200mbit and 4mb.
+        Both values are in tc's notation, such as 200mbit and 4mb.
         """
         burst = BURST if after is None else ("burst", after, "limit", "256kb")
         for namespace, device in self._ends(host):
             _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *burst])
 
     def unshape(self, host: str) -> None:
-        """Remove the limit of the host's cable, if it has one."""
+        """Remove the rate limit of the host's cable, if there is one."""
         for namespace, device in self._ends(host):
             if " tbf " in _run(["tc", "-n", namespace, "qdisc", "show", "dev", device]):
                 _run(["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"])
@@ -89,17 +89,17 @@ class Network:
 
 
 def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
-    """Keep new interfaces from soliciting routers, so that byte counters count little but the traffic of programs."""
+    """Keep new interfaces from soliciting routers, so byte counters include little beyond programs' traffic."""
     commands = [
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces
     ]
-    # A kernel without IPv6 does not have this setting.
+    # A kernel without IPv6 lacks this setting.
     _run(["sh", "-c", "test -d /proc/sys/net/ipv6 || exit 0; " + " && ".join(commands)])
 
 
 def _ip(*lines: str, namespace: str | None = None) -> None:
-    """Run many `ip` commands in one process."""
+    """Run many `ip` commands in a single process."""
     inside = ["-n", namespace] if namespace else []
     _run(["ip", *inside, "-batch", "-"], "\n".join(lines) + "\n")
 

@@ -1,4 +1,4 @@
-"""A subnet for one lab, claimed with a lock file, so that labs of several test runs never share one.
+"""A subnet for one lab, claimed with a lock file, so that the labs of several test runs never share a subnet.
 
 The claim is a `flock` on a file named after the subnet. The kernel releases the lock when its owner ends; an unlocked
 file therefore belongs to a lab whose owner died, and the next lab removes that lab.
@@ -24,7 +24,7 @@ COUNT = 256
 
 
 class Subnet:
-    """A claimed /24 subnet, with the desktop at .1 and hosts at the other addresses.
+    """A claimed /24 subnet, in which the desktop has address .1 and hosts have the other addresses.
 
     Names of the lab's interfaces and namespaces begin with `tag`.
     """
@@ -40,18 +40,18 @@ class Subnet:
         return str(self.network[last_octet])
 
     def release(self) -> None:
-        """Release the claim; every interface and namespace with the tag must have been removed before."""
+        """Release the claim; every interface and namespace with the tag must already have been removed."""
         _claim_file(self.number).unlink(missing_ok=True)
         os.close(self._claim)
 
 
 def tag(owner: int, number: int) -> str:
-    """The name of the desktop's interface and the prefix of namespaces; Linux limits it to 15 characters."""
+    """The name of the desktop's interface and the prefix of namespaces; Linux limits such a name to 15 characters."""
     return f"ty{owner}n{number}"
 
 
 def claim_subnet() -> Subnet:
-    """Claim a subnet that no other lab holds and no route of this machine covers; removes labs of dead owners first."""
+    """Claim a subnet that no other lab holds and no route of this machine covers; first remove labs of dead owners."""
     CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
     sweep()
     taken = _routes()
@@ -82,7 +82,7 @@ def sweep() -> None:
 
 
 def remove_tagged(name: str) -> None:
-    """Remove the interface, the namespaces and the processes in them whose names carry this tag."""
+    """Remove the interface, the namespaces and the processes in the namespaces, if their names carry this tag."""
     if Path("/sys/class/net", name).exists():
         _run("ip", "link", "delete", name)
     for namespace in sorted(Path("/run/netns").glob(f"{name}-*")):
@@ -102,7 +102,7 @@ def _lock(number: int) -> int | None:
     claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between open and lock, the owner may have released the claim and removed this file.
+        # Between opening and locking this file, its owner may have released the claim and removed the file.
         if os.fstat(claim).st_ino == path.stat().st_ino:
             return claim
     except (BlockingIOError, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Imports of training scripts, except for Torchyard's own modules, which come from the host's archive."""
+"""The imports of training scripts, except for Torchyard's own modules, which are imported from the host's archive."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import sklearn.datasets  # noqa: F401 - for the examples that are forked
 import torch
 import torch.distributed
 
-# Creating an optimizer imports the modules that optimizers import on first use.
+# Creating an optimizer imports the modules that are otherwise imported on first use.
 torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()

@@ -1,4 +1,4 @@
-"""Gangs of real trainers that save checkpoints, and the losses that they record."""
+"""Gangs of real trainers that save checkpoints, and the losses that these trainers record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
 
 
 class Gang:
-    """`size` trainers that run resumable.py in `folder` with a join store."""
+    """`size` trainers that run resumable.py in `folder` with the join store of the gang."""
 
     def __init__(self, start: Start, folder: Path, size: int, store: Served | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class Gang:
         ]
 
     def kill(self) -> list[str]:
-        """Kills all trainers at once, as the loss of a host would; returns their output."""
+        """Kills all trainers at once, as the loss of their host would; returns their output."""
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
         outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
@@ -62,7 +62,7 @@ class Gang:
             process.send_signal(signal.SIGTERM)
 
     def ended(self) -> list[tuple[int, str]]:
-        """Waits for the end of all trainers; returns exit code and output by rank."""
+        """Waits until all trainers have ended; returns the exit code and the output of each rank."""
         outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
         self.generation += 1
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]

@@ -24,8 +24,8 @@ def torch_imported() -> Iterator[ForkServer]:
 def start_forked(torch_imported: ForkServer) -> Iterator[Start]:
     """Starts forked processes: `start(*arguments of python, environment={...})`.
 
-    The output of a process is one stream, and the process ends with the test. Forks save the seconds in which each
-    process imports torch; processes on lab hosts import it themselves.
+    The output of each process is a single stream, and the processes end with the test. Forks save the seconds in which
+    each process imports torch; processes on lab hosts import torch themselves.
     """
     processes: list[ForkedProcess] = []
 
@@ -46,7 +46,7 @@ def start(start_forked: Start) -> Start:
 
 @pytest.fixture
 def train(start: Start) -> Train:
-    """Runs trainers: `train(script, n)` returns the output of each of n trainers, whose exit codes must be 0."""
+    """Runs trainers: `train(script, n)` returns the outputs of n trainers, whose exit codes must be 0."""
 
     def train(script: Path, world_size: int, *arguments: str, **more: str) -> list[str]:
         port = free_port()

@@ -5,5 +5,5 @@ from __future__ import annotations
 import sklearn.datasets  # noqa: F401
 import torch
 
-# Creating an optimizer imports the modules that optimizers load lazily.
+# Creating an optimizer imports modules that are otherwise loaded lazily.
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()

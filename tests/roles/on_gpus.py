@@ -1,7 +1,7 @@
 """Trainers that share this machine's first GPU, each on a simulated host.
 
-NCCL rejects two ranks on one GPU of one host. With a different NCCL_HOSTID for each rank, NCCL treats the ranks as
-hosts and connects them through sockets.
+NCCL rejects two ranks that use the same GPU on the same host. With a different NCCL_HOSTID for each rank, NCCL treats
+the ranks as separate hosts and connects the ranks through sockets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Interpreters:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """Starts a process with its output as a single text stream."""
+        """Starts a process whose output is a single text stream."""
         given = environment or {}
         servant = given.get("TORCHYARD_ROLE") in ("ps", "reducer")
         gpu = {

@@ -23,7 +23,7 @@ Train = Callable[..., list[str]]
 
 
 def bare_environment() -> dict[str, str]:
-    """Returns this process's environment without variables of launchers, and with settings for two shared CPU cores."""
+    """Returns this process's environment without launchers' variables, and with settings for two shared CPU cores."""
     launchers = ("TORCHYARD_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     path = os.pathsep.join(filter(None, [str(ROOT / "agent"), environment.get("PYTHONPATH", "")]))
@@ -60,21 +60,22 @@ def output_of(process: subprocess.Popen[str]) -> str:
 def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
     """Returns the outputs of processes that wait for each other.
 
-    Fails as soon as one of the processes fails, with the outputs of all that end soon after, because the first failure
-    may be a consequence of another.
+    Fails as soon as one of the processes fails, with the outputs of all processes that end soon afterwards, because the
+    first failure may be a consequence of another one.
     """
     wait_until(
         lambda: all(process.poll() == 0 for process in processes) or any(process.poll() for process in processes)
     )
     if any(process.poll() for process in processes):
-        time.sleep(1.0)  # The other processes need time to detect the loss. The delay is fixed, because some never end.
+        # The other processes need time to detect the loss. The delay is fixed, because some processes never end.
+        time.sleep(1.0)
         ended = [process for process in processes if process.poll() is not None]
         raise AssertionError("\n----\n".join(f"exit {each.returncode}\n{each.communicate()[0]}" for each in ended))
     return [output_of(process) for process in processes]
 
 
 def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Popen[str]) -> None:
-    """Calls `wait_until`, and fails immediately when one of the processes has failed."""
+    """Calls `wait_until`, but fails immediately if one of the processes has failed."""
 
     def holds() -> bool:
         for process in processes:
@@ -88,7 +89,7 @@ class Keeper:
     """A receiver of metrics reports, like a keeper."""
 
     def __init__(self, name: str) -> None:
-        self.address = f"@torchyard-test/{os.getpid()}/{name}"[:100]  # The name of a socket has at most 107 bytes.
+        self.address = f"@torchyard-test/{os.getpid()}/{name}"[:100]  # The name of a socket can have at most 107 bytes.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address.replace("@", "\0", 1))
         self._socket.setblocking(False)
@@ -98,12 +99,12 @@ class Keeper:
         self._thread = threading.Thread(target=self._take_all)
 
     def listen(self) -> Keeper:
-        """Receives continuously; otherwise the system drops all but the first ten datagrams."""
+        """Receives continuously, because otherwise the system drops all but the first ten datagrams."""
         self._thread.start()
         return self
 
     def received(self) -> list[tuple[str, int, dict[str, float]]]:
-        """Returns the reports since the last call."""
+        """Returns the reports received since the last call."""
         self._take()
         with self._lock:
             received, self._received = self._received, []

@@ -156,7 +156,7 @@ def test_with_leaves_at_its_end_and_lets_exceptions_through() -> None:
     assert process_entry._joined.has_left
     process_entry._joined.leave()
     process_entry._joined._leave_at_exit()
-    assert ended == ["abandoned"]  # The exit handler has no further effect.
+    assert ended == ["abandoned"]  # The exit handler does nothing more.
     with pytest.raises(SystemExit):
         end_with(SystemExit(0))
     assert ended == ["abandoned", "left"]

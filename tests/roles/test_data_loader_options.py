@@ -1,4 +1,4 @@
-"""Tests of the options of loader(): DataLoader's defaults, an existing DataLoader, and shares of an evaluation."""
+"""Tests of the options of loader(): DataLoader's defaults, an existing DataLoader, and the shares of an evaluation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def numbers(loader: Any) -> list[list[int]]:
 
 def test_the_defaults_are_dataloaders() -> None:
     assert numbers(made(list(range(3)))) == [[0], [1], [2]]
-    # The loader pads the data, so that both workers make the same number of steps.
+    # The loader pads the data, so both workers make the same number of steps.
     assert numbers(made(list(range(5)), 2, 1)) == [[1], [3], [0]]
     assert numbers(made(list(range(5)), 2, 1, drop_last=True)) == [[1], [3]]
 

@@ -1,4 +1,4 @@
-"""Tests of the device of a rank, and of moving batches to it; the device `meta` represents a GPU."""
+"""Tests of the device of a rank, and of moving batches to this device; the device `meta` represents a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = namedtuple("Pair", "first second")
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Simulates two GPUs; the list contains the devices that were made current."""
+    """Simulates two GPUs; the yielded list contains the devices that have been made current."""
     import torch
 
     current: list[int] = []

@@ -1,4 +1,4 @@
-"""Tests of reports over a real socket: they arrive or are dropped, without an effect on training."""
+"""Tests of reports over a real socket: they either arrive or are dropped, and never affect training."""
 
 from __future__ import annotations
 

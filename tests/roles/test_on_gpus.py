@@ -1,4 +1,4 @@
-"""Tests that training on GPUs has the same results as on the CPU, under every strategy.
+"""Tests that training on GPUs gives the same results as training on the CPU, under every strategy.
 
 These tests need a GPU that torch can use.
 """
@@ -74,7 +74,7 @@ EXCHANGES = pytest.mark.parametrize(
 def test_300_steps_over_nccl_or_reducers_equal_one_gpu_on_the_whole_batch(
     runs: Runs, ranks: tuple[int, ...], reducers: int, dtype: str, tolerance: float
 ) -> None:
-    """Training is in single precision with clipping by the norm, and a schedule."""
+    """Training uses single precision, clipping by the norm, and a schedule."""
     topology = runs.topology(len(ranks), reducers, ranks=ranks)
     chief, *_ = topology.outputs("large_batch.py", dtype, *["clip"] * (dtype == "float32"))
     result = json.loads(chief.splitlines()[-1])
@@ -96,7 +96,7 @@ def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tup
 
 @EXCHANGES
 def test_a_step_with_nan_ends_all_one_step_later(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """On a GPU, the rank does not wait for the flag, so the step itself is made."""
+    """On a GPU, the rank does not wait for the flag, so the step with NaN itself is still made."""
     for worker in runs.topology(len(ranks), reducers, ranks=ranks, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)
         assert worker.returncode == 1
@@ -124,7 +124,7 @@ def test_float16_with_a_gradscaler_learns_what_one_gpu_does_and_all_leave_out_on
 def test_float16_with_a_gradscaler_through_parameter_servers(
     start: Start, tmp_path: Path, overflowing: list[str]
 ) -> None:
-    """If only one worker overflows, the step uses the gradients of the other."""
+    """If the gradients of only one worker overflow, the step uses the gradients of the other."""
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
     program = PROGRAMS / "scaled.py"
     servers = [start(program, environment=cluster.server(number)) for number in range(2)]
@@ -136,7 +136,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
         first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
         assert (first["scale"], second["scale"]) == (2.0**13, 2.0**11)
         assert first["digest"] == second["digest"]
-        assert first["difference"] < 0.02  # The difference is relative to a step with the gradients of both workers.
+        assert first["difference"] < 0.02  # The reference makes this step with the gradients of both workers.
     assert [output_of(server) for server in servers] == ["", ""]
 
 
@@ -145,7 +145,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
 def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
     strategy: str, groups: int, dtype: torch.dtype
 ) -> None:
-    """The script uses its own CUDA stream, which the sending and receiving threads do not use."""
+    """The script uses its own CUDA stream, which the threads that send and receive do not use."""
 
     def trained(device: torch.device) -> dict[str, torch.Tensor]:
         run = Run(groups, 2, groups, strategy)
@@ -208,7 +208,7 @@ def test_a_strategy_of_the_script_s_own_meets_over_nccl(start: Start, monkeypatc
 
 @EXCHANGES
 def test_the_times_of_a_step_add_up(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """Waiting for a slow GPU counts as exchange, unless a reducer measures it."""
+    """The time spent waiting for a slow GPU is counted as exchange, unless a reducer measures it."""
     outputs = runs.topology(len(ranks), reducers, ranks=ranks).outputs("timed.py", "12", "1", "0.3")
     found: list[list[dict[str, Any]]] = [json.loads(output.splitlines()[-1]) for output in outputs]
     check_sums(found)
@@ -245,7 +245,7 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
         exchange = HierarchicalReduction(client, LocalGroups([1], 0), DEVICE)
         for step in range(3):
             flats = [torch.full((100_000,), float(step + bucket), device=DEVICE) for bucket in range(4)]
-            sent = [flat.mul(2.0) for flat in flats]  # The GPU may still compute these values.
+            sent = [flat.mul(2.0) for flat in flats]  # The GPU may still be computing these values.
             futures = [exchange.average(flat, step, bucket) for bucket, flat in enumerate(sent)]
             for future, flat, before in zip(futures, sent, flats, strict=True):
                 future.wait()

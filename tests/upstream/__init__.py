@@ -1,1 +1,1 @@
-"""Training loops from public repositories, compared with a reference under every strategy."""
+"""Training loops based on public repositories, which are compared with a reference under every strategy."""

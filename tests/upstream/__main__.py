@@ -1,9 +1,9 @@
-"""Run every loop under every strategy with 2 and 3 workers through the command; write the table of the docs.
+"""Run every loop under every strategy with 2 and 3 workers through the command; write the table in the documentation.
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 
 The exit code is 1 if a loop ends neither with the correct result nor with a refusal. The table is written only if all
-loops were run.
+loops have been run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.upstream.runs import Cell
 
 @contextmanager
 def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
-    """Provide the Python for the loops; if possible, it forks scripts from a process that has imported torch."""
+    """Provide the Python for the loops; if possible, it forks their scripts from a process that has imported torch."""
     if cold or os.geteuid() != 0:
         yield sys.executable
     else:
@@ -35,7 +35,7 @@ def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
 
 
 def prove(cells: Sequence[Cell], folder: Path, *, slots: int, cold: bool) -> dict[Cell, runs.Verdict]:
-    """Return the verdict of each cell, printing each as soon as it is known."""
+    """Return the verdict of each cell, and print each verdict as soon as it is known."""
     references = folder / "reference"
     with redirect_stdout(io.StringIO()):
         runs.make_references(cells, references)

@@ -1,7 +1,7 @@
-"""Several ranks of one program as threads of one process, of which one runs at a time.
+"""Several ranks of one program as threads of a single process; only one thread runs at a time.
 
-Turns end at collective calls and are in rank order, so that a run is deterministic. Random states are switched with the
-turns, so that each rank has its own state, like a process.
+A turn ends at a collective call, and the turns are in rank order, so a run is deterministic. The random state is
+switched at each turn, so each rank has its own state, like a process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 class Diverged(RuntimeError):
-    """Raised when ranks are at different calls, or when a rank has ended while others wait for it."""
+    """Raised when ranks make different calls, or when a rank has ended while other ranks wait for it."""
 
 
 class Lockstep:
@@ -33,7 +33,7 @@ class Lockstep:
         self._error: BaseException | None = None
 
     def run(self, program: Callable[[int], None]) -> None:
-        """Run `program(rank)` in every thread to its end; raise the first exception."""
+        """Run `program(rank)` to its end in every thread; raise the first exception."""
         start = _generators()
         threads = [threading.Thread(target=self._live, args=(program, rank, start)) for rank in range(self.ranks)]
         for thread in threads:
@@ -45,9 +45,9 @@ class Lockstep:
             raise self._error
 
     def meet(self, rank: int, call: str, value: Any) -> list[Any]:
-        """Return the values of all ranks at this call, in the order of ranks.
+        """Return the values that all ranks passed to this call, in rank order.
 
-        The values are shared between ranks: pass copies of values that change afterwards.
+        The values are shared between ranks: pass copies of values that are changed afterwards.
         """
         boxes = self._put(rank, call, value)
         mine = _generators()

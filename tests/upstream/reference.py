@@ -1,7 +1,7 @@
-"""The reference result of a loop, computed without any code of Torchyard.
+"""The reference result of a loop, computed without any of Torchyard's code.
 
-The ranks run separately with their own random states and buffers, and gradients are averaged in rank order: after each
-backward pass outside no_sync() and accumulate(), and before each step. The loop imports this module's `join` under the
+The ranks run separately, each with its own random state and buffers. Gradients are averaged in rank order after each
+backward pass outside no_sync() and accumulate() and before each step. The loop imports this module's `join` under the
 name `torchyard_roles`.
 """
 
@@ -31,7 +31,7 @@ _this_rank = threading.local()
 
 
 class Cluster:
-    """One rank's view of the reference, with the calls of torchyard_roles' Cluster that loops use."""
+    """One rank's view of the reference, with the calls of torchyard_roles' Cluster that are used by loops."""
 
     role = "worker"
     device = torch.device("cpu")
@@ -55,7 +55,7 @@ class Cluster:
         for each in models:
             self._models.append(each)
             _take_state(each, self._meet("distribute", _state(each))[0])
-            each.no_sync = lambda: self.accumulate()  # no_sync is a function, which copies of the model share.
+            each.no_sync = lambda: self.accumulate()  # no_sync is a function, which is shared by copies of the model.
         if optimizer is None:
             return model
         for each in optimizers:
@@ -201,7 +201,7 @@ def _in_place_of_torchyard() -> Iterator[None]:
 
 
 def run(loop: str, ranks: int, results: Path, *, alone: bool = False) -> None:
-    """Run one loop, whose ranks write their results into a folder. With `alone`, gradients are not averaged."""
+    """Run one loop, whose ranks write their results into a folder. If `alone` is set, gradients are not averaged."""
     results.mkdir(parents=True, exist_ok=True)
     os.environ[RESULTS] = str(results)
     lockstep = Lockstep(ranks)

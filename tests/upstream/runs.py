@@ -1,4 +1,4 @@
-"""Runs of loops through the command on this computer, and their verdicts."""
+"""Runs of loops, launched with the command on this computer, and the verdicts on these runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _END = re.compile(r"exited with \d+: (?:\w+\.)*(\w+): (.*?)\s*$", re.MULTILINE)
 class Verdict:
     """The outcome of a run, with details.
 
-    `outcome` is equal, learns, agrees or refused; or a defect: different, diverging, fails or hangs.
+    `outcome` is `equal`, `learns`, `agrees` or `refused`, or a defect: `different`, `diverging`, `fails` or `hangs`.
     """
 
     outcome: str
@@ -72,7 +72,7 @@ def names() -> list[str]:
 
 
 def make_references(cells: Iterable[Cell], folder: Path) -> None:
-    """Compute the reference results of the given cells, each in the folder `reference_of` the cell."""
+    """Compute the reference results of the given cells, each of them in the folder `reference_of` the cell."""
     for place, (loop, strategy, workers) in {reference_of(folder, cell): cell for cell in cells}.items():
         if strategy == "downpour":
             with _environment(PACE):
@@ -97,7 +97,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 class Computer:
-    """This computer as the only host, with a separate home of the user."""
+    """This computer as the only host, with a separate home folder for the user."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self._desktop = Desktop(folder)
@@ -107,7 +107,7 @@ class Computer:
         )
 
     def run(self, loop: str, strategy: str, workers: int) -> tuple[subprocess.CompletedProcess[str] | None, Path]:
-        """Return the result of `torchyard run`, None if it did not end, and the folder of the loop's results."""
+        """Return the result of `torchyard run` (None if it did not end), and the folder with the loop's results."""
         folder = self._folder / f"{loop}-{strategy}-{workers}"
         folder.mkdir()
         kind, more = STRATEGIES[strategy]
@@ -150,7 +150,7 @@ def warm_python(folder: Path) -> Iterator[str]:
 
 
 def _serve_exit_statuses(fork_server: ForkServer, stopped: threading.Event) -> None:
-    """Handle the fork server's reports of exit statuses, without which it would not continue."""
+    """Handle the fork server's reports of exit statuses, because the server would otherwise not continue."""
     while not stopped.wait(0.5):
         fork_server.receive_pending()
 
@@ -163,7 +163,7 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """Return the verdict on a run by its end, its results and the reference, which for downpour are separate ranks."""
+    """Return the verdict on a run, based on its end, results and reference (of separate ranks for downpour)."""
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
     if done.returncode != 0:
@@ -193,7 +193,7 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """Return the largest difference of all tensors, and its name; only the chief's buffers count."""
+    """Yield the largest difference in each tensor, with the tensor's name; buffers are compared only on the chief."""
     for kind in ("parameters", "buffers") if rank == 0 else ("parameters",):
         yield from _differences(ours, theirs, kind, rank)
     for kind in ("losses", "numbers"):

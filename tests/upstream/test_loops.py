@@ -1,4 +1,4 @@
-"""Tests of a sample of the loops through the command, and of the reference against DistributedDataParallel."""
+"""Tests of a sample of the loops through the command, and of the reference compared with DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Computer
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory, torch_for_hosts: ForkServer) -> Path:
-    """The folder of the sample's reference results, computed in separate processes."""
+    """The folder of the reference results for the sample, computed in separate processes."""
     folder = tmp_path_factory.mktemp("references")
     cells = [*SAMPLE, *((loop, "all_reduce", 2) for loop in TRAINED_BY_DDP)]
     program = "\n".join(

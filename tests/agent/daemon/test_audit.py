@@ -1,4 +1,4 @@
-"""Tests of the audit log of a host."""
+"""Tests of a host's audit log."""
 
 from __future__ import annotations
 

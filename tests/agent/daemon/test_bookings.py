@@ -85,7 +85,7 @@ class Daemon:
         self.process = self._start()
 
     def gpus(self, *on_a: int, utilisation: int = 0) -> None:
-        """Sets the processes that the fake NVML library lists on the first of two GPUs."""
+        """Sets the processes that the fake NVML library reports for the first of two GPUs."""
         used = [(pid, 1000) for pid in on_a]
         write_gpus(self.gpus_file, [FakeGpu(A, compute=used, utilisation=utilisation), FakeGpu(B, utilisation=0)])
 
@@ -286,7 +286,7 @@ def test_evidence_is_collected_without_a_desktop(daemon: Daemon, busy: subproces
     daemon.hand(lees(), mine)
 
     def grown() -> Any:
-        """Returns the evidence once it spans at least one second: its times are in whole seconds."""
+        """Returns the evidence once it spans at least one second, because its times are in whole seconds."""
         data = daemon.call("bookings.evidence")
         longer = [one for one in data["idle"] if one["seen"] > one["since"]]
         return data if longer and any(use["end"] > use["start"] for use in data["uses"]) else None

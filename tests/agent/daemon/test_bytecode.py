@@ -1,4 +1,4 @@
-"""Tests of an archive's bytecode files, which are either complete or absent, even on a full disk."""
+"""Tests that an archive's bytecode files are either complete or absent, even on a full disk."""
 
 from __future__ import annotations
 

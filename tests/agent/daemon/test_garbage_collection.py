@@ -35,7 +35,7 @@ def old(path: Path, days: float) -> None:
 def a_run(
     base: Path, run_id: str, *, days: float, node: str = "gpu-a", size: int = 0, has_end: bool = True, archive: str = ""
 ) -> Path:
-    """Creates the folder of a run whose journal has the given age in days."""
+    """Creates the folder of a run whose journal is the given number of days old."""
     folder = base / "hosts" / node / "runs" / run_id
     (folder / "logs").mkdir(parents=True)
     (folder / "logs" / "worker-0.log").write_bytes(os.urandom(size))

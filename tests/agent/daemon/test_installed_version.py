@@ -1,4 +1,4 @@
-"""Tests of the order of versions and of the recorded agent of a host."""
+"""Tests of the ordering of versions and of the record of a host's installed agent."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ HERE = "127.0.0.1"
 
 
 class Desk:
-    """The part of a desktop's connection that the network probe uses."""
+    """The part of a desktop's connection used by the network probe."""
 
     def __init__(self) -> None:
         self.on_close: list[Callable[[], None]] = []
@@ -43,7 +43,7 @@ def test_held_ports_are_reachable_and_free_afterwards() -> None:
         assert there["ports"] == ports
         assert await b.reach(desk, {"token": "secret", "source": HERE, "targets": targets}) == []
         await a.close(desk, {"token": "secret"})
-        # torch's store binds the ports with SO_REUSEADDR, which succeeds because no connection is in TIME_WAIT.
+        # torch's store binds the ports with SO_REUSEADDR, which succeeds here because no connection is in TIME_WAIT.
         for port in ports:
             with socket.socket() as rank:
                 rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

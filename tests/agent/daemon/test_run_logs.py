@@ -1,4 +1,4 @@
-"""Tests of reading logs by byte offset."""
+"""Tests of reading logs from a byte offset."""
 
 from __future__ import annotations
 

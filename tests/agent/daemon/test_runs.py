@@ -45,7 +45,7 @@ def test_a_scripts_folder_beside_the_runs_is_no_run(tmp_path: Path) -> None:
 
 
 class KeeperExits(Runs):
-    """Runs of a host on which the keeper exits while the daemon looks it up."""
+    """The runs of a host on which the keeper exits while the daemon looks for the keeper."""
 
     async def keeper(self, run_id: str) -> Any:
         end = {"event": "run_ended", "state": "stopped", "reason": "by kim", "replicas": []}
@@ -63,7 +63,7 @@ def test_a_run_whose_keeper_exits_during_the_request_has_its_journaled_end(tmp_p
 
 
 class SlowStart(Runs):
-    """Runs of a host on which a keeper starts only when the test allows it."""
+    """The runs of a host on which a keeper starts only when the test allows it."""
 
     def __init__(self, agent_dir: str, node: str, keeper: Any) -> None:
         super().__init__(agent_dir, node)
@@ -81,7 +81,7 @@ class SlowStart(Runs):
 
 
 class FakeKeeper:
-    """The connection to a keeper that either answers or lets the call time out."""
+    """A connection to a keeper that either answers or lets the call time out."""
 
     def __init__(self, status: dict[str, Any] | None) -> None:
         self._status = status

@@ -63,7 +63,7 @@ def test_a_lock_that_is_not_touched_becomes_stale(
 
     time.sleep(0.01)  # File times have a resolution of a few milliseconds.
     a.touch()
-    assert not b.take(ROOT, "desktop")  # The lock was renewed, so its holder counts as alive.
+    assert not b.take(ROOT, "desktop")  # The lock has been renewed, so its holder is considered alive.
 
     now[0] += upload_locks.STALE_AFTER_S + 1
     assert b.take(ROOT, "desktop")

@@ -1,4 +1,4 @@
-"""Tests of the upload locks of desktops that disconnect, over a real connection."""
+"""Tests, over a real connection, of the upload locks of desktops that disconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of real keepers that a launch starts early, with waiting interpreters, before it prepares the run."""
+"""Tests of real keepers that a launch starts early, with waiting interpreters, before the run is prepared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Scenario = Callable[[Runs], Awaitable[None]]
 
 @pytest.fixture
 def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
-    """Runs a scenario with the runs of a host, and aborts the run at the end."""
+    """Runs a scenario with a host's runs, and aborts the run at the end."""
     archive = Path(paths.archive_dir(str(tmp_path), ARCHIVE))
     archive.parent.mkdir(parents=True)
     archive.symlink_to(AGENT)
@@ -78,9 +78,9 @@ def test_prepare_uses_the_keeper_that_warm_has_started(
     async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         assert len(await eventually(waiting)) == 1
-        assert await runs.list() == []  # A launch is not listed before `prepare`.
+        assert await runs.list() == []  # A launch is not listed before `prepare` is called.
         prepared = await runs.prepare(prepare())
-        runs.end_warm(RUN_ID)  # `end_warm` has no effect after `prepare`.
+        runs.end_warm(RUN_ID)  # `end_warm` has no effect after `prepare` has been called.
         assert await eventually(lambda: _parents(waiting())) == [prepared["pid"]]
         assert [line["name"] for line in await runs.list()] == ["test"]
 
@@ -128,7 +128,7 @@ def test_a_warm_keeper_that_has_died_is_replaced(run_scenario: Callable[[Scenari
 
 
 class ExpiredKeeper:
-    """The connection to a keeper whose lease has expired and that exits shortly."""
+    """A connection to a keeper whose lease has expired and which is about to exit."""
 
     closed = False
 
@@ -205,7 +205,7 @@ def test_a_retiring_daemon_waits_for_a_prepared_launch(run_scenario: Callable[[S
         assert not replaced.done()
         beginning = asyncio.ensure_future(runs.begin(method, {"run_id": RUN_ID}))
         await asyncio.wait({replaced}, timeout=0.2)
-        assert not replaced.done()  # The answer would be lost with the connection, so the replacement waits.
+        assert not replaced.done()  # The answer would be lost when the connection closes, so the replacement waits.
         may_answer.set()
         await asyncio.wait_for(replaced, 60)
         await beginning

@@ -1,4 +1,4 @@
-"""Tests of the evidence of idle bookings and of GPU use."""
+"""Tests of the evidence that bookings are idle and that GPUs are used."""
 
 from __future__ import annotations
 

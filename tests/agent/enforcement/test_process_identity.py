@@ -1,4 +1,4 @@
-"""Tests that signals reach only the identified process, and messages reach the terminals of its user."""
+"""Tests that signals reach only the identified process, and that messages reach the terminals of its user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_signal_reaches_only_the_identified_process(
     known = identify(sleeper.pid)
     assert known is not None
     assert known.uid == os.getuid()
-    # A different start time simulates a PID that was reused after the process had ended.
+    # A different start time simulates a PID that was reused after the process ended.
     assert send(known._replace(started=known.started - 1), signal.SIGKILL) == ANOTHER
     assert send(known._replace(uid=known.uid + 1), signal.SIGKILL) == ANOTHER
     assert sleeper.poll() is None
@@ -54,7 +54,7 @@ def test_init_is_never_signalled() -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[int]:
-    """Creates a terminal in a folder; the test reads what is written to it."""
+    """Creates a terminal in a folder; the test reads what is written to the terminal."""
     master, slave = os.openpty()
     (tmp_path / "7").symlink_to(os.ttyname(slave))
     yield master

@@ -1,4 +1,4 @@
-"""Tests of the origin of processes, from control groups and from the kernel of this machine."""
+"""Tests of determining the origin of processes from control groups and from data of this machine's kernel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_ended_process_has_an_unknown_origin() -> None:
 
 
 class Kernel:
-    """Substitutes for the kernel's data about a root process."""
+    """Replaces the kernel's data about a root process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.groups = "0::/system.slice/cron.service\n"
@@ -95,7 +95,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 @pytest.fixture
 def sudos() -> Iterator[int]:
-    """Starts a process with the environment that sudo sets for UID 1001; returns its PID."""
+    """Starts a process with the environment that sudo sets for UID 1001; yields its PID."""
     with subprocess.Popen(["sleep", "60"], env={"SUDO_UID": "1001"}) as process:
         yield process.pid
         process.kill()

@@ -4,7 +4,7 @@
     write_gpus(file, [FakeGpu("GPU-1")])
     subprocess.run(…, env={"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_FILE": str(file)})
 
-NVML is the only library that tests replace.
+NVML is the only library replaced by the tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SOURCE = Path(__file__).with_name("nvml.c")
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """The values of one GPU: memory in MiB, power in mW, processes as pairs of PID and memory (MiB or None)."""
+    """The values of one GPU: memory in MiB, power in mW, and processes as pairs of a PID and memory (MiB or None)."""
 
     uuid: str
     name: str = "NVIDIA H100 80GB HBM3"
@@ -80,9 +80,9 @@ def write_gpus(
     """Sets the values that the library returns from now on.
 
     Args:
-        cuda: CUDA version as NVML encodes it, 12040 for 12.4.
+        cuda: CUDA version in NVML's encoding, such as 12040 for 12.4.
         init: Error code of NVML's initialization.
-        xids: Pairs of GPU index and XID error that have occurred so far.
+        xids: The XID errors that have occurred so far, as pairs of GPU index and error code.
     """
     lines = [f"driver {driver}", f"cuda {cuda}", f"init {init}", *(f"xid {index} {code}" for index, code in xids)]
     for gpu in gpus:
@@ -97,7 +97,7 @@ def build_fake_nvml(directory: Path, *, without: Sequence[str] = (), protected_f
 
     Args:
         without: Functions that the library does not export, as in an older driver.
-        protected_field: Whether the process structure has the additional field of some 530 and 535 drivers.
+        protected_field: Whether the process structure has the additional field that some 530 and 535 drivers use.
     """
     directory.mkdir(parents=True, exist_ok=True)
     command = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(directory / "libnvidia-ml.so.1")]

@@ -17,7 +17,7 @@ RunScenario = Callable[[Scenario], None]
 
 @pytest.fixture
 def run_scenario(tmp_path: Path) -> Iterator[RunScenario]:
-    """Runs a test's scenario in an event loop with its own cluster."""
+    """Runs a test's scenario with its own cluster in an event loop."""
     cluster = KeeperCluster(tmp_path, os.urandom(6).hex())
 
     def run(scenario: Scenario) -> None:

@@ -80,7 +80,7 @@ CLUSTER = {
 
 
 class Host:
-    """A keeper process and a connection to it."""
+    """A keeper process and a connection to this keeper."""
 
     def __init__(self, name: str, folder: Path, run_id: str, interpreter: str, environment: dict[str, str]):
         self.name = name
@@ -134,7 +134,7 @@ class Host:
         return self.prepared
 
     async def send_calendar(self, *bookings: dict[str, Any], taken: float | None = None) -> None:
-        """Sends a calendar as the daemon would; `taken` is the snapshot's time, now by default."""
+        """Sends a calendar as the daemon would; `taken` is the time of the snapshot, the current time by default."""
         calendar = snapshot(*bookings, taken=time.time() if taken is None else taken)
         await self.call("calendar", snapshot=calendar)
 
@@ -152,12 +152,12 @@ class Host:
         return [event["state"] for event in self.journal() if event["event"] == "run_state"]
 
     def reason(self) -> str:
-        """Returns the reason in the run's last state, or an empty string if there is none."""
+        """Returns the reason given with the run's last state, or an empty string if there is none."""
         reasons = [event.get("reason", "") for event in self.journal() if event["event"] == "run_state"]
         return reasons[-1] if reasons else ""
 
     def ended(self) -> dict[str, Any]:
-        """Returns the last event if it is `run_ended`, otherwise an empty dictionary."""
+        """Returns the last event if it is `run_ended`; otherwise returns an empty dictionary."""
         events = self.journal()
         return events[-1] if events and events[-1]["event"] == "run_ended" else {}
 
@@ -165,12 +165,12 @@ class Host:
         return (self.run_dir.parent / "keeper.log").read_text()
 
     def output(self, replica: str, local_rank: int = 0) -> str:
-        """Returns a rank's log so far, or an empty string if it does not exist."""
+        """Returns the content of a rank's log so far, or an empty string if the log does not exist."""
         path = self.run_dir / "logs" / paths.log_name(replica, local_rank)
         return path.read_text() if path.exists() else ""
 
     async def exit_code(self, within_s: float = 60.0) -> int:
-        """Waits for the keeper's end; returns its exit code."""
+        """Waits until the keeper has exited; returns its exit code."""
         await eventually(lambda: self.process.poll() is not None, within_s)
         return int(self.process.returncode)
 
@@ -198,7 +198,7 @@ class KeeperCluster:
         """Starts and prepares a keeper on each host.
 
         Args:
-            warm: Parameters of the `warm` call by host; if given, the hosts are not prepared.
+            warm: The parameters of the `warm` call for each host; if given, the hosts are not prepared.
         """
         waits = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in (timeouts or {}).items()}
         for name in names:
@@ -231,7 +231,7 @@ class KeeperCluster:
         """Sends `join` to the members and `start` to the primary, which is the first host.
 
         Args:
-            through: Address of the primary for the members, if it differs from the real one.
+            through: The primary's address as given to the members, if it differs from the real one.
         """
         primary, *others = self.hosts.values()
         for other in others if joining else []:
@@ -260,7 +260,7 @@ class KeeperCluster:
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:
-        """Waits until every keeper has exited and no process of the run is left; returns `run_ended` of the primary."""
+        """Waits until every keeper has exited and no process of the run remains; returns `run_ended` of the primary."""
         for host in self.hosts.values():
             assert await host.exit_code(within_s) == 0, host.log()
             assert "Traceback" not in host.log(), host.log()

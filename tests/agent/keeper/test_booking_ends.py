@@ -1,4 +1,4 @@
-"""Tests of runs whose booking ends, with real keepers and durations of seconds."""
+"""Tests of runs whose booking ends, with real keepers and bookings of a few seconds."""
 
 from __future__ import annotations
 

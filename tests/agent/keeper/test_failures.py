@@ -33,7 +33,8 @@ def test_a_failing_rank_ends_the_run_with_its_cause(run_scenario: RunScenario) -
         (b.run_dir / "work" / "go").touch()
         began = time.monotonic()
         ended = await cluster.end()
-        # A benchmark checks the limit of 5 s. A busy machine may need longer, but no rank may use its full grace.
+        # A benchmark checks the limit of 5 s. A busy machine may need longer, but no rank may use its full grace
+        # period.
         assert time.monotonic() - began < 15.0
         assert ended["state"] == "failed"
         assert ended["reason"] == "worker-0 on gpu-b: exited with 1: ValueError: bad batch"
@@ -55,7 +56,7 @@ def test_the_connection_error_of_a_peer_is_not_the_cause(run_scenario: RunScenar
         await eventually(lambda: "up" in a.output("worker-0") and "up" in b.output("worker-1"))
         (a.run_dir / "work" / "go").touch()
         await eventually(lambda: any(event.get("state") == "failed" for event in a.journal()))
-        # worker-1 ends before the cause of the failure is chosen, which happens once all ranks have ended.
+        # worker-1 ends before the cause of the failure is determined, which happens once all ranks have ended.
         (b.run_dir / "work" / "go").touch()
         ended = await cluster.end()
         assert ended["reason"] == "worker-1 on gpu-b: exited with 1: KeyError: 'label'"

@@ -1,4 +1,4 @@
-"""Tests of the preparation of a host and of abandoned launches."""
+"""Tests of preparing a host and of abandoned launches."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_suspended_keeper_handles_waiting_calls_before_its_lease(run_scenario:
         (a,) = await cluster.add("gpu-a", timeouts={"launch_lease_s": LEASE_S})
         a.process.send_signal(signal.SIGSTOP)
         renewing = asyncio.get_running_loop().create_task(a.call("renew"))
-        # The keeper stays suspended until its lease has expired.
+        # The keeper remains suspended until its lease has expired.
         await asyncio.sleep(2 * LEASE_S)
         a.process.send_signal(signal.SIGCONT)
         await renewing
@@ -156,14 +156,14 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         loop = asyncio.get_running_loop()
         living = loop.create_task(keeper._run())
         preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
-        # The requests run in the event loop that counts the silence, so that machine load cannot delay them.
+        # The requests run in the event loop that measures the silence, so machine load cannot delay them.
         for _ in range(50):
             await keeper.renew(MagicMock(), {})
             await asyncio.sleep(0.02)
         assert not keeper._has_expired
         while not keeper._has_expired:
             await asyncio.sleep(0.01)
-        assert not living.done()  # The resources that are being acquired must be released first.
+        assert not living.done()  # The resources that are being acquired must be released before the keeper ends.
         may_end.set()
         with pytest.raises(RpcError, match="its desktop had not renewed it"):
             await preparing

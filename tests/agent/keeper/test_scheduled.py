@@ -1,4 +1,4 @@
-"""Tests of scheduled runs, with real keepers and durations of seconds."""
+"""Tests of scheduled runs, with real keepers and delays of a few seconds."""
 
 from __future__ import annotations
 

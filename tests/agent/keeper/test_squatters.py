@@ -1,4 +1,4 @@
-"""Tests of other users of a host that bind the names of abstract sockets before or after the owner."""
+"""Tests with other users of a host who bind the names of abstract sockets before or after the owner does."""
 
 from __future__ import annotations
 

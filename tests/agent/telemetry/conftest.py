@@ -1,4 +1,4 @@
-"""Fixtures of the fake NVML library, built once for all tests that use its standard form."""
+"""Fixtures of the fake NVML library, built once for all tests that use its standard build."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     LD_LIBRARY_PATH=… FAKE_NVML_FILE=… python -I -S sampling_cost.py AGENT_FOLDER SAMPLES REPLICAS
 
-Starts REPLICAS real processes with a child and a few threads each, samples them, and prints one line of JSON:
+Starts REPLICAS real processes, each with a child and a few threads, samples the processes, and prints one line of JSON:
 {"cpu_ms": CPU time of a sample, "resident_mb", "anonymous_mb": memory after ten samples, "gpus", "replicas"}.
 """
 
@@ -26,7 +26,7 @@ os.killpg(0, 9)
 
 
 def memory(kind: str) -> float:
-    """Returns the memory of this process in MiB, from its VmRSS or RssAnon."""
+    """Returns the memory of this process in MiB, as given by its VmRSS or RssAnon."""
     with open("/proc/self/status") as status:  # noqa: PTH123 - pathlib would count as memory of the sampler
         return next(int(line.split()[1]) for line in status if line.startswith(kind)) / 1024
 
@@ -34,7 +34,7 @@ def memory(kind: str) -> float:
 def start_replica() -> "tuple[int, int]":
     """Starts a replica; returns its PID and the pipe whose closing ends it.
 
-    Uses fork, because subprocess would add to the memory of the sampler.
+    Uses fork, because the subprocess module would increase the memory use of the sampler.
     """
     stdin, hold = os.pipe()
     ready, stdout = os.pipe()

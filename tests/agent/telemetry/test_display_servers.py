@@ -1,4 +1,4 @@
-"""Tests that display servers are recognized by their executables and not by process names."""
+"""Tests that display servers are recognized by their executables and not by their process names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to install
 
 @pytest.fixture
 def start() -> Iterator[Callable[[Path], int]]:
-    """Starts a process that runs the executable; returns its PID."""
+    """Starts a process that runs the given executable; returns its PID."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(path: Path) -> int:
@@ -36,7 +36,7 @@ def start() -> Iterator[Callable[[Path], int]]:
 
 @pytest.fixture
 def installed() -> Iterator[Path]:
-    """Returns an executable of root in a folder that only root may write, such as `/usr/bin`."""
+    """Returns a root-owned executable in a folder that only root may write to, such as `/usr/bin`."""
     with tempfile.TemporaryDirectory(dir="/opt") as folder:
         Path(folder).chmod(0o755)
         yield Path(shutil.copy(SLEEP, Path(folder, "Xorg")))

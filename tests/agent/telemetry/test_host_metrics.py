@@ -1,4 +1,4 @@
-"""Tests of the host's counters and limits, compared with other tools of the system."""
+"""Tests of the host's counters and limits, compared with other system tools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_sample_has_the_metrics_of_the_host(tmp_path: Path) -> None:
 
 def test_bytes_on_an_interface_are_counted_per_second(tmp_path: Path) -> None:
     meter = HostMeter(str(tmp_path), 100.0)
-    meter._interfaces = ["lo"]  # The loopback interface is the only one on which a test may send.
+    meter._interfaces = ["lo"]  # The loopback interface is the only one on which a test may send data.
     before = meter._bytes = meter._network(100.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

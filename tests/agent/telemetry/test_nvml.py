@@ -137,7 +137,7 @@ def test_processes_are_read_in_every_format_of_the_driver(
         (gpu,) = python.say("(nvml.sample())")
     assert [(process["pid"], process["memory_mb"]) for process in gpu["processes"]] == [*PROCESSES, (7, 9)]
     assert (gpu["utilisation"], gpu["memory_mb"], gpu["problem"]) == (37, 81559, None)
-    # Only the newer NVML function reports memory reserved by the driver separately.
+    # Only the newer NVML function separately reports the memory reserved by the driver.
     assert gpu["memory_used_mb"] == (1024 + 620 if "nvmlDeviceGetMemoryInfo_v2" in without else 1024)
 
 

@@ -68,16 +68,16 @@ TOLERANCE = 0.06
 
 
 def used_s(pid: int) -> float:
-    """Returns the CPU time of a process so far, in seconds."""
+    """Returns the CPU time that a process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def open_files_of(pids: Iterable[int]) -> int:
-    """Returns the number of files below these processes' /proc folders that this process has open."""
+    """Returns how many files below the /proc folders of the given processes this process has open."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # The descriptor of the listing itself is closed by now.
+        with suppress(FileNotFoundError):  # The descriptor used for the listing itself is closed by now.
             found.add(entry.readlink())
     return sum(Path(f"/proc/{pid}") in file.parents for pid in pids for file in found)
 

@@ -1,4 +1,4 @@
-"""Tests of the daemon's sampler process, including under the oldest supported Python."""
+"""Tests of the daemon's sampler process, also under the oldest supported Python version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of launches by the command and by the window: the order of their steps, and the recorded outcomes."""
+"""Tests of launches from the command and from the window: the order of their steps, and the recorded outcomes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def started() -> StartedRun:
 
 @pytest.fixture
 def valid(monkeypatch: pytest.MonkeyPatch) -> TopologyFile:
-    """Returns a topology that has no problem on any fleet."""
+    """Returns a topology that is valid on every fleet."""
     monkeypatch.setattr(TopologyFile, "check", lambda source, known: [])
     return topology_from_text(TOPOLOGY, "digits.yaml")
 
@@ -93,7 +93,7 @@ def test_a_full_disk_is_reported_and_does_not_stop_the_run(
     desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[OSError] = []
-    desktop.home.history.touch()  # A file in place of the history folder makes it unusable.
+    desktop.home.history.touch()  # A file with the name of the history folder makes the folder unusable.
     replaced(monkeypatch, "run", lambda launch: started)
     LaunchRun(desktop, valid, LaunchCallbacks(on_unrecorded=errors.append)).run()
     assert len(errors) == 1

@@ -1,4 +1,4 @@
-"""Tests of synchronizing the calendar: the order of its steps, and when it is repeated."""
+"""Tests of synchronizing the calendar: the order of the steps, and the conditions for repeating them."""
 
 from __future__ import annotations
 

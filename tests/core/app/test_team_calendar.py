@@ -1,4 +1,4 @@
-"""A desktop tests, joins, creates and leaves a team's calendar in PostgreSQL."""
+"""Tests of a desktop that tests, joins, creates and leaves a team's calendar in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_core.user_settings import read_user_settings
 
 
 class Ring(KeyringBackend):
-    """A keyring in memory; without it `is_there` it fails as on a computer that has none."""
+    """A keyring in memory; with `is_there` unset, it fails as on a computer without a keyring."""
 
     priority = 1.0  # type: ignore[assignment]
 

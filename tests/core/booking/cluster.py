@@ -39,7 +39,7 @@ class NoPostgres(Exception):
 
 
 def bindir() -> Path:
-    """Returns the folder of the server's programs. Raises NoPostgres."""
+    """Returns the folder that contains the server's programs. Raises NoPostgres."""
     found = [
         *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
         Path(shutil.which("initdb") or "/").parent,
@@ -66,7 +66,7 @@ class Cluster:
         return f"postgresql+psycopg://{person}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, person: str, database: str) -> psycopg.Connection:
-        """Opens a connection for raw SQL that commits each statement."""
+        """Opens a connection for raw SQL that commits after each statement."""
         return psycopg.connect(
             host=str(self.folder),
             port=self.port,
@@ -77,7 +77,7 @@ class Cluster:
         )
 
     def empty(self) -> str:
-        """Resets the team's database to its state after setup; creating a new database would take a second per test."""
+        """Resets the team's database to its state after setup; creating a new one would take a second per test."""
         with self.connect("owner", "team") as connection:
             connection.execute(
                 "TRUNCATE gpus, series, bookings, booking_gpus, waitlist, uses, idle_evidence, rules, logins,"
@@ -99,7 +99,7 @@ class Cluster:
 
 @contextmanager
 def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
-    """Starts a server with a calendar in the database `team`, two members and an admin; removes it at the end."""
+    """Starts a server whose database `team` has a calendar, two members and an admin; removes the server at the end."""
     programs = bindir()
     folder = Path(tempfile.mkdtemp(prefix="torchyard-pg-"))
     made = Cluster(folder, free_port(), {})

@@ -50,7 +50,7 @@ def open_at(url: str, person: str, clock: Callable[[], datetime]) -> BookingStor
 
 @dataclass
 class Team:
-    """Opens the calendar as different users. `place` is an SQLite URL, or the name of a database of the server."""
+    """Opens the calendar as various users. `place` is an SQLite URL, or the name of a database on the server."""
 
     clock: Clock
     server: Cluster | None
@@ -72,7 +72,7 @@ class Team:
 
 
 def draft(gpus: str, starts_in_h: float, hours: float, title: str = "digits", **more: Any) -> Draft:
-    """Returns a draft for GPUs such as `a0 a1 b2`, at a time relative to NOW."""
+    """Returns a draft of a booking of GPUs such as `a0 a1 b2`, at a time relative to NOW."""
     ids = tuple("big-cpu:cpu" if word == "cpu" else f"GPU-{word}" for word in gpus.split())
     start = more.pop("start", NOW + timedelta(hours=starts_in_h))
     return Draft(title, ids, start, start + timedelta(hours=hours), more.pop("zone", "Europe/Berlin"), **more)

@@ -94,7 +94,7 @@ def test_an_event_that_names_no_gpu_is_left_out_with_a_remark():
         event("DTSTART:yesterday", "SUMMARY:x"),
         event("DTSTART;TZID=Nowhere/Land:20310110T090000", "RRULE:FREQ=SOMETIMES"),
         event("SUMMARY:no start"),
-        # An interval of 0 would be expanded endlessly.
+        # An interval of 0 would lead to endless expansion.
         event("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;INTERVAL=0"),
         event("DTSTART:20310110T090000Z", "RRULE:INTERVAL=1;FREQ=SECO", " NDLY"),
     ],
@@ -151,7 +151,7 @@ GOOD = ("UID:good", "SUMMARY:good", "DTSTART:20310110T090000Z", "DTEND:20310110T
 def test_one_bad_event_is_listed_by_its_line_and_the_others_are_read(bad, why):
     text = several(GOOD, ("UID:bad", *bad), (*GOOD[:1], *GOOD[1:2], "DTSTART:20310111T090000Z", "DURATION:PT1H"))
     read = read_ics(text, zone="UTC", gpus=["GPU-a0"], **DAYS)
-    # The second event has the UID of the first event, but is a different event.
+    # The second event has the same UID as the first one, but is a different event.
     assert [(one.title, f"{one.start:%m-%d}") for one in read.drafts] == [("good", "01-10"), ("good", "01-11")]
     assert read.unread >= 1
     assert "(line 10): left out, " in read.remarks[0]
@@ -277,7 +277,7 @@ def test_a_zone_that_cannot_be_read_leaves_the_events_of_others():
 
 
 def test_a_file_of_another_calendar_is_read(tmp_path: Path):
-    """The sample has the style of Google and Outlook: its own VTIMEZONE, folded lines, an alarm."""
+    """The sample resembles files from Google and Outlook: its own VTIMEZONE, folded lines, an alarm."""
     zone = (
         "BEGIN:VTIMEZONE", "TZID:W. Europe Standard Time", "BEGIN:STANDARD", "DTSTART:16010101T030000",
         "TZOFFSETFROM:+0200", "TZOFFSETTO:+0100", "RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=10", "END:STANDARD",

@@ -26,7 +26,7 @@ def interval(start: int, end: int) -> Interval:
 
 
 def minutes(*intervals: Interval) -> set[int]:
-    """Returns all minutes whose start lies in one of the intervals."""
+    """Returns all minutes that begin within one of the intervals."""
     return {minute for minute in range(LENGTH) if any(one.start <= at(minute) < one.end for one in intervals)}
 
 

@@ -1,4 +1,4 @@
-"""Tests of pure decisions on the GPUs and hosts that the calendar lets a launch use."""
+"""Tests of the pure functions that determine which GPUs and hosts the calendar allows a launch to use."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_run_goes_round_what_others_have_booked() -> None:
     left = hosts_without_booked(HOSTS, way)
     (replica,) = planned(ONE, left).replicas
     assert (replica.host, [gpu.uuid for gpu in replica.gpus]) == ("gpu-b", ["GPU-b0"])
-    # A host whose GPUs are booked can still run servers of others; a host without GPUs is booked as a whole.
+    # A host whose GPUs are booked can still run servers for other users; a host without GPUs is booked as a whole.
     for hosts in (left, hosts_limited_to(HOSTS, ["GPU-b0"], way)):
         (server,) = planned(SERVERS, hosts).replicas
         assert server.host in ("gpu-a", "gpu-b")
@@ -166,7 +166,7 @@ def test_the_proposed_length_is_a_quarter_more_than_the_last_run_took() -> None:
         return RunRecord("r", name, "", "gpu-a", ("gpu-a",), NOW.isoformat(), state, ended=ended)
 
     assert proposed_length([record("x", 60), record("x", 6000)], "x") == timedelta(minutes=75)
-    # The proposed length is rounded to whole quarters of an hour.
+    # The proposed length is rounded to a whole number of quarter-hours.
     assert proposed_length([record("x", 61)], "x") == timedelta(minutes=90)
     assert proposed_length([record("y", 60), record("x", 5, "failed")], "x") == 8 * HOUR
     assert proposed_length([], "x") == 8 * HOUR

@@ -1,4 +1,4 @@
-"""Tests of launches on a booking of an earlier run or on an idle booking, which must not be released meanwhile."""
+"""Tests of launches on the booking of an earlier run or on an idle booking, which must not be released meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def history(tmp_path: Path) -> History:
 
 
 def booked(calendar: Calendar, run_id: str | None) -> Booking:
-    """Creates a booking of all GPUs of the first host that began an hour ago, with or without a run."""
+    """Creates a booking of all GPUs on the first host, begun an hour ago, with or without a run."""
     store = calendar.store()
     now = store.now()
     gpus = tuple(slot.id for slot in store.slots() if slot.host == HOSTS[0].name)
@@ -47,7 +47,7 @@ def note(history: History, run_id: str, state: str, booking: Booking, ended: str
 
 
 def launch(calendar: Calendar, run_id: str, length: timedelta | None = None) -> LaunchBooking:
-    """Runs the part of a launch before any process starts."""
+    """Runs the part of a launch that precedes the start of any process."""
     launching = LaunchBooking(calendar, "UTC", BookingOptions(length=length))
     way = launching.choices(HOSTS)[0]
     reserved = launching.settle(planned(ONE, way), run_id, "work", lambda question: False)

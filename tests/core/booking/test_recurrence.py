@@ -1,4 +1,4 @@
-"""Tests of series across clock changes: local times stay, UTC times move, hours are counted in UTC."""
+"""Tests of series across clock changes: local times stay the same, UTC times move, and hours are counted in UTC."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_weekly_at_nine_stays_at_nine_on_the_wall(zone, local, expected):
 @pytest.mark.parametrize(
     ("zone", "local", "expected"),
     [
-        # 02:30 does not exist on 29 March; it is read with the offset before the change, which is 03:30 CEST.
+        # 02:30 does not exist on 29 March; the offset before the change is applied, which gives 03:30 CEST.
         ("Europe/Berlin", "2026-03-28 02:30", ["03-28 01:30Z", "03-29 01:30Z", "03-30 00:30Z"]),
         # 02:30 occurs twice on 25 October; the first occurrence, in CEST, is used.
         ("Europe/Berlin", "2026-10-24 02:30", ["10-24 00:30Z", "10-25 00:30Z", "10-26 01:30Z"]),

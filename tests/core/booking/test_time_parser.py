@@ -1,4 +1,4 @@
-"""Tests of parsing times in English and Korean, including times across clock changes."""
+"""Tests of parsing times in English and in Korean, including times across clock changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("day after tomorrow 9", "Wed 2026-11-25 09:00"),
         ("25.11. 14:00", "Wed 2026-11-25 14:00"),
         ("25.11.2027 14:00", "Thu 2027-11-25 14:00"),
-        ("1.11.", "Sun 2026-11-01 00:00"),  # A recent date belongs to the current year; a booking refuses it as past.
+        # A recent date belongs to the current year; a booking refuses it because it is in the past.
+        ("1.11.", "Sun 2026-11-01 00:00"),
         ("1.2.", "Mon 2027-02-01 00:00"),
         ("Nov 25 9pm", "Wed 2026-11-25 21:00"),
         ("25th November, 12am", "Wed 2026-11-25 00:00"),
@@ -86,7 +87,7 @@ DATES = ("%d.%m.%Y", "%-d.%-m.", "%b %-d", "%-d %B %Y", "%Y-%m-%d", "%G-W%V-%u",
 
 @pytest.mark.parametrize("month", range(1, 13))
 def test_each_day_is_read_as_that_date(month: int) -> None:
-    """The library dateparser alone reads `1.11.` as 01:11."""
+    """By itself, the library dateparser reads `1.11.` as 01:11."""
     for day in (1, 2, 9, 10, 12, 13, 28):
         wanted = datetime(2027, month, day, tzinfo=BERLIN)
         for pattern in DATES:
@@ -97,7 +98,7 @@ def test_each_day_is_read_as_that_date(month: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "hours"),
     [
-        # Regression: the result was 32 hours, because the second `tomorrow` was relative to the first.
+        # Regression: the result was 32 hours, because the second `tomorrow` was relative to the first one.
         ("tomorrow 9", "tomorrow 17", 8),
         ("fri 17:00", "fri 22:00", 5),
         ("tomorrow 22:00", "06:00", 8),
@@ -156,7 +157,7 @@ def test_the_two_equal_times_of_an_autumn_night_show_their_offsets() -> None:
     assert full_span(NOW, NOW + timedelta(hours=8), ZONE).startswith(
         "from Mon 2026-11-23 10:15 to Mon 2026-11-23 18:15 ("
     )
-    # Times that commands propose can be parsed.
+    # Times that commands propose can be parsed again.
     for one in (start, end):
         assert moment(command_time(one, ZONE), ZONE, NOW) == one
 

@@ -1,4 +1,4 @@
-"""Runs commands and checks general requirements: no traceback, and valid JSON with `--json`."""
+"""Runs commands and checks the requirements on every command: no traceback, and valid JSON with `--json`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Done:
 
 
 def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Done:
-    """Runs a command in this process to its end, and asserts its exit code.
+    """Runs a command to its end in this process, and asserts its exit code.
 
-    Starting an interpreter for each of some hundred commands would take a minute. Tests that need the command as a
+    Starting an interpreter for each of about a hundred commands would take a minute. Tests that need the command as a
     separate process use `desktop.start`.
 
     Args:
@@ -55,14 +55,14 @@ def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: st
 
 
 def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Any:
-    """Runs the command with `--json`; returns the parsed output."""
+    """Runs a command with `--json`; returns the parsed output."""
     return json.loads(torchyard(desktop, *arguments, "--json", code=code, stdin=stdin).stdout)
 
 
 def daemons_on(host: LabHost) -> list[int]:
-    """Returns the process IDs of Torchyard's daemons on a host: children of its first process, which are not logins.
+    """Returns the process IDs of Torchyard's daemons on a host: children of its first process that are not logins.
 
-    For a moment after its login has ended, a process that has just forked a daemon may be such a child, too.
+    For a moment after its login has ended, a process that has just forked a daemon may also be such a child.
     """
     found: list[int] = []
     for _ in range(100):
@@ -77,5 +77,5 @@ def daemons_on(host: LabHost) -> list[int]:
 
 
 def ours_on(host: LabHost) -> Path:
-    """Returns the agent's folder on the host."""
+    """Returns the agent's folder on a host."""
     return host.home / ".torchyard"

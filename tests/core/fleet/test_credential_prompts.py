@@ -1,4 +1,4 @@
-"""Tests of prompts for credentials: once per credential, by one login at a time, until it is rejected."""
+"""Tests of prompts for credentials: each credential is requested once, by one login at a time, until it is rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = CredentialPrompt(CredentialKind.PASSPHRASE, "gpu-a", "the key ~/.ssh/
 
 
 class User:
-    """A user who gives the answers in order, then cancels."""
+    """A user who gives the answers in order, and then cancels."""
 
     def __init__(self, *answers: str):
         self.answers = list(answers)

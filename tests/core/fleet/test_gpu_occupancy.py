@@ -1,4 +1,4 @@
-"""Tests of deriving the use of a host's GPUs from a telemetry sample, for the planner."""
+"""Tests of determining the use of a host's GPUs from a telemetry sample, for the planner."""
 
 from __future__ import annotations
 

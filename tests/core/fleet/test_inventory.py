@@ -1,4 +1,4 @@
-"""Tests of the fleet file: problems with line numbers, and edits that keep comments."""
+"""Tests of the fleet file: problems with line numbers, and edits that preserve comments."""
 
 from __future__ import annotations
 

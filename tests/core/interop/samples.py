@@ -1,4 +1,4 @@
-"""Shortened documents from the guides of other systems."""
+"""Shortened versions of documents from the guides of other systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of errors of documents: syntax errors and other formats are distinguished, with line and allowed values."""
+"""Tests of errors in documents: each error names the line and the allowed values, and wrong formats are recognized."""
 
 from __future__ import annotations
 

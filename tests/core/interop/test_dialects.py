@@ -1,4 +1,4 @@
-"""Tests of variants of documents: other spellings, surrounding blocks, and shell syntax around a command."""
+"""Tests of variants of documents: alternative spellings, surrounding blocks, and shell syntax around a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specifications of replicas as sent to hosts, for one-line topologies in tests."""
+"""The specifications of replicas that hosts receive, for tests with one-line topologies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAINERS_ONLY = (
 )
 STORE = "10.0.0.1:4000"
 
-# Host number n has the address 10.0.0.n and reserves ports from n000.
+# The nth host has the address 10.0.0.n and reserves ports starting at n000.
 HOSTS = [host("one", 8), host("two", 8), host("three")]
 
 
@@ -46,7 +46,7 @@ def launched(
     trial: str | None = None,
     sites: Mapping[str, PreparedHost] | None = None,
 ) -> dict[str, ReplicaAssignment]:
-    """Returns the specification of every replica by name."""
+    """Returns the specification of every replica, by replica name."""
     hosts = HOSTS if hosts is None else hosts
     planned = plan(what, hosts)
     assert planned.problems == ()

@@ -1,4 +1,4 @@
-"""Tests of the confirmation of large files and folders before they are read."""
+"""Tests of requiring confirmation for large files and folders before they are read."""
 
 from __future__ import annotations
 

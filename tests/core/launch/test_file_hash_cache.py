@@ -1,4 +1,4 @@
-"""Tests of cached hashes: unchanged files are not read again, changed files always are."""
+"""Tests of cached hashes: unchanged files are not read again, but changed files always are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of cached hashes; files that were just written do not count as racy."""
+    """The folder for cached hashes; the hashes of recently written files are trusted, too."""
     monkeypatch.setattr("torchyard_core.launch.file_hash_cache.RACY_NS", -3600 * 10**9)
     return tmp_path / "caches"
 
@@ -62,7 +62,7 @@ def test_a_file_written_a_moment_ago_is_not_trusted(folder: Path, tmp_path: Path
     taken(folder, caches)
 
     assert read_anew(folder, caches) == ["a.py", "b.py"]
-    # Although they are read again, they need no new confirmation.
+    # Although the files are read again, no new confirmation is needed.
     assert list_folder(folder, (), Event(), caches).unseen == {}
     (folder / "a.py").write_text("changed")
     assert list(list_folder(folder, (), Event(), caches).unseen) == ["a.py"]

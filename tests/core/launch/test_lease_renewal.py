@@ -16,7 +16,7 @@ from torchyard_core.launch.lease_renewal import LeaseRenewal
 
 
 class Link:
-    """The link of a host that records its requests; `block` blocks the sender."""
+    """A link to a host that records its requests; `block` blocks the sender."""
 
     def __init__(self, host: str, block: threading.Event | None = None):
         self.host = host

@@ -22,7 +22,7 @@ from torchyard_core.launch.snapshot_upload import upload_snapshot
 
 
 class StoreLink:
-    """A link to a snapshot store in a folder."""
+    """A link to a snapshot store that is in a local folder."""
 
     host, archive, python, ssh_address, is_open = "gpu-a", "", "", "", True
 
@@ -71,7 +71,7 @@ class StoreLink:
 
 
 def quiet(done: int, total: int) -> None:
-    """A progress callback without effect."""
+    """A progress callback that does nothing."""
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_arrives_is_what_was_there(folder: Path, tmp_path: Path) -> None:
         assert (tmp_path / "copy" / file.name).read_bytes() == file.read_bytes()
     assert reported[0] == (0, snapshot.size)
     assert reported[-1] == (snapshot.size, snapshot.size)
-    assert link.messages < 6  # Several small files share a message.
+    assert link.messages < 6  # Several small files are sent in one message.
 
 
 def test_only_what_is_new_is_sent(folder: Path, tmp_path: Path) -> None:

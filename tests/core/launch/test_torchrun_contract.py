@@ -1,4 +1,4 @@
-"""Tests that compare the environment with that of real torchrun, with unequal numbers of GPUs on two nodes."""
+"""Tests that compare the environment with that of the real torchrun, for two nodes with different numbers of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of selecting programs whose interpreters may import torch early."""
+"""Tests of selecting the programs whose interpreters may import torch early."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.topology.model import Launcher, Program
 def imports(
     folder: Path, source: str = "", modules: dict[str, str] | None = None, program: Program | None = None
 ) -> tuple[str, ...]:
-    """Returns the early imports of a script with the given source and further modules by path."""
+    """Returns the early imports of a script with the given source code, and of further modules given by path."""
     for name, text in {"train": source, **(modules or {})}.items():
         path = folder / f"{name}.py"
         path.parent.mkdir(exist_ok=True, parents=True)

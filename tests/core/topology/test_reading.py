@@ -1,4 +1,4 @@
-"""Tests of reading topology files: values, errors with lines, and hostile input."""
+"""Tests of reading topology files: values, errors with line numbers, and malicious input."""
 
 from __future__ import annotations
 

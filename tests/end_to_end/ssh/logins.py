@@ -17,7 +17,7 @@ ANSWERED_WITHIN_S = 20.0
 
 
 class Asked:
-    """Answers questions from a list and records them; refuses once the list is empty."""
+    """Answers questions from a list and records them; refuses to answer once the list is empty."""
 
     def __init__(self, *answers: str | None):
         self.questions: list[CredentialPrompt] = []
@@ -34,13 +34,13 @@ class Asked:
 
 
 def write_config(home: Path, lab: Lab, text: str) -> None:
-    """Writes ~/.ssh/config: settings for every host of the lab, then the given text."""
+    """Writes ~/.ssh/config: the given text, followed by settings for every host."""
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh" / "config").write_text(f"{text}\nHost *\n  User root\n  IdentityFile {lab.identity_file}\n")
 
 
 def hide_from(host: LabHost, *others: str) -> None:
-    """Blocks traffic from `host` to these addresses, so that they are reachable only through a bastion."""
+    """Blocks traffic from `host` to these addresses, so they are reachable only through a bastion."""
     for address in others:
         host.exec(["ip", "route", "add", "blackhole", f"{address}/32"], check=True)
 
@@ -51,7 +51,7 @@ def desktop_address(lab: Lab) -> str:
 
 
 def says(connection: SshConnection, command: str) -> str:
-    """Returns the output of a command on the host.
+    """Returns the output of a command that is run on the host.
 
     The command uses the connection's only channel and leaves the connection open.
     """
@@ -75,11 +75,11 @@ def connected(dialer: SshDialer, hosts: Sequence[Host]) -> Iterator[list[SshConn
 
 
 def sessions(host: LabHost) -> int:
-    """Returns the number of open logins on a host."""
+    """Returns the number of open login sessions on a host."""
     titles = [process.argv[0] for process in host.processes()]
     return sum(title.startswith("sshd: root") and "[" not in title for title in titles)
 
 
 def half_open(host: LabHost) -> int:
-    """Returns the number of connections to a host's sshd that have not logged in yet."""
+    """Returns the number of connections to a host's sshd whose logins are not yet complete."""
     return sum(process.argv[0].endswith("[net]") for process in host.processes())

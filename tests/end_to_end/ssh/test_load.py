@@ -1,4 +1,4 @@
-"""Tests of many hosts, slow hosts, dead hosts, and servers that limit concurrent logins."""
+"""Tests with many hosts, slow hosts, dead hosts, and servers that limit concurrent logins."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def all_at_once(dial: SshDialer, names: list[str]) -> list[SshConnection]:
 
 @contextmanager
 def logins_blocked(host: LabHost) -> Iterator[None]:
-    """Keeps logins on the host half open inside the block."""
+    """Keeps logins to the host incomplete until the context is left."""
     gate = host.home / "closed"
     gate.touch()
     keys = host.folder / "slow_keys"
@@ -87,7 +87,7 @@ def test_many_hosts_log_in_through_a_bastion_that_accepts_one_login_at_a_time(la
     with ThreadPoolExecutor(1) as pool:
         with logins_blocked(one):
             coming = pool.submit(all_at_once, dialer(made, home), names)
-            wait_until(lambda: "past MaxStartups" in one.log())  # The server drops logins, which are retried.
+            wait_until(lambda: "past MaxStartups" in one.log())  # The server drops some logins, which are retried.
         connections = coming.result()
     try:
         wait_until(lambda: [sessions(host) for host in made.hosts] == [1, 12, 12])
@@ -125,7 +125,7 @@ def test_the_systems_ssh_is_throttled_too(lab: LabFactory, home: Path, monkeypat
         f"Host bastion\n  HostName {bastion.address}\nHost gpu-*\n  HostName {host.address}\n  ProxyJump bastion\n"
         f"Host *\n  UserKnownHostsFile {known_hosts}\n",
     )
-    # OpenSSH reads its configuration from the home in the user's passwd entry and not from $HOME.
+    # OpenSSH reads its configuration from the home folder in the user's passwd entry, not from $HOME.
     (home / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {home}/.ssh/config "$@"\n')
     (home / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
@@ -173,7 +173,7 @@ def test_a_slow_host_does_not_fail_and_dead_hosts_delay_no_others(lab: LabFactor
     assert (found["fast"], found["slow"]) == ("fast\n", "slow\n")
     assert all(isinstance(found[f"dead-{number}"], Unreachable) for number in range(40))
     assert came["slow"] >= 10
-    # If it had waited for one dead host, the fast host would have taken all that time.
+    # If the fast host had waited for a dead host, its answer would have come after that host's failure.
     assert came["fast"] < min(came[f"dead-{number}"] for number in range(40))
 
 
@@ -230,7 +230,7 @@ def test_a_pulled_cable_ends_blocked_senders(lab: LabFactory, home: Path) -> Non
         for sender in senders:
             sender.start()
         wait_until(lambda: far.bytes_received > 4_000_000)
-        bastion.cut_cable()  # Together, the senders exceed the TCP buffers, so that they block.
+        bastion.cut_cable()  # Together, the senders exceed the TCP buffers, so the senders block.
 
         assert all(over.wait(60) for over in ended)
         for sender in senders:

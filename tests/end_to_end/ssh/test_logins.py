@@ -1,4 +1,4 @@
-"""Tests of unusual hosts: names that do not resolve, a shared home, noisy and uncommon login shells."""
+"""Tests of unusual hosts: names that cannot be resolved, a shared home folder, and noisy or uncommon login shells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHERE = """
 
 
 def one_per_host(tmp_path: Path, lab: Lab) -> Path:
-    """Writes a topology with one replica on each host, which prints its host."""
+    """Writes a topology with one replica on each host, which prints the name of its host."""
     pools = "".join(
         f"  - {{name: on-{host.name}, role: worker, replicas: 1, hosts: [{host.name}]}}\n" for host in lab.hosts
     )
@@ -72,7 +72,7 @@ def test_the_systems_own_ssh_as_transport(desktop: Desktop, lab3: Lab, tmp_path:
     config.parent.mkdir(mode=0o700)
     config.write_text(f"Host *\n  UserKnownHostsFile {desktop.known_hosts}\n")
     desktop.use(lab3, transport="openssh")
-    # OpenSSH reads its configuration from the home in the user's passwd entry and not from $HOME.
+    # OpenSSH reads its configuration from the home folder in the user's passwd entry, not from $HOME.
     wrapper = tmp_path / "bin" / "ssh"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {config} "$@"\n')

@@ -1,4 +1,4 @@
-"""Tests of prompts of logins for passphrases, passwords and codes: once each, and stored nowhere."""
+"""Tests of login prompts for passphrases, passwords and codes: each is requested once and not stored anywhere."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ PASSWORD = "s3cret-of-lee"
 
 @pytest.fixture(scope="module")
 def hosts(module_lab: LabFactory) -> Lab:
-    """Hosts with different logins.
+    """Hosts that require different kinds of login.
 
-    `plain` uses keys, `pam` keyboard-interactive, `password` passwords, and `both` a key and then keyboard-interactive.
+    `plain` requires a key, `pam` a keyboard-interactive login, `password` a password, and `both` a key followed by a
+    keyboard-interactive login.
     """
     interactive = ("UsePAM yes", "KbdInteractiveAuthentication yes", "PubkeyAuthentication no")
     return module_lab(
@@ -71,7 +72,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def encrypted_key(hosts: Lab, home: Path) -> Path:
-    """A key with a passphrase that the plain host accepts, named in ~/.ssh/config."""
+    """A key with a passphrase, which the plain host accepts and ~/.ssh/config names."""
     write_config(home, hosts, "")
     path = home / ".ssh" / "locked"
     public = make_key(path, "locked", PASSPHRASE)
@@ -140,7 +141,7 @@ def test_a_wrong_passphrase_is_asked_again_and_giving_up_ends_it_for_all(
 
     assert len(asked.questions) == 2
     assert all("was cancelled: no valid passphrase was given for the key ~/.ssh/locked" in said for said in sentences)
-    # A later attempt asks again.
+    # A later attempt asks for the passphrase again.
     with pytest.raises(LoginRefused):
         dial.connect(Host(name="plain"))
     assert len(asked.questions) == 3
@@ -231,7 +232,7 @@ def test_the_agent_of_the_configuration_and_a_public_key_file_name_the_key(
         pass
 
 
-# Tests of passwords and keyboard-interactive
+# Tests of passwords and keyboard-interactive logins
 
 
 def test_keyboard_interactive_asks_in_the_servers_words_and_once(hosts: Lab, home: Path) -> None:
@@ -328,8 +329,8 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     place = hosts["pam"].address
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
-    # The command is started from a shell, as by users: when the first process of a session ends, the kernel itself
-    # resets the terminal.
+    # The command is started from a shell, as users do, because when the first process of a session ends, the kernel
+    # itself resets the terminal.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

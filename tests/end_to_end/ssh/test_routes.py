@@ -1,4 +1,4 @@
-"""Tests of routes to a host: jumps, proxy commands, included configuration, key aliases, shared bastions."""
+"""Tests of routes to a host: jumps, proxy commands, included configuration files, key aliases and shared bastions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def dialer(home: Path, chain: Lab) -> SshDialer:
 
 
 def deep(lab: Lab) -> str:
-    """Returns an SSH configuration with gpu-c behind inner, and inner behind outer."""
+    """Returns an SSH configuration in which gpu-c is reached through inner, and inner through outer."""
     outer, inner, far = lab.hosts
     return (
         f"Host outer\n  HostName {outer.address}\n"

@@ -1,4 +1,4 @@
-"""Launches the topologies of `examples/` on given hosts."""
+"""Launches the topologies in `examples/` on given hosts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """The output format of the command, and whether it runs on a terminal."""
+    """The output format of the command, and whether the command runs on a terminal."""
 
     on_terminal: bool
     as_json: bool
@@ -51,7 +51,7 @@ class View:
 
 @dataclass(frozen=True)
 class Shown:
-    """The output and exit code of one `torchyard run`."""
+    """The output and the exit code of a `torchyard run` command."""
 
     code: int
     text: str
@@ -70,11 +70,11 @@ def uses_tensorflow(example: Path) -> bool:
 def launch(
     example: Path, place: Place, view: View, *, is_short: bool = True, setup: Sequence[str] | None = None
 ) -> Shown:
-    """Runs `torchyard run` with an example to its end, on the hosts of `place`.
+    """Runs an example to its end with `torchyard run`, on the hosts of `place`.
 
     Args:
-        is_short: Whether to train for few epochs, if the example's script supports it.
-        setup: Shell lines in place of those that find Python.
+        is_short: Whether to train for only a few epochs, if the example's script supports this.
+        setup: Shell lines that replace the lines with which Python is found.
     """
     settings = _settings(example, place, is_short=is_short, setup=setup)
     arguments: list[str | Path] = ["run", example, *settings, *["--json"] * view.as_json]
@@ -83,16 +83,17 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # The log also contains overwritten lines.
+    # The log also contains lines that were overwritten on the terminal.
+    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
-    """Returns the `--set` options that adapt a file: hosts, interpreter, and the length of the training."""
+    """Returns the `--set` options that adapt an example to given hosts, an interpreter and a length of training."""
     document = yaml.safe_load(example.read_text())
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}
     missing = len(place.hosts) - sum(pool["replicas"] for pool in pools)
-    if missing > 0:  # Each host needs a replica.
+    if missing > 0:  # Each host needs at least one replica.
         workers = next(pool for pool in pools if pool["role"] == "worker")
         workers["replicas"] += missing
         settings[f"pools.{workers['name']}.replicas"] = workers["replicas"]
@@ -119,7 +120,7 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
 
 
 def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
-    """Asserts that the output shows the run's end, replicas, progress and result.
+    """Asserts that the output shows the run's end, its replicas, its progress and its result.
 
     Returns the output of `runs show --json`.
     """
@@ -158,7 +159,7 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
 def assert_reported(metrics: dict[str, Any], replicas: Sequence[dict[str, Any]], *, document: dict[str, Any]) -> None:
     """Asserts that every trainer has reported its steps.
 
-    Servers and reducers make no steps, and first report after a second.
+    Servers and reducers do not make steps, and send their first report after a second.
     """
     if document.get("strategy", {}).get("kind", "none") == "none":
         return

@@ -49,13 +49,13 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
         assert f"rank {rank} of 2, " in logs[name]
         losses = [float(loss) for loss in re.findall(r"^epoch \d+ loss ([0-9.]+)$", logs[name], re.MULTILINE)]
         assert losses[-1] < losses[0] / 4
-    # Each worker trains on its own part of every batch, and all get the same model.
+    # Each worker trains on its own part of every batch, and all end with the same model.
     [accuracy] = {float(re.findall(r"^test accuracy ([0-9.]+)$", log, re.MULTILINE)[-1]) for log in logs.values()}
     assert accuracy > 0.93
 
 
 def test_gloos_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
-    """Regression: on a busy machine, a rank that ended with the model alive hung in about one of thirty runs."""
+    """Regression: on a busy machine, a rank that ended while its model existed hung in one of about thirty runs."""
     trainers = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.1:1"]}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = []

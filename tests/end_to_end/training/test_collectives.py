@@ -1,4 +1,4 @@
-"""Tests of collective calls of all trainers: early stopping, even if a worker group dies meanwhile."""
+"""Tests of collective calls by all trainers: early stopping, even if a worker group dies meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with ty.join() as cluster:
 
 
 def followed_until_its_report_is_seen(desktop: Desktop, lab: Lab, file: Path) -> Outcome:
-    """Follows a run until it has a report; a short run may end before its replicas are sampled."""
+    """Follows a run until it has sent a report; a short run may end before its replicas are sampled."""
     process = desktop.start("run", file, "--json")
     assert process.stderr is not None
     events, run_id = [], "*"
@@ -88,13 +88,13 @@ def test_all_stop_early_together_and_a_group_that_died_takes_part_again(
     told = {name: re.findall(r"epoch (\d+) validation (\S+) of (\d+)", log) for name, log in logs.items()}
     assert told["worker-0"] == told["worker-1"]
     assert [int(epoch) for epoch, _, _ in told["worker-0"]] == list(range(5))
-    # Each value is reported once, with the samples of all three trainers.
+    # Each value is reported once, with the number of samples of all three trainers.
     assert {samples for _, _, samples in told["worker-0"]} == {"60"}
     if dies:
         assert int(told["worker-2"][0][0]) == 0
     else:
         assert told["worker-2"] == told["worker-0"]
-    # Custom metrics are in the events, in the run's end, and in `runs show`.
+    # Custom metrics are in the events, in the event of the run's end, and in `runs show`.
     metrics = outcome.ended["metrics"]["worker-0"]
     assert metrics["samples"] == 60
     assert metrics["validation"] == float(told["worker-0"][-1][1])

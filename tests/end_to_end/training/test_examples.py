@@ -1,6 +1,6 @@
-"""Tests of every example, run from the command line on this computer and on three hosts.
+"""Tests of every example, launched from the command line on this computer and on three hosts.
 
-The normal tests run the examples with text output. `make proof` runs all variants, and writes docs/proof/examples.md.
+The normal tests run the examples with text output. `make proof` runs all variants and writes docs/proof/examples.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KINDS = {kind.value for kind in StrategyKind}
 def places(
     module_lab: LabFactory, torch_for_hosts: ForkServer, _commands: Commands, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Place]]:
-    """This computer and three hosts, each with a desktop, for all tests of the module."""
+    """This computer and three hosts, each with a desktop, for all tests in the module."""
     lab = module_lab(3)
     (python,) = {host.fork_scripts_from(torch_for_hosts) for host in lab.hosts}
     away = Desktop(tmp_path_factory.mktemp("away"), lab, commands=_commands, knows_bandwidths=True, python=python)
@@ -60,7 +60,7 @@ def places(
 
 @contextmanager
 def this_computer(folder: Path, fork_server: ForkServer, commands: Commands) -> Iterator[Place]:
-    """Returns a desktop with its own computer as its only host, and an agent folder that is removed afterwards."""
+    """Returns a desktop whose only host is its own computer, with an agent folder that is removed afterwards."""
     (folder / "bin").mkdir()
     fork_server.serve(write_client(folder / "bin"), os.getpid())
     python = str(folder / "bin" / "python")
@@ -90,14 +90,14 @@ def kind_of(example: Path) -> str:
     [
         (example, place)
         for example, place in itertools.product(EXAMPLES, PLACES)
-        # `test_tensorflow` runs the TensorFlow examples on hosts.
+        # `test_tensorflow` runs the TensorFlow examples on the hosts.
         if place == "this computer" or not uses_tensorflow(example)
     ],
     ids=lambda value: name_of(value) if isinstance(value, Path) else value,
 )
 def test_every_example_runs_as_text(places: dict[str, Place], example: Path, place: str) -> None:
     needs_tensorflow(example)
-    # Servers report after a second, without a step: these runs are long enough for such reports.
+    # Servers first report after a second, even without a step; these runs are long enough for such reports.
     shows_servers = kind_of(example) in ("sandblaster", "downpour") and place == "this computer"
     shown = launch(example, places[place], TEXT[place], is_short=not shows_servers)
     run = assert_shown(shown, example, places[place])
@@ -108,7 +108,7 @@ def test_every_example_runs_as_text(places: dict[str, Place], example: Path, pla
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Table]:
-    """Collects the ends of runs, and writes them to a file after a full run."""
+    """Collects how the runs end, and writes the results to a file after a full run."""
     found: Table = {}
     yield found
     if len(found) == len(EXAMPLES) * len(PLACES) * len(VIEWS):

@@ -109,7 +109,7 @@ TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 def test_the_example_learns_on_gpus_under_every_strategy(
     desktop: Desktop, lab3: Lab, tmp_path: Path, strategy: str, more: list[str]
 ) -> None:
-    """Three hosts share this machine's first GPU through a setup line, because no plan assigns a GPU twice."""
+    """Three hosts share this machine's first GPU through a setup line, because no plan would assign a GPU twice."""
     is_synchronous = strategy.split()[1].strip(",") not in ("downpour", "hogwild")
     pools = [TRAINERS, *more, "{name: scorer, role: evaluator, replicas: 1}"]
     arguments = SYNCHRONOUS_OPTIONS if is_synchronous else HOGWILD_OPTIONS

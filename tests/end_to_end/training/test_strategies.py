@@ -1,4 +1,4 @@
-"""Tests of the example's unchanged script under every strategy: real hosts, real keepers, every kind of replica.
+"""Tests of the unchanged example script under every strategy, with real hosts, real keepers and every kind of replica.
 
 `test_training` covers all_reduce.
 """
@@ -126,8 +126,8 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     within: float,
 ) -> None:
     desktop.use(lab3, python=warm_python)
-    # Asynchronous groups print the accuracy of their own model. The final model is the chief's after all groups have
-    # ended. The run waits for the evaluator, which has then evaluated the final model.
+    # Asynchronous groups print the accuracy of their own models. The final model is the chief's model after all groups
+    # have ended. The run waits for the evaluator, so the evaluator has then evaluated the final model.
     ends_with = "trainers" if within == SYNCHRONOUS else "all"
     outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments, ends_with=ends_with)
 
@@ -139,8 +139,8 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert printed[0] >= accuracy_of_one - within, logs[trainers[0]]
     else:
         assert last_scored(logs["evaluator-0"]) == outcome.ended["metrics"][trainers[0]]["step"], logs["evaluator-0"]
-    # All replicas have exited with 0 by themselves: servers and reducers with the trainers, the evaluator after the
-    # last checkpoint.
+    # All replicas have exited with code 0 by themselves: servers and reducers after the trainers' end, and the
+    # evaluator after the last checkpoint.
     ends = {replica["name"]: (replica["state"], replica["exit_code"]) for replica in outcome.ended["replicas"]}
     assert {name: code for name, (_, code) in ends.items()} == dict.fromkeys(ends, 0), logs
     assert all(ends[name][0] == "succeeded" for name in (trainers if ends_with == "trainers" else ends))
@@ -150,7 +150,7 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert scored[-1] >= accuracy_of_one - within, logs["evaluator-0"]
     if strategy == "kind: reduction_server":
         assert ("all sum a share" in logs["chief-0"]) == (request.node.callspec.id == "mixed"), logs["chief-0"]
-    # Reports of servers and reducers arrive like those of trainers.
+    # Reports from servers and reducers arrive like reports from trainers.
     for name, told in outcome.ended["metrics"].items():
         if name.startswith("ps"):
             assert told["version"] > 0, told

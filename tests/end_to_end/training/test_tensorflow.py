@@ -1,4 +1,4 @@
-"""Tests that TensorFlow scripts train across hosts with only TF_CONFIG."""
+"""Tests that TensorFlow scripts train across several hosts with only TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _installed() -> None:
 
 
 def trained(desktop: Desktop, lab: Lab, topology: str) -> dict[str, Any]:
-    """Runs an example whose processes see only these variables; returns the output of `runs show`."""
+    """Runs an example whose processes see only the given variables; returns the output of `runs show`."""
     setup = [f"source {ENVIRONMENT}/bin/activate", nothing_but("PATH", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")]
     place = Place("three hosts", desktop, tuple(host.name for host in lab.hosts), python="")
     shown = launch(EXAMPLES / topology, place, View(on_terminal=False, as_json=False), setup=setup)
@@ -36,7 +36,7 @@ def trained(desktop: Desktop, lab: Lab, topology: str) -> dict[str, Any]:
 
 
 def ends(run: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Returns host and last state of each replica."""
+    """Returns the host and the last state of each replica."""
     return {replica["name"]: (replica["host"], replica["state"]) for replica in run["replicas"]}
 
 
@@ -57,7 +57,7 @@ def test_workers_on_several_hosts_keep_one_model(desktop: Desktop, lab3: Lab) ->
     logs = logs_of(desktop, run["run_id"])
     for name in hosts:
         assert f"{name.replace('-', ' ')}: 3 train together\n" in logs[name]
-        # Each worker has its own part of the data; the results are the same.
+        # Each worker trains on its own part of the data, but the results are the same.
         assert losses(logs[name]) == losses(logs["chief-0"])
         assert accuracy(logs[name]) == accuracy(logs["chief-0"]) > LEAST_ACCURACY
     assert losses(logs["chief-0"])[-1] < losses(logs["chief-0"])[0] / 2

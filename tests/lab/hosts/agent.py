@@ -1,4 +1,4 @@
-"""The agent's files as after an earlier deploy: unpacked and compiled, with no process running.
+"""Provides the agent's files as after an earlier deployment: unpacked and compiled, with no process running.
 
 Without these files, each host of each test would unpack and compile the agent, which takes three seconds of CPU time.
 """
@@ -24,7 +24,7 @@ class InstalledAgent:
         self._folder = folder
 
     def put(self, home: Path) -> None:
-        """Hard-links the files into a home folder on a host; hosts never write to them."""
+        """Hard-links the files into a home folder on a host; hosts never write to these files."""
         archive = build_archive()
         if not self._folder.exists():
             self._make(json.loads(zlib.decompress(archive.data)))
@@ -40,6 +40,6 @@ class InstalledAgent:
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        usual = Path("/usr/bin/python3")  # The interpreter is the one that agents use, if it is installed.
+        usual = Path("/usr/bin/python3")  # Agents use this interpreter if it is installed.
         python = usual if usual.exists() else sys.executable
         subprocess.run([python, "-I", "-S", bytecode.__file__, self._folder], check=True, timeout=120)

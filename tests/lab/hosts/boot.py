@@ -1,4 +1,4 @@
-"""Pure functions for the contents of the files that a host boots from."""
+"""Pure functions that return the contents of the files from which a host boots."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ START_SSHD = (
 
 
 def kept_reachable(spec: HostSpec) -> list[Path]:
-    """Return the folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
+    """Return the folders below HOME or /tmp that remain visible on hosts: the repository and the tests' interpreter.
 
-    A virtual environment's interpreter links to its base interpreter, so both folders are included, or with pyenv its
-    whole folder. A host specified without Python gets no interpreter; a host with an old Python gets only that
+    A virtual environment's interpreter links to its base interpreter, so both folders are included; with pyenv, its
+    whole folder is. A host specified without Python gets no interpreter; a host with an old Python gets only that
     interpreter.
     """
     if spec.python == "none":
@@ -43,7 +43,7 @@ def kept_reachable(spec: HostSpec) -> list[Path]:
 
 
 def old_python() -> Path:
-    """Return the interpreter of Python 3.6 that pyenv built on this machine, or a path that does not exist."""
+    """Return the interpreter of Python 3.6 that was built with pyenv on this machine, or a path that does not exist."""
     versions = sorted(Path("/root/.pyenv/versions").glob(f"{OLD_PYTHON}.*"))
     return (versions[-1] if versions else Path("/root/.pyenv/versions/3.6")) / "bin" / "python3.6"
 
@@ -52,12 +52,12 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
     """Return the script of the host's first process, which sets up its mounts, starts sshd, and waits.
 
     Its stdin is a pipe that the test process holds. When the test process ends for any reason, the read returns and the
-    first process ends, and with it the kernel ends every process of the host.
+    first process ends, and then the kernel ends every other process of the host.
     """
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):
         lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
-    # The script binds folders of this host first, while the paths to them are still visible.
+    # The script mounts folders of this host first, while the paths to these folders are still visible.
     for path in kept_reachable(spec):
         new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
         lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")
@@ -90,12 +90,12 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
 
 
 def _hashed(password: str) -> str:
-    """Return a password hashed for /etc/shadow."""
+    """Return the hash of a password in the format of /etc/shadow."""
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
 
 
 def etc_files(spec: HostSpec) -> dict[str, str]:
-    """Return the host's own versions of files in /etc, with its accounts and without names of other machines."""
+    """Return the host's own versions of files in /etc, with its accounts and without the names of other machines."""
     accounts = [("root", 0, "/root"), ("nobody", 65534, "/nonexistent"), ("sshd", 102, "/run/sshd")]
     accounts += [(name, FIRST_UID + index, f"/home/{name}") for index, name in enumerate(spec.accounts())]
     shells = {"nobody": "/usr/sbin/nologin", "sshd": "/usr/sbin/nologin"}
@@ -134,13 +134,13 @@ def sshd_config(spec: HostSpec, port: int) -> str:
         "PrintMotd no",
         "Subsystem sftp internal-sftp",
     ]
-    if not any(line.startswith("MaxStartups") for line in spec.sshd):  # sshd uses the last line with this keyword.
+    if not any(line.startswith("MaxStartups") for line in spec.sshd):  # sshd uses the last line that has this keyword.
         lines.append("MaxStartups 100:30:200")
     if spec.login_takes_s:
         lines.insert(0, "AuthorizedKeysFile none")
         lines += [f"AuthorizedKeysCommand {INSIDE}/slow_keys", "AuthorizedKeysCommandUser root"]
     if spec.ssh_environment:
-        # sshd uses only the first SetEnv line, so all variables are in that line.
+        # sshd uses only the first SetEnv line, so that line contains all variables.
         pairs = (f'"{name}={_escaped(value)}"' for name, value in spec.ssh_environment.items())
         lines.append(f"SetEnv {' '.join(pairs)}")
     if spec.noisy:
@@ -149,7 +149,7 @@ def sshd_config(spec: HostSpec, port: int) -> str:
 
 
 def start_up_files(spec: HostSpec) -> dict[str, str]:
-    """Return start-up files in the accounts' HOME, by relative path; a host that is not noisy has none."""
+    """Return the start-up files in the accounts' HOME folders, by relative path; only a noisy host has any."""
     if not spec.noisy:
         return {}
     chatter = "echo 'Welcome to the cluster!'; echo 'quota: 93% used' >&2; printf 'no newline at the end of this'\n"
@@ -162,7 +162,7 @@ def start_up_files(spec: HostSpec) -> dict[str, str]:
 
 
 def _without_python() -> Iterable[str]:
-    """Return lines that hide every Python in /usr/bin and /usr/local/bin, on this host only."""
+    """Return the commands that hide every Python in /usr/bin and /usr/local/bin on this host only."""
     for place in ("/usr/bin", "/usr/local/bin"):
         layer = f"/run/layer{place}"
         yield f"mkdir -p {layer}/upper {layer}/work"
@@ -179,7 +179,7 @@ def _escaped(value: str) -> str:
 
 
 def mount_points(spec: HostSpec) -> Sequence[tuple[str, Path]]:
-    """Return the root and relative folder of each mount in HOME and /tmp; these folders must exist before mounting."""
+    """Return the root and the relative folder of each mount in HOME and /tmp; these must exist before mounting."""
     points = []
     for path in kept_reachable(spec):
         root = "/root" if path.is_relative_to("/root") else "/tmp"

@@ -1,4 +1,4 @@
-"""One host of the lab: its processes, power, sshd and network cable."""
+"""One host of the lab: its processes, its power, its SSH server and its network cable."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ READY_WITHIN_S = 20.0
 class LabHost:
     """A host of a `Lab`.
 
-    `home` and `tmp` are the host's /root and /tmp on this machine, so that tests can read files in these folders;
-    `inside` returns the path of such a file on the host.
+    `home` and `tmp` are the host's /root and /tmp on this machine, so tests can read files in these folders; `inside`
+    returns the path of such a file on the host.
     """
 
     port = 22
@@ -53,14 +53,14 @@ class LabHost:
     # Methods for power
 
     def boot(self, authorized: str) -> None:
-        """Write the host's files and start it; `wait_until_ready` waits until it answers."""
+        """Write the host's files and start it; `wait_until_ready` waits until the host answers."""
         self._files.write(self.spec, self.port, authorized)
         self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
         namespace = self._network.namespace(self.name)
         self._machine = Machine(self.name, namespace, self.folder / "boot.sh", self.folder / "boot.log")
 
     def wait_until_ready(self) -> None:
-        """Return once the host's sshd listens."""
+        """Wait until the host's sshd is listening."""
 
         def listens() -> bool:
             if not self.alive:
@@ -82,7 +82,7 @@ class LabHost:
     def destroy(self, *, silently: bool = True) -> None:
         """Destroy the host and all of its processes, like a power cut. Idempotent; returns once the host is gone.
 
-        With `silently=False` the network stays connected, so that the kernel closes the connections of dying processes.
+        With `silently=False` the network stays connected, so the kernel closes the connections of dying processes.
         """
         if self.alive and silently:
             self._network.cut(self.name)
@@ -90,12 +90,12 @@ class LabHost:
         self.wait_until_gone()
 
     def kill(self) -> None:
-        """Begin to end the host if it runs; the kernel then ends every process of the host."""
+        """Begin to end the host if it is running; the kernel then ends every process of the host."""
         if self._machine is not None and self._machine.alive:
             self._machine.kill()
 
     def wait_until_gone(self) -> None:
-        """Wait for the end that `kill` began."""
+        """Wait until the host has ended after `kill`."""
         if self._machine is not None:
             self._machine.wait_until_gone()
 
@@ -140,11 +140,11 @@ class LabHost:
         )
 
     def processes(self) -> list[HostProcess]:
-        """Return every process on the host by process ID, including those that `exec` is running."""
+        """Return every process on the host by process ID, including those that `exec` has started."""
         return self._machine.processes() if self._machine else []
 
     def clean(self) -> None:
-        """Restore the state at boot: cable connected, sshd running, no other processes, HOME and /tmp empty."""
+        """Restore the state at boot time: cable connected, sshd running, no other processes, HOME and /tmp empty."""
         self.mend_cable()
         self.unshape()
         if self.spec.ssh_environment:
@@ -158,23 +158,23 @@ class LabHost:
 
     @property
     def pid_namespace(self) -> Path:
-        """The name of the PID namespace of the host's processes."""
+        """The name of the PID namespace in which the host's processes run."""
         return self._running.pid_namespace
 
     def fork_scripts_from(self, fork_server: ForkServer) -> str:
-        """Return the path on the host of a `python` that lets `fork_server` fork scripts while the host lives."""
+        """Return the host's path of a `python` that lets `fork_server` fork scripts as long as the host is running."""
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
     # Methods for sshd
 
     def start_sshd(self) -> None:
-        """Start sshd, and return once it listens."""
+        """Start sshd, and return once it is listening."""
         self.exec(["sh", "-c", boot.START_SSHD], check=True)
         self.wait_until_ready()
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Stop sshd, so that connections are refused. Open sessions continue, unless `sessions` ends them, too."""
+        """Stop sshd, so connections are refused. Open sessions continue unless `sessions` is set."""
         ended: set[int] = set()
 
         def is_gone() -> bool:
@@ -200,16 +200,16 @@ class LabHost:
 
     @property
     def known_hosts(self) -> str:
-        """Return the line of a known-hosts file with the host's true key."""
+        """Return the line for the host's true key in a known-hosts file."""
         return known_hosts_line(self.address, self.port, self.public_key) + "\n"
 
     def change_host_key(self) -> None:
-        """Give the host a new key, as after a reinstallation."""
+        """Give the host a new key, as if it had been reinstalled."""
         self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
         self.restart_sshd()
 
     def set_ssh_environment(self, environment: Mapping[str, str]) -> None:
-        """Set exactly these variables in later SSH sessions."""
+        """Set exactly these variables in future SSH sessions."""
         self.spec = replace(self.spec, ssh_environment=dict(environment))
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()
@@ -227,7 +227,7 @@ class LabHost:
     def shape(self, rate: str = "200mbit", after: str | None = None) -> None:
         """Limit the cable's rate in each direction.
 
-        With `after`, such as 4mb, the limit applies only after this amount has passed at full speed.
+        With `after`, such as 4mb, the limit applies only after this amount of data has passed at full speed.
         """
         self._network.shape(self.name, rate, after)
 
@@ -237,12 +237,12 @@ class LabHost:
 
     @property
     def bytes_sent(self) -> int:
-        """The number of bytes that left the host's network interface since it booted."""
+        """The number of bytes that the host has sent through its network interface since it booted."""
         return self._running.counter(8)
 
     @property
     def bytes_received(self) -> int:
-        """The number of bytes that reached the host's network interface since it booted."""
+        """The number of bytes that the host has received through its network interface since it booted."""
         return self._running.counter(0)
 
     # Internal methods

@@ -1,4 +1,4 @@
-"""A host's namespaces and the two processes that hold them: one outside, and the first one inside."""
+"""A host's namespaces and the two processes that hold them: one outside, and the first process inside."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class Machine:
         with log.open("w") as output:
             self._outer = subprocess.Popen(
                 ["ip", "netns", "exec", network_namespace, "unshare", *NAMESPACES, "bash", str(script)],
-                # The script reads from this pipe until this process ends.
+                # The script reads from this pipe, which remains open until this process ends.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
                 cwd="/",
                 text=True,
-                # Ctrl-C in the terminal must interrupt the tests and not the hosts.
+                # Ctrl-C in the terminal must interrupt the tests but not the hosts.
                 start_new_session=True,
             )
         self._first: int | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether the machine runs."""
+        """Whether the machine is running."""
         return self._outer.poll() is None
 
     @property
@@ -47,7 +47,7 @@ class Machine:
 
     @property
     def first_pid(self) -> int:
-        """The PID of the machine's first process outside the machine. Raises LabBroken if it does not run."""
+        """The PID, outside the machine, of the machine's first process. Raises LabBroken if it is not running."""
         if not self.alive:
             raise LabBroken(f"Host {self._name} is not running.")
         if self._first is None:
@@ -56,7 +56,7 @@ class Machine:
 
     @property
     def pid_namespace(self) -> Path:
-        """The name of the PID namespace of the machine's processes."""
+        """The name of the PID namespace in which the machine's processes run."""
         return pid_namespace(self.first_pid)
 
     def kill(self) -> None:
@@ -70,7 +70,7 @@ class Machine:
                 self._outer.kill()
 
     def wait_until_gone(self) -> None:
-        """Wait for the end that `kill` began."""
+        """Wait until the machine has ended after `kill`."""
         if self._outer.stdin:
             self._outer.stdin.close()
         self._outer.wait(timeout=30)
@@ -86,13 +86,13 @@ class Machine:
         return processes_in(self.pid_namespace) if self.alive else []
 
     def listens(self, port: int) -> bool:
-        """Return whether a process in the machine listens on this TCP port."""
+        """Return whether a process in the machine is listening on this TCP port."""
         with suppress(LabBroken, OSError):
             return listens(self.first_pid, port)
         return False
 
     def counter(self, column: int) -> int:
-        """Return a number in eth0's line of /proc/net/dev: 0 is bytes received, 8 is bytes sent."""
+        """Return a number from eth0's line in /proc/net/dev: index 0 is bytes received, 8 is bytes sent."""
         for line in Path(f"/proc/{self.first_pid}/net/dev").read_text().splitlines():
             device, _, numbers = line.partition(":")
             if device.strip() == "eth0":

@@ -10,14 +10,14 @@ from tests.lab.needs import LabBroken
 
 
 class HostProcess(NamedTuple):
-    """A process as its host sees it. A zombie has the argv ("[name] <defunct>",), as in ps."""
+    """A process as its host sees it. The argv of a zombie is ("[name] <defunct>",), as in ps."""
 
     pid: int
     argv: tuple[str, ...]
 
     def is_sshd(self, *, sessions: bool = False) -> bool:
         """Return whether this is the listening sshd, or with `sessions`, an sshd that serves a connection."""
-        # Before sshd sets its title, it has its command line; the server of a session is started with -R.
+        # Before sshd sets its title, its command line is visible; a session's server is started with -R.
         listens = "[listener]" in self.argv[0] or (self.argv[0].endswith("/sshd") and "-R" not in self.argv)
         return listens or (sessions and self.argv[0].startswith("sshd: "))
 
@@ -32,7 +32,7 @@ def processes_in(namespace: Path) -> list[HostProcess]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # Processes start and end meanwhile, and some processes may not be read.
+            # Processes start and end meanwhile, and some processes may not be readable.
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if (entry / "ns" / "pid").readlink() == namespace:
                     found.append(_describe(entry))
@@ -40,13 +40,13 @@ def processes_in(namespace: Path) -> list[HostProcess]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether a process in the network namespace of `pid` listens on this TCP port, without connecting."""
+    """Return whether a process in the network namespace of `pid` listens on this TCP port, without connecting to it."""
     rows = (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def children_of_this_process() -> dict[int, str]:
-    """Return process ID and command line of every child of this process, including zombies."""
+    """Return the process ID and the command line of every child of this process, including zombies."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):

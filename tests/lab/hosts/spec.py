@@ -1,4 +1,4 @@
-"""Specification of a host: its name and its differences from a plain host."""
+"""The specification of a host: its name and how it differs from a plain host."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class HostSpec:
     Attributes:
         login_shell: Shell that sshd runs for commands.
         noisy: Whether start-up files and the server print text on stdout and stderr before every command.
-        ssh_environment: Variables of every SSH session, and of no other process.
-        last_octet: End of the address, for tests that depend on the order of addresses.
-        users: Further accounts beside root, with the same key.
-        user: The account that the fleet file names.
+        ssh_environment: Variables set in every SSH session, and in no other process.
+        last_octet: Last part of the address, for tests that depend on the order of addresses.
+        users: Accounts in addition to root, with the same key.
+        user: The account named in the fleet file.
         sshd: First lines of the configuration of sshd.
         passwords: Passwords by account, which PAM requests with "Password: " if `sshd` allows such logins.
         login_takes_s: Seconds that the server takes to look up a key.
@@ -40,13 +40,13 @@ class HostSpec:
     login_takes_s: float = 0.0
 
     def accounts(self) -> tuple[str, ...]:
-        """Return every account besides root that has its own HOME."""
+        """Return every account other than root that has its own HOME."""
         wanted = dict.fromkeys((*self.users, self.user))
         return tuple(name for name in wanted if name != "root")
 
 
 def host_names(count: int) -> list[str]:
-    """Return the names gpu-a, gpu-b, … of `count` hosts, at most 26."""
+    """Return `count` host names: gpu-a, gpu-b, …; at most 26."""
     if count > len(ascii_lowercase):
         raise ValueError(f"A lab has names for {len(ascii_lowercase)} hosts, not for {count}.")
     return [f"gpu-{letter}" for letter in ascii_lowercase[:count]]

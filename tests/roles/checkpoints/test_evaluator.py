@@ -1,4 +1,4 @@
-"""Tests of an evaluator beside training: it scores each checkpoint once, and training never waits for it."""
+"""Tests of an evaluator during training: it scores each checkpoint once, and training never waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of checkpoint files: atomic writes, pruning to the newest three, and deletion of old unfinished saves only."""
+"""Tests of checkpoint files: atomic writes, pruning to the newest three, and deletion of only old unfinished saves."""
 
 from __future__ import annotations
 

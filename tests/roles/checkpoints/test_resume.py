@@ -1,6 +1,6 @@
-"""Tests that a killed training resumes from its newest complete checkpoint.
+"""Tests that a killed training run resumes from its newest complete checkpoint.
 
-The results are the same as without the interruption.
+The results must be the same as without the interruption.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def uninterrupted(gang: Gang, program: Path = PROGRAM, how: Sequence[str] = ()) 
 def killed_somewhere_and_resumed(
     gang: Gang, kills: int, seed: int, program: Path = PROGRAM, how: Sequence[str] = ()
 ) -> list[str]:
-    """Kills the run repeatedly, after further checkpoints and at a random time in a step; then lets it finish."""
+    """Kills the run repeatedly, after each new checkpoint at a random time in a step; then lets it finish."""
     dice = random.Random(seed)
     for _ in range(kills):
         enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
@@ -232,7 +232,8 @@ def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Sta
         assert code == 0, output
         assert re.search(r"torchyard: .* could not (be saved|save its own part).*the disk is full\.", output), output
         assert "trained to the end" in output
-        assert files.complete(gang.checkpoints)[0].step == 45  # Saving succeeds as soon as the disk has space again.
+        # Saving succeeds as soon as the disk has free space again.
+        assert files.complete(gang.checkpoints)[0].step == 45
         assert not list(gang.checkpoints.glob(".saving-*"))
     finally:
         subprocess.run(["umount", "-l", str(gang.checkpoints)], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Tests of resuming on hosts without a shared folder and without a torch world: each trainer restores its own part."""
+"""Tests of resuming on hosts without a shared folder or a torch world: each trainer restores its part of the state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Hosts:
         return self._start(RESUMABLE, self.folder / replica, str(EPOCHS), str(step_s), environment=environment)
 
     def steps(self, replica: str) -> list[int]:
-        """Returns the steps in order, each with its learning rate."""
+        """Returns all steps in order, each with the learning rate."""
         (log,) = (self.folder / replica).glob("losses.*")
         lines = [line.split() for line in log.read_text().splitlines() if line.count(" ") == 3]
         for step, epoch, _, rate in lines:
@@ -104,7 +104,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     other.kill()
     other.wait(DEADLINE_S)
     saved, older, *_ = files.part_steps(own, "worker-1.0")
-    if spoilt:  # With a damaged part, the run resumes from the previous checkpoint.
+    if spoilt:  # If a part is damaged, the run resumes from the previous checkpoint.
         files.part_path(own, "worker-1.0", saved).write_bytes(b"half a part")
         saved = older
     before = len(hosts.steps("worker-1"))

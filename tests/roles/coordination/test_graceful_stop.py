@@ -1,4 +1,4 @@
-"""Tests of the graceful stop: after SIGTERM, all ranks end after the same step, with its checkpoint and exit code 0."""
+"""Tests of the graceful stop: after SIGTERM, all ranks end after the same step, with a checkpoint and exit code 0."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(star
     environment = gang.environment(0, free_port(), 600)
     process = start(
         "-c",
-        # The process has a separate session, like the ranks of a keeper, which sends SIGTERM to the whole process
+        # The process has a separate session, as a keeper's ranks do; the keeper sends SIGTERM to the whole process
         # group.
         f"import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, {str(program)!r}, {str(tmp_path)!r}])",
         environment=environment,
@@ -110,7 +110,7 @@ def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, 
     time.sleep(ECHO_S + 0.1)
     assert process.poll() is None
 
-    # On a loaded machine, the second signal may count as an echo of the first one, so it is repeated.
+    # On a loaded machine, the second signal may be mistaken for an echo of the first one, so it is repeated.
     def stop_again(_: float) -> None:
         gang.stop()
         time.sleep(ECHO_S + 0.1)
@@ -168,7 +168,7 @@ def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: jo
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
-    """The chief still evaluates after its last step, or writes its last checkpoint."""
+    """The chief is still evaluating after its last step, or writing its last checkpoint."""
     process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output

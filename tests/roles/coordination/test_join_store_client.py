@@ -1,4 +1,4 @@
-"""Tests of the join store's client with the keeper's server: wrong keys, lost connections, torch's process groups."""
+"""Tests of the join store client with the keeper's server: wrong keys, lost connections and torch's process groups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def connect(served: Served) -> Iterator[Connect]:
 
 
 class Cable:
-    """A proxy between clients and the store that can be cut within a frame."""
+    """A proxy between clients and the store whose connections can be cut in the middle of a frame."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -242,7 +242,7 @@ def test_a_wrong_key_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_exchange_key_opens_the_store_and_never_the_gang_link(served: Served) -> None:
-    """The key decides what a caller may do, not its introduction: a rank cannot pretend to be a keeper."""
+    """The key, and not the introduction, determines what a caller may do: a rank cannot pretend to be a keeper."""
     for key, welcome in ((KEY, {"store": "ready"}), (SECRET, {"keeper": "b"})):
         link = store_module._Link(served.host_and_port, key, {"host": "b", "got": 0}, time.monotonic() + 5)
         assert link.welcome == welcome
@@ -256,7 +256,7 @@ def test_silent_callers_delay_no_other(served: Served, connect: Connect) -> None
     assert time.monotonic() - began < 4.5, "before the first of them is turned away"
     silent[0].settimeout(60)
     assert len(silent[0].recv(1000)) == authenticated_transport.HELLO_BYTES
-    assert silent[0].recv(1000) == b""  # The server closes a silent connection after five seconds.
+    assert silent[0].recv(1000) == b""  # The server closes a connection that has been silent for five seconds.
     for one in silent:
         one.close()
 

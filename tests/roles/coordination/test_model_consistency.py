@@ -1,4 +1,4 @@
-"""Tests of comparing all trainers' models before training."""
+"""Tests of comparing the models of all trainers before training."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def met(
     """Returns the exception that agree() raised on each rank, or None.
 
     Args:
-        texts: Description of the model by rank; a rank with None does not take part.
-        within_s: Timeout of each rank.
-        others: Different timeouts by name of the trainer.
+        texts: The description of the model for each rank; a rank with None does not take part.
+        within_s: The timeout of each rank.
+        others: Different timeouts, by the name of the trainer.
     """
 
     def take_part(rank: int, text: str | None) -> Exception | None:
@@ -88,7 +88,7 @@ def test_a_worker_whose_model_differs_raises_and_no_trainer_begins(served: Serve
 
 def test_a_worker_that_never_comes_is_named_after_the_deadline(served: Served) -> None:
     with closing(JoinStore.connect(served.address, KEY, TRAINERS[2], 2)) as store:
-        # The key stands for the entry of the other rank, whose thread might write it too late.
+        # This key replaces the other rank's own entry, which its thread might write too late.
         store.set("agree/trainers/3/met/2", b"")
     chief, _, worker = met(served, 3, [linear(), None, linear()], within_s=1.0)
     assert str(chief) == "worker-0 did not call distribute() within 1 s."

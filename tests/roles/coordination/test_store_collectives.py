@@ -26,7 +26,7 @@ def served() -> Iterator[Served]:
 
 
 class Run:
-    """Two worker groups of `size` ranks; `alive` creates the collectives of a rank in a generation of its group."""
+    """Two worker groups of `size` ranks each; `alive` creates a rank's collectives in a generation of its group."""
 
     def __init__(self, served: Served, size: int = 1) -> None:
         self.size = size
@@ -130,7 +130,7 @@ def test_a_resumed_script_does_not_give_what_epochs_that_are_over_come_to(run: R
     for _ in range(3):
         meet(run, [chief, worker], b"loss ")
     again = run.alive(1, generation=1)
-    for _ in range(3):  # The calls happen at the end of finished epochs.
+    for _ in range(3):  # These calls are made at the end of completed epochs.
         assert again.exchange(b"0", "line 1", "mean", resuming=True) == [b"loss 0", b"loss 1"]
     assert meet(run, [chief, again], b"fourth ") == [b"fourth 0", b"fourth 1"]
 

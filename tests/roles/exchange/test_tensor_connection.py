@@ -1,4 +1,4 @@
-"""Tests of connections for tensors: transfer, refusals, lost peers and closing."""
+"""Tests of connections that transfer tensors: transfers, refusals, lost peers and closing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def peer_of(listener: socket.socket) -> Peer:
 
 @pytest.fixture
 def ends(listener: socket.socket) -> Iterator[Ends]:
-    """The two ends of a connection: the caller's and the listener's."""
+    """The two ends of a connection: the caller's end and the listener's end."""
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, 5)
         accepted, introduction = Connection.accept(listener.accept()[0], KEY)
@@ -107,7 +107,7 @@ def test_no_tensor_differs_from_an_empty_one_and_a_payload_can_be_discarded(ends
 
 def test_what_is_posted_does_not_wait_for_the_receiver_and_arrives_in_order(ends: Ends) -> None:
     caller, accepted = ends
-    # 64 MB exceed the kernel's buffers while the peer does not receive.
+    # 64 MB exceed the kernel's buffers as long as the peer does not receive.
     large = torch.arange(16_000_000, dtype=torch.float32)
     accepted.post({"number": 1}, large)
     accepted.post({"number": 2})
@@ -236,11 +236,11 @@ def test_a_peer_that_does_not_listen_is_lost_by_name_after_the_deadline() -> Non
 
 
 def test_a_caller_waits_for_the_answer_of_a_busy_process(listener: socket.socket) -> None:
-    """A second call would leave a session behind, whose end would be reported as the loss of a worker."""
+    """A second call would leave behind a session, whose end would be reported as the loss of a worker."""
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, DEADLINE_S)
         accepted, _ = Connection.accept(listener.accept()[0], KEY)
-        # The duration of the pause is what is tested: it exceeds the deadline of a handshake.
+        # The test is about the duration of the pause, which exceeds the deadline of a handshake.
         time.sleep(authenticated_transport.HANDSHAKE_DEADLINE_S + 0.5)
         accepted.answer({})
         caller, _ = calling.result(DEADLINE_S)
@@ -270,7 +270,7 @@ def is_shut_down(connection: Connection) -> bool:
 def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The descriptor may belong to the next connection before that thread continues."""
+    """The descriptor may belong to the next connection before the thread that is about to send continues."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
     send_all = socket_io.send_all
@@ -325,7 +325,7 @@ def test_a_server_link_closes_its_descriptor_after_the_thread_that_receives(
 
 
 def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
-    """The thread that admits the worker again must not close a socket from which the session's thread reads."""
+    """The thread that admits the worker again must not close a socket from which the thread of a session is reading."""
     _, accepted = ends
     Session(None, accepted, 0, 0, 1, 0).cut()
     assert accepted.closed

@@ -1,4 +1,4 @@
-"""Train one small model in various ways under distribute(), and compare each with a single process.
+"""Train a small model in various ways under distribute(), and compare each way with a single process.
 
     averaged.py [SCENARIO …]
 
@@ -126,7 +126,7 @@ def some_ranks(model: Net, rank: int, step: int) -> None:
 
 
 def more_passes(model: Net, rank: int, step: int) -> None:
-    """Accumulate two forward passes with one backward pass, then another pass."""
+    """Accumulate two forward passes with one backward pass, and then make another pass."""
     (model.loss(batch(rank, step)) + model.loss(batch(rank, step, 1))).backward()
     model(batch(rank, step, 2)).square().mean().backward()
 
@@ -146,7 +146,7 @@ def checkpointed(model: Net, rank: int, step: int) -> None:
 
 
 class Checkpointed(Net):
-    """Uses a layer in two reentrant checkpoints, so that its gradient is accumulated twice in a pass."""
+    """Uses a layer in two reentrant checkpoints, so its gradient is accumulated twice in a pass."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = checkpoint(self.encoder, inputs.clone().requires_grad_(), use_reentrant=True)
@@ -275,7 +275,7 @@ def difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def gan(cluster: ty.Cluster) -> float:
-    """Train with two optimizers in turns, the critic's more often; only the critic is trained by separate passes."""
+    """Train with two optimizers in turn, the critic's more often; only the critic's loss calls the critic twice."""
 
     def critic_loss(model: nn.ModuleDict, rank: int, step: int) -> torch.Tensor:
         real, fake = batch(rank, step), model["g"](batch(rank, step, 1)).detach()
@@ -311,7 +311,7 @@ def gan(cluster: ty.Cluster) -> float:
 
 
 def line_search(cluster: ty.Cluster) -> float:
-    """Train with LBFGS, which calls the closure as often as the mean loss demands, equally often on all ranks."""
+    """Train with LBFGS, which calls the closure as often as the mean loss requires, and equally often on all ranks."""
 
     def descend(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn="strong_wolfe")
@@ -343,7 +343,7 @@ def line_search(cluster: ty.Cluster) -> float:
 
 
 def copies(cluster: ty.Cluster) -> float:
-    """Copy, average, save, compile and evaluate the model on the chief only; the copies train separately."""
+    """Copy, average, save and compile the model, and evaluate it on the chief only; copies are trained separately."""
     torch.manual_seed(11)
     model = Net()
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -362,7 +362,8 @@ def copies(cluster: ty.Cluster) -> float:
     assert type(model) is Net
     apart = difference(model, loaded["model"])
     for each in (copy.deepcopy(model), loaded["model"], loaded["averaged"].module):
-        each.loss(batch(cluster.rank, 9)).backward()  # The exchange is disabled, so the gradients stay local.
+        # No gradients are exchanged for the copies, so their gradients stay local.
+        each.loss(batch(cluster.rank, 9)).backward()
     if cluster.is_chief:
         model.eval()
         with torch.no_grad():

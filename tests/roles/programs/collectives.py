@@ -1,4 +1,4 @@
-"""Make every collective call of torchyard_roles. Prints JSON: the result of each."""
+"""Make every collective call of torchyard_roles. Prints the result of each call as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torchyard_roles as ty
 
 if "defaults" in sys.argv:
     torch.set_default_dtype(torch.float64)
-    torch.set_default_device("meta")  # A tensor that is created without an explicit device has no values on `meta`.
+    # A tensor created without an explicit device would be on `meta` and have no values.
+    torch.set_default_device("meta")
 strategy = None
 if "own" in sys.argv:
     from torchyard_roles.data_loader import DataShare
@@ -28,8 +29,9 @@ if "own" in sys.argv:
 
 
 def metric(samples: int) -> list[float]:
-    """Return the mean over all samples and their number, of an evaluation that is divided among the trainers."""
-    torch.set_default_device(None)  # DataLoader draws a random number on the default device, which must have values.
+    """Return the mean over all samples and their number, for an evaluation that is divided among the trainers."""
+    # DataLoader draws a random number on the default device, whose tensors must have values.
+    torch.set_default_device(None)
     test = torch.utils.data.TensorDataset(torch.arange(samples, dtype=torch.float64, device="cpu") ** 2)
     total, count = 0.0, 0
     for (batch,) in cluster.loader(test, batch_size=2, evaluation=True):

@@ -1,10 +1,10 @@
-"""Train with two optimizers, of which the second steps twice for each step of the first.
+"""Train with two optimizers, the second of which steps twice for each step of the first.
 
     counts_pairs.py HOW UPDATES
 
-Each step subtracts 1 from each parameter. HOW: `calls` and `lists` are two models, given to distribute() in two calls
-or in one; `halves` are two parts of one model. After leave(), the script prints the values of each half's parameters,
-and the sum of a frozen parameter and a buffer that initially hold the rank.
+Each step subtracts 1 from each parameter. HOW is `calls` or `lists` for two models, which are passed to distribute() in
+two calls or in one, or `halves` for two parts of one model. After leave(), the script prints the values of each half's
+parameters, and the sum of a frozen parameter and a buffer that initially hold the rank.
 """
 
 import json

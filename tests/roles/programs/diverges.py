@@ -1,4 +1,4 @@
-"""Train with ranks that diverge in the way that the argument names."""
+"""Train with ranks that diverge in the way given by the argument."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Print every variable that describes a world as JSON; an evaluator's script without torch."""
+"""Print every variable that describes a world as JSON, like an evaluator's script that does not use torch."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Run a worker or a reducer on lab hosts, with a JSON plan as the argument; the worker sums on demand (`steps N`)."""
+"""Run a worker or a reducer on lab hosts, with a JSON plan as argument; the worker sums when ordered to (`steps N`)."""
 
 import json
 import sys

@@ -3,9 +3,9 @@
     foreign_settings.py DTYPE [spawn]
 
 DTYPE is torch's default dtype. The other settings are a default device, deterministic algorithms, anomaly mode,
-inference mode in evaluations, another number of threads, another working folder, a replaced sys.stdout, signal
-handlers, loaders with forked and spawned workers, several parameter groups, tied and frozen parameters, outputs in a
-dict, and a scheduler.
+inference mode in evaluations, a different number of threads, a different working directory, a replaced sys.stdout,
+signal handlers, loaders with forked and spawned workers, several parameter groups, tied and frozen parameters, outputs
+in a dict, and a scheduler.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Train a model by all workers, and by rank 0 alone on the whole batches, and compare the results.
+"""Train a model on all workers, train it again on rank 0 alone with the whole batches, and compare the results.
 
     large_batch.py DTYPE [clip]
 
-Rank 0 prints the largest difference between any two parameters as JSON. With `clip`, gradients are clipped and the
-learning rate decreases; the number of clipped steps and the largest difference between two norms are printed, too.
+Rank 0 prints the largest difference between corresponding parameters as JSON. With `clip`, gradients are clipped and
+the learning rate decreases; the number of clipped steps and the largest difference between corresponding norms are also
+printed.
 """
 
 import json

@@ -50,8 +50,8 @@ def train() -> None:
     }
     dist.destroy_process_group()
     print(json.dumps(seen), flush=True)
-    # In torch 2.13, gloo's threads outlive the process group. A thread that frees tensors of the last gather during the
-    # interpreter's shutdown aborts the process, even under torchrun.
+    # In torch 2.13, gloo's threads outlive the process group. If such a thread frees tensors of the last gather during
+    # the interpreter's shutdown, the process aborts, even under torchrun.
     time.sleep(0.5)
 
 

@@ -1,7 +1,7 @@
 """Train a model that is difficult to exchange, and print a digest of its parameters after every step as JSON.
 
-The model has two dtypes; parameters that are shared, frozen, never used, or used only by rank 1 in odd steps; and a
-buffer. Training uses accumulation with no_sync, clipping and a schedule. With `nan=STEP`, rank 1's gradients of that
+The model has two dtypes, a buffer, and parameters that are shared, frozen, never used, or used only by rank 1 in odd
+steps. Training uses accumulation with no_sync, clipping and a schedule. With `nan=STEP`, rank 1's gradients of that
 step are NaN. With `amp=1`, training uses autocast in bfloat16. With `after=FILE`, the second half of the steps begins
 once that file exists.
 """

@@ -1,4 +1,4 @@
-"""Train with dropout, shuffling and a scheduler; write the exact loss of each step to a file of the rank.
+"""Train with dropout, shuffling and a scheduler; write the exact loss of each step to a file for each rank.
 
     resumable.py FOLDER EPOCHS SECONDS_A_STEP [workers of the loader]
 
@@ -18,7 +18,7 @@ SAMPLES = 60
 
 
 class Noisy(torch.utils.data.Dataset):
-    """Samples with random noise, like an augmentation."""
+    """Samples with random noise, as in data augmentation."""
 
     def __init__(self) -> None:
         self.inputs = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(1))

@@ -1,9 +1,9 @@
-"""Train a critic and a generator with an optimizer each; write the exact losses of each batch to a file of the rank.
+"""Train a critic and a generator, each with an optimizer; write the exact losses of each batch to a file for each rank.
 
     resumable_pairs.py FOLDER EPOCHS SECONDS_A_STEP HOW
 
-The generator is trained after every second batch. HOW: `calls` passes each pair to distribute() in a separate call,
-`lists` passes both in one call.
+The generator is trained after every second batch. If HOW is `calls`, each pair is passed to distribute() in a separate
+call; if HOW is `lists`, both are passed in one call.
 """
 
 import sys

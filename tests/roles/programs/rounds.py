@@ -1,10 +1,10 @@
-"""Train worker groups that average every few steps.
+"""Train worker groups that average their parameters every few steps.
 
     rounds.py FOLDER STEPS SECONDS_A_STEP [BATCH_OF_RANK …]
 
-FOLDER/<rank> holds the number of finished steps. After leave(), the script writes FOLDER/result.<rank>, which would be
-too long for a pipe: the numbers of the samples of each step, the parameters before each step, and those at the end.
-The model has a buffer that is averaged too.
+FOLDER/<rank> holds the number of finished steps. After leave(), the script writes FOLDER/result.<rank>, whose content
+would be too long for a pipe: the indices of the samples in each step, the parameters before each step, and the
+parameters at the end. The model has a buffer, which is also averaged.
 """
 
 import json
@@ -19,7 +19,7 @@ import torchyard_roles as ty
 
 
 class Model(torch.nn.Module):
-    """The model of `averages`, which counts in a buffer what it has seen."""
+    """The model of `averages`, with a buffer that holds a running mean of the inputs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Train in float16 with a GradScaler as in torch's documentation, and then alone on the whole batches.
+"""Train in float16 with a GradScaler as in torch's documentation, and then train alone on the whole batches.
 
     scaled.py RANK...
 
-The gradients of the given ranks overflow in the step OVERFLOWS. Prints JSON: the scale at the end, a digest, and the
-largest difference from the model that was trained alone, relative to the largest parameter of that model.
+The gradients of the given ranks overflow in step OVERFLOWS. Prints JSON: the final scale, a digest, and the largest
+difference from the model that was trained alone, relative to the largest parameter of the latter.
 """
 
 import json

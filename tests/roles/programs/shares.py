@@ -1,4 +1,4 @@
-"""Iterate over the share for three epochs, step in the last one, and print identity, samples and state as JSON."""
+"""Iterate over the rank's share for three epochs, make steps in the last one, and print identity, samples and state."""
 
 import json
 

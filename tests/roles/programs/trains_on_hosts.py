@@ -1,7 +1,7 @@
-"""Fork one replica after the other on a lab host, because importing torch takes seconds.
+"""Fork replicas one after the other on a lab host, because importing torch takes seconds.
 
 Each line of stdin is a JSON object for a replica: {"environment": {...}}. A trainer makes WARM_UP steps, prints
-`ready`, makes the number of steps in the next line, prints `done`, and leaves after one more line.
+`ready`, makes as many steps as the next line says, prints `done`, and leaves after one more line.
 """
 
 import json
@@ -26,7 +26,7 @@ STEP_S = 0.08
 
 
 def line() -> str:
-    """Return the next line of stdin without buffering, because parent and child read in turns."""
+    """Return the next line of stdin without buffering, because the parent and its children read in turn."""
     found = b""
     while not found.endswith(b"\n"):
         piece = os.read(0, 1)
@@ -37,7 +37,7 @@ def line() -> str:
 
 
 def wait_for_exchanges(strategy: Any) -> None:
-    """Wait for the exchange of strategies that overlap it with the next step."""
+    """Wait for the exchange to end, if the strategy overlaps the exchange with the next step."""
     if isinstance(strategy, ParameterServerStrategy) and strategy.pairs[0]._exchange is not None:
         strategy.pairs[0]._exchange.wait()
     if isinstance(strategy, Hogwild):

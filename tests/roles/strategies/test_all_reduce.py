@@ -33,7 +33,7 @@ SAMPLES = 24
 def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
     runs: Runs, workers: int, dtype: str, tolerance: float
 ) -> None:
-    """Training is in single precision with clipping by the norm, and a schedule."""
+    """Training uses single precision, clipping by the norm, and a schedule."""
     clips = dtype == "float32"
     chief, *others = runs.topology(workers, 0).outputs("large_batch.py", dtype, *["clip"] * clips)
     result = json.loads(chief)
@@ -46,7 +46,7 @@ def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
 
 
 def test_any_model_trains_alike_on_all_ranks_without_warnings_about_unused_parameters(runs: Runs) -> None:
-    """The model has shared, frozen, never used and sometimes used parameters, two dtypes, and a buffer."""
+    """The model has shared, frozen, unused and sometimes used parameters, two dtypes, and a buffer."""
     outputs = runs.topology(2, 0).outputs("reduced.py")
     for output in outputs:
         assert all(line.startswith("{") for line in output.splitlines())
@@ -77,7 +77,7 @@ def check_shares(outputs: list[str], workers: int) -> None:
     assert seen[0]["epochs"][0] != seen[0]["epochs"][1]
     assert len({each["weight"] for each in seen}) == 1
     for each in seen:
-        assert each["names"] == ["0.bias", "0.weight"]  # Parameter names lack the prefix of a DDP wrapper.
+        assert each["names"] == ["0.bias", "0.weight"]  # Parameter names do not have the prefix of a DDP wrapper.
         assert each["layers"] == [1, "Linear", True, True]
         assert each["same_method"]
         assert not each["group_after"]
@@ -90,7 +90,7 @@ def test_workers_share_the_data_report_and_part_cleanly(train: Train, keeper: Ke
     for replica in ("worker-0", "worker-1"):
         mine = [metrics for name, _, metrics in reports if name == replica]
         assert mine[0]["step"] == 1
-        assert mine[-1]["step"] == 3  # 24 samples, 2 workers and batches of 4 make 3 steps.
+        assert mine[-1]["step"] == 3  # 24 samples, 2 workers and batches of 4 result in 3 steps.
         assert mine[-1]["loss"] >= 0
         assert mine[-1]["throughput"] > 0
 
@@ -138,7 +138,8 @@ def test_a_worker_that_dies_of_an_exception_takes_the_others_along_at_once(start
     output, _ = failing.communicate(timeout=DEADLINE_S)
     assert failing.returncode == 1
     assert "ValueError: the third step fails" in output
-    chief.communicate(timeout=60)  # The closed connection ends the chief, not a timeout of many minutes.
+    # The chief ends because its connection is closed, and not because of a timeout of many minutes.
+    chief.communicate(timeout=60)
     assert chief.returncode == 1
     steps = [metrics["step"] for replica, _, metrics in keeper.received() if replica == "worker-1"]
     assert steps[-1] == 2

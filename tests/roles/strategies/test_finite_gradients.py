@@ -94,7 +94,7 @@ def test_sparse_gradients_are_looked_at_too() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool) -> None:
-    """A fused optimizer is called with such gradients and a flag for them; any other optimizer is not called."""
+    """A fused optimizer is called with such gradients and a flag that marks them; any other optimizer is not called."""
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     watching = FiniteGradients(model, optimizer, "fail")

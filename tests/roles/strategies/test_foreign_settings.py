@@ -41,7 +41,7 @@ def check_learns(outputs: list[str]) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reducers", [0, 3])
 def test_averaging(runs: Runs, reducers: int, dtype: str) -> None:
-    # Each of the loader's spawned workers imports torch, so only some cases use them.
+    # Each of the loader's spawned workers imports torch, so only some cases use spawned workers.
     spawn = ["spawn"] * (dtype == "float64" and not reducers)
     check_learns(runs.topology(3 if reducers else 2, reducers).outputs("foreign_settings.py", dtype, *spawn))
 

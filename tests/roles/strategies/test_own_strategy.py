@@ -27,7 +27,7 @@ def alone(workers: list[dict[str, Any]]) -> tuple[list[list[list[float]]], list[
     """Compute the strategy's definition in one process.
 
     Returns:
-        The parameters before each step by worker, and the parameters at the end.
+        The parameters of each worker before each step, and the parameters at the end.
     """
     dataset = averages.data()
     models = [averages.model_of() for _ in workers]

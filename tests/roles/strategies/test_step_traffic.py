@@ -1,4 +1,4 @@
-"""Tests that compare a worker's traffic per step, measured at its host's interface, with the documented costs."""
+"""Tests that compare a worker's traffic per step, as measured at its host's interface, with the documented costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SILENCE = 20_000
 
 
 class Site:
-    """Three hosts that train and one for servers and reducers, with a process on each host that forks replicas."""
+    """Three hosts that train and one host for servers and reducers, each with a process that forks replicas."""
 
     def __init__(self, hosts: list[LabHost], torch_imported: ForkServer) -> None:
         self.hosts = hosts
@@ -101,7 +101,7 @@ class Site:
                 raise AssertionError("".join(seen))
 
     def _counters(self) -> tuple[list[int], list[int]]:
-        """Return the sent and received bytes of each worker's host, once all data under way have arrived."""
+        """Return the bytes sent and received by each worker's host, once all data in transit have arrived."""
         now: list[list[int]] = []
         while True:
             before, now = (

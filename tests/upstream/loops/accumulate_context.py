@@ -1,4 +1,4 @@
-"""Gradients of two small batches make one step; the first is computed in cluster.accumulate()."""
+"""The gradients of two small batches form one step; the first gradients are computed in cluster.accumulate()."""
 
 from contextlib import nullcontext
 

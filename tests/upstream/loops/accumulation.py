@@ -1,4 +1,4 @@
-"""Gradients of two small batches make one step; every backward pass is alike."""
+"""Gradients of two small batches form one step; all backward passes are made in the same way."""
 
 import experiment
 import torch

@@ -1,5 +1,5 @@
-"""Actor and critic are distributed one after the other, and step with optimizers of their own; actions are drawn by
-each rank."""
+"""An actor and a critic are distributed one after the other, and each has its own optimizer; each rank draws its own
+actions."""
 
 import experiment
 import torch

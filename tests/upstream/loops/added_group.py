@@ -1,4 +1,4 @@
-"""Fine-tuning: the backbone's parameters come to the optimizer later, as a group with a learning rate of its own."""
+"""Fine-tuning: the backbone's parameters are added to the optimizer later, as a group with its own learning rate."""
 
 import experiment
 import torch

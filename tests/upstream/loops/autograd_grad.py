@@ -1,5 +1,5 @@
-"""Gradients are computed by torch.autograd.grad and assigned by hand, as in meta-learning and physics-informed
-networks: nothing is ever accumulated into .grad by a backward pass."""
+"""Gradients are computed by torch.autograd.grad and assigned by the script, as in meta-learning and physics-informed
+networks. No backward pass ever accumulates anything into .grad."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""A backward pass for some parameters alone, loss.backward(inputs=…), and the others' gradients from another loss."""
+"""Each of two losses has a backward pass for only some of the parameters, with loss.backward(inputs=…)."""
 
 import experiment
 import torch

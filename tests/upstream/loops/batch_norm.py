@@ -1,4 +1,4 @@
-"""Batch norm, with an evaluation on the chief alone after each epoch, while the others go on."""
+"""Batch norm, with an evaluation by the chief alone after each epoch, while the other ranks continue."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""Batch norm, with an evaluation by every rank on its part of the data after each epoch: all use the chief's
+"""Batch norm, with an evaluation by every rank on its part of the data after each epoch: all ranks use the chief's
 statistics."""
 
 import experiment

@@ -1,4 +1,4 @@
-"""The best weights so far are brought back by load_state_dict() after an epoch that was worse."""
+"""After an epoch with a worse result, load_state_dict() restores the best weights so far."""
 
 import copy
 

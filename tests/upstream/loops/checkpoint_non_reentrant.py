@@ -1,4 +1,4 @@
-"""Activation checkpointing by saved-tensor hooks (use_reentrant=False)."""
+"""Activation checkpointing with saved-tensor hooks (use_reentrant=False)."""
 
 import experiment
 import torch

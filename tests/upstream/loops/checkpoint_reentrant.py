@@ -1,4 +1,4 @@
-"""Activation checkpointing by a backward pass inside the backward pass (use_reentrant=True)."""
+"""Activation checkpointing with a backward pass inside the backward pass (use_reentrant=True)."""
 
 import experiment
 import torch

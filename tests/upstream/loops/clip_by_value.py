@@ -1,4 +1,4 @@
-"""Gradients are clipped by value, through cluster.clip_gradients(value=…)."""
+"""Gradients are clipped by value, with cluster.clip_gradients(value=…)."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""torch.nn.utils.clip_grad_norm_ between backward() and step(), as most recipes have it."""
+"""torch.nn.utils.clip_grad_norm_ is called between backward() and step(), as in most training recipes."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""torch.compile before distribute(), as in scripts that compile where they make the model."""
+"""torch.compile is called before distribute(), as in scripts that compile the model where they create it."""
 
 import experiment
 import torch

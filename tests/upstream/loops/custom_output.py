@@ -1,5 +1,5 @@
-"""The model returns an object of its own class that holds a torch.distributions distribution, as Hugging Face's and
-Pyro's models do: no container that torch knows how to look into."""
+"""The model returns an object of its own class that contains a torch.distributions distribution, as models of Hugging
+Face and Pyro do. Torch cannot look into such a container."""
 
 import experiment
 import torch

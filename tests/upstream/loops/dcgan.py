@@ -1,4 +1,4 @@
-"""A deep convolutional GAN after pytorch/examples: two models with batch norm, two optimizers, and three backward
+"""A deep convolutional GAN based on pytorch/examples: two models with batch norm, two optimizers, and three backward
 passes for two steps."""
 
 import experiment

@@ -1,5 +1,5 @@
-"""Early stopping on the exact validation loss: sums of every rank's part of the data, which differ in length. A second
-reason to stop is one rank's alone."""
+"""Early stopping based on the exact validation loss: the ranks' parts of the data differ in length, and their sums are
+combined. A second reason to stop is known to only one rank."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""An exponential moving average of the parameters by torch.optim.swa_utils.AveragedModel."""
+"""An exponential moving average of the parameters, computed by torch.optim.swa_utils.AveragedModel."""
 
 import experiment
 import torch

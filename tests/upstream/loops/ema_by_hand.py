@@ -1,5 +1,5 @@
-"""An exponential moving average of the parameters in a deep copy of the model, as diffusion models and target networks
-keep it."""
+"""An exponential moving average of the parameters, kept in a deep copy of the model, as in diffusion models and target
+networks."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Encoder and head are called apart, as in self-supervised and transfer learning."""
+"""An encoder and a head are called separately, as in self-supervised learning and transfer learning."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""What every loop shares: double precision, small data sets, and the file that its result is compared by."""
+"""What all loops share: double precision, small data sets, and the result file that is compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def passes(count: int) -> int:
 
 
 def curve(samples: int = 48, features: int = 6, seed: int = 7) -> TensorDataset:
-    """A smooth function of a few numbers, with little noise: what a small network learns in some steps."""
+    """Samples of a smooth function with little noise, which a small network learns in a few steps."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(samples, features, generator=generator)
     weights = torch.randn(features, 1, generator=generator)
@@ -42,14 +42,14 @@ def curve(samples: int = 48, features: int = 6, seed: int = 7) -> TensorDataset:
 
 
 def draws(rank: int, steps: int, *shape: int) -> Iterator[Tensor]:
-    """A tensor a step of this rank's own random numbers, from a generator of their own."""
+    """Yields one tensor of random numbers per step; each rank has its own generator."""
     generator = torch.Generator().manual_seed(100 + rank)
     for _ in range(steps):
         yield torch.randn(*shape, generator=generator)
 
 
 def text(length: int, vocabulary: int, seed: int) -> Tensor:
-    """A sequence of tokens in which most follow from the one before."""
+    """A sequence of tokens, most of which are determined by the preceding token."""
     generator = torch.Generator().manual_seed(seed)
     jumps = torch.rand(length, generator=generator) < 0.1
     anywhere = torch.randint(vocabulary, (length,), generator=generator)
@@ -60,8 +60,8 @@ def text(length: int, vocabulary: int, seed: int) -> Tensor:
 
 
 def finish(cluster: Any, losses: Sequence[float], numbers: Sequence[float] = (), **models: nn.Module) -> None:
-    """Writes this rank's result: every parameter and buffer under its model's name, the losses, of which the last
-    are below the first where the loop learns, and other numbers to compare."""
+    """Writes this rank's result: every parameter and buffer, named after its model, the losses, the last of which are
+    lower than the first if the loop learns, and other numbers to compare."""
     parameters = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_parameters()}
     buffers = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_buffers()}
     result = {

@@ -1,4 +1,4 @@
-"""Noise of each rank's own is added to the gradients between backward() and step(), as in private and noisy SGD."""
+"""Each rank adds its own noise to the gradients between backward() and step(), as in private and noisy SGD."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""Wasserstein GAN with gradient penalty: a gradient of a gradient, by torch.autograd.grad(create_graph=True)."""
+"""A Wasserstein GAN with gradient penalty: a gradient's gradient, from torch.autograd.grad(create_graph=True)."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""Fine-tuning: the backbone is frozen for an epoch, and unfrozen later; the optimizer has had all parameters from the
+"""Fine-tuning: the backbone is frozen for an epoch and then unfrozen; the optimizer has all parameters from the
 beginning."""
 
 import experiment

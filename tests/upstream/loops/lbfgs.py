@@ -1,4 +1,4 @@
-"""LBFGS with a line search: each step evaluates the model several times, and decides by the loss."""
+"""LBFGS with a line search: each step evaluates the model several times, as often as the loss requires."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""The loss is a method of the model, as in Lightning modules, flows and detection models: forward() is never called."""
+"""The loss is a method of the model, as in Lightning modules, flows and detection models; forward() is never called."""
 
 import experiment
 import torch

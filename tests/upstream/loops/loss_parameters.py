@@ -1,4 +1,4 @@
-"""Weights of the losses are learnt too: parameters that belong to no model, in a group of their own."""
+"""The weights of the losses are learned, too: parameters that do not belong to a model, in a separate group."""
 
 import experiment
 import torch

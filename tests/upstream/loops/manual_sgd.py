@@ -1,4 +1,4 @@
-"""The update is written out, by hand: distribute() has an optimizer, which never steps."""
+"""The script updates the parameters itself; distribute() is given an optimizer that never makes a step."""
 
 import experiment
 import torch

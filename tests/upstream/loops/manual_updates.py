@@ -1,5 +1,5 @@
-"""The script changes parameters between two steps of the optimizer: decoupled weight decay and a bound on the norm of
-each row, both by hand."""
+"""The script changes parameters between two steps of the optimizer: it applies decoupled weight decay, and limits the
+norm of each row."""
 
 import experiment
 import torch

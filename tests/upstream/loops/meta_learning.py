@@ -1,5 +1,5 @@
-"""Model-agnostic meta-learning: the inner steps are functions of the parameters, the outer loss goes back through
-them."""
+"""Model-agnostic meta-learning: the inner steps are functions of the parameters, and the backward pass of the outer
+loss goes through these steps."""
 
 import experiment
 import torch

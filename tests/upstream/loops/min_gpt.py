@@ -1,4 +1,4 @@
-"""A small GPT after karpathy/minGPT: the model returns logits and loss, decay only for weights, clipping, warm-up."""
+"""A small GPT based on karpathy/minGPT: logits and loss as output, decay for weights only, clipping, and warm-up."""
 
 import math
 

@@ -1,5 +1,5 @@
-"""Generator and discriminator in one ModuleDict with one optimizer; which of them gets gradients is switched by
-requires_grad, as CycleGAN does it."""
+"""A generator and a discriminator in one ModuleDict with one optimizer; requires_grad determines which of the two gets
+gradients, as in CycleGAN."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""A second phase of training with a new optimizer, which distribute() has never seen."""
+"""A second phase of training with a new optimizer that was not passed to distribute()."""
 
 import experiment
 import torch

@@ -1,5 +1,5 @@
-"""The update is written out, as in the first version of pytorch/examples' word_language_model: there is no
-optimizer."""
+"""The script updates the parameters itself, as in the first version of word_language_model in pytorch/examples; there
+is no optimizer."""
 
 import experiment
 from torch import nn

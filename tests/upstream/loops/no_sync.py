@@ -1,4 +1,4 @@
-"""Gradients of two small batches make one step; the first is computed in model.no_sync(), as with DDP."""
+"""The gradients of two small batches form one step; the first gradients are computed in model.no_sync(), as in DDP."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""An optimizer class of the script's own, as papers' repositories bring it: signs of an average of gradients."""
+"""The script has its own optimizer class, as papers' repositories often do; it uses signs of averaged gradients."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""The loop of every tutorial, with dropout that draws differently on each rank."""
+"""The training loop of every tutorial, with dropout whose random numbers differ between ranks."""
 
 import experiment
 import torch

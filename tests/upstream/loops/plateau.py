@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau is fed with the mean validation loss of all ranks, each of which has seen its own part."""
+"""ReduceLROnPlateau gets the mean validation loss of all ranks, each of which has evaluated a part of the data."""
 
 import experiment
 import torch

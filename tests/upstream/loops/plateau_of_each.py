@@ -1,6 +1,6 @@
-"""ReduceLROnPlateau is fed with each rank's own validation loss: learning rates differ, and with them the models.
+"""ReduceLROnPlateau gets each rank's own validation loss, so the learning rates differ, and then the models.
 
-A fault of the script, which plain DDP trains on with in silence. There is no right result: it has to be refused.
+This is a fault in the script, with which plain DDP silently continues. No result is correct, so it must be refused.
 """
 
 import experiment

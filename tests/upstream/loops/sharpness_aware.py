@@ -1,5 +1,5 @@
-"""Sharpness-aware minimisation: parameters go up along the gradient, a second backward pass is made there, and they
-come back before the step."""
+"""Sharpness-aware minimization: the parameters are moved along the gradient, a second backward pass is made there, and
+the parameters are restored before the step."""
 
 import experiment
 import torch

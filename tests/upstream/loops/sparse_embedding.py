@@ -1,4 +1,4 @@
-"""An embedding with sparse gradients and SparseAdam, as in recommendation and word2vec."""
+"""An embedding with sparse gradients and SparseAdam, as in recommendation models and word2vec."""
 
 import experiment
 import torch

@@ -1,5 +1,4 @@
-"""A GAN's critic with spectral norm: its buffers are computed anew in each forward pass, and used by the backward
-pass."""
+"""A GAN whose critic uses spectral norm: each forward pass computes new buffers, which the backward pass uses."""
 
 import experiment
 import torch

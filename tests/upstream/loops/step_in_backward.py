@@ -1,4 +1,4 @@
-"""Each layer's optimizer steps in a hook as soon as the layer's gradients are there, inside the backward pass, to save
+"""Each layer's optimizer steps in a hook inside the backward pass, as soon as the layer's gradients exist, which saves
 the memory of gradients."""
 
 import experiment

@@ -1,4 +1,4 @@
-"""Two calls of the model and two backward passes for one step, the second through a graph that both losses share."""
+"""Two calls of the model and two backward passes for one step; both losses depend on the graph of the first call."""
 
 import experiment
 import torch

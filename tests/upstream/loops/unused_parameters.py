@@ -1,4 +1,4 @@
-"""A model of several tasks: in each step a rank uses one head, each rank another, and one head is used by none."""
+"""A model for several tasks: in each step, each rank uses a different head, and one head is never used."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""A variational autoencoder after pytorch/examples: noise of each rank's own, a summed loss."""
+"""A variational autoencoder based on pytorch/examples: each rank has its own noise, and the loss is a sum."""
 
 import experiment
 import torch

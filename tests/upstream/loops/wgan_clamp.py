@@ -1,4 +1,4 @@
-"""Wasserstein GAN: several steps of the critic, whose weights are clamped after each, for one of the generator."""
+"""A Wasserstein GAN: the critic makes several steps per generator step, and its weights are clamped after each."""
 
 import experiment
 import torch

@@ -1,5 +1,5 @@
-"""A recurrent language model after pytorch/examples: the hidden state is carried from batch to batch, gradients are
-clipped, and the learning rate is quartered where the validation loss did not fall."""
+"""A recurrent language model based on pytorch/examples: the hidden state is carried from batch to batch, gradients are
+clipped, and the learning rate is divided by four if the validation loss has not decreased."""
 
 import experiment
 import torch

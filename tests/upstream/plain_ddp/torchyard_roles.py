@@ -1,4 +1,4 @@
-"""DistributedDataParallel with the interface of torchyard_roles, to verify the reference.
+"""DistributedDataParallel with the interface of torchyard_roles, used to verify the reference.
 
 It supports loops that plain DDP trains correctly: one optimizer, and all forward passes through the model.
 """

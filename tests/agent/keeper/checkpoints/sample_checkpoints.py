@@ -11,7 +11,7 @@ def folder_of(run_dir: Path) -> Path:
 
 
 def save(folder: Path, step: int, size: int = 1000, files: tuple[str, ...] = ("model.pt", "optimizer.pt")) -> str:
-    """Creates a complete checkpoint in `folder` and renames it into place; returns its name."""
+    """Creates a complete checkpoint in `folder` and gives it its final name; returns this name."""
     name = f"step-{step:012d}"
     scratch = folder / f".saving-{name}"
     scratch.mkdir(parents=True)
@@ -35,5 +35,5 @@ def same(one: Path, other: Path) -> bool:
 
 
 def there(folder: Path) -> list[str]:
-    """Returns the names in a folder of checkpoints, oldest first."""
+    """Returns the names of the checkpoints in a folder, oldest first."""
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []

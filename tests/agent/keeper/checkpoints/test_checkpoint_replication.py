@@ -26,7 +26,7 @@ def go(*hosts: Host) -> None:
 
 
 def carried(host: Host) -> list[tuple[str, str]]:
-    """Returns the host and checkpoint of each copy recorded in the primary's journal."""
+    """Returns the host and checkpoint of each copy that is recorded in the primary's journal."""
     return [
         (event["host"], event["checkpoint"])
         for event in host.journal()
@@ -139,7 +139,7 @@ def test_a_restarted_chief_without_checkpoints_gets_the_newest_first(run_scenari
 
 
 class Bottleneck(Relay):
-    """A relay that forwards the gang link, and accepts later connections without forwarding them."""
+    """A relay that forwards the first gang-link connection, and accepts later connections without forwarding them."""
 
     waiting = 0
 

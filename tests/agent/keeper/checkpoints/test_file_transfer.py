@@ -55,7 +55,7 @@ class Pair:
 
 
 class Cut(Stream):
-    """A stream whose connection breaks after a given number of pieces."""
+    """A stream whose connection breaks after it has sent a given number of blocks."""
 
     pieces = 0
     left = 0
@@ -69,7 +69,7 @@ class Cut(Stream):
 
 
 class Stuck(Stream):
-    """A stream that stops sending after five pieces until the other end disconnects."""
+    """A stream that stops sending after five blocks until the other end disconnects."""
 
     pieces = 0
 
@@ -107,7 +107,8 @@ def test_an_interrupted_transfer_is_resumed(tmp_path: Path) -> None:
     asyncio.run(scenario())
     assert same(source / name, target / name)
     assert there(target) == [name]
-    # One more piece is checkpoint.json, and the pieces in the buffer of the broken socket are sent again.
+    # The additional block is checkpoint.json, and the blocks that were in the buffer of the broken socket are sent
+    # again.
     assert 10 <= sum(pieces) - 1 <= 14
 
 

@@ -1,4 +1,4 @@
-"""Tests of when a run may begin and must end according to the calendar."""
+"""Tests of when the calendar allows a run to begin and requires it to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of which host receives which checkpoint."""
+"""Tests of the choice of the hosts that receive each checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPLICAS = [
 
 
 def replication(*hosts: str, newest: str = "") -> Replication:
-    """Returns a replication policy whose `hosts` have joined without checkpoints."""
+    """Returns a replication policy for which all `hosts` have joined and have no checkpoints."""
     made = replication_policy.begin(HOSTS, REPLICAS)
     for host in hosts:
         made, _ = replication_policy.on_host(made, host, "")

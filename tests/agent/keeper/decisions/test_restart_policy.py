@@ -1,4 +1,4 @@
-"""Tests of gang restarts: the policy alone, then keepers with real processes."""
+"""Tests of gang restarts: first of the policy alone, then with keepers and real processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SENTENCE = "worker-0 on b: exited with 1: ValueError: bad"
 
 
 def fails(driver: Driver) -> list[Any]:
-    """Feeds the events of a failure of worker-0 that causes chief-0 to fail."""
+    """Feeds in the events of a failure of worker-0 that makes chief-0 fail, too."""
     driver(RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
     return driver(RankFailed("chief-0", 1, PEER), ReplicaEnded("chief-0", 1), after=0.1)
 
@@ -317,10 +317,10 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
         for start in of(StartGang, result):
             started[start.gang] += 1
             alive = [one.name for one in before.replicas if one.gang == start.gang and not one.state.is_terminal]
-            assert len(alive) <= 1  # At most the replica whose end triggered this start is still listed as alive.
+            assert len(alive) <= 1  # At most the replica whose end triggered this start is still recorded as alive.
             assert not [one for one in start.replicas if driver.run.host(driver.run.replica(one).host).lost]
     assert driver.run.state.is_terminal
-    # A server that has ended successfully is restarted together with its trainers, in addition to its own restarts.
+    # A server that ended successfully is restarted together with its trainers, in addition to its own restarts.
     most = {name: rules["max_restarts"] * (2 if name == "ps-0" else 1) for name in started}
     assert all(count <= most[name] for name, count in started.items())
     assert all(one.state.is_terminal for one in driver.run.replicas)
@@ -335,7 +335,7 @@ LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
 
 
 def counted(then: str) -> list[str]:
-    """Returns a program in which `$n` is the number of starts of its gang, from 1."""
+    """Returns a program in which `$n` is the number of times its gang has been started, beginning with 1."""
     return shell(f'n=$((TORCHYARD_GENERATION + 1)); echo "start $n"; {then}')
 
 

@@ -1,4 +1,4 @@
-"""Tests of the start and end of a run according to the calendar."""
+"""Tests of starting and ending a run according to the calendar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the state machine alone: events in, states and instructions out, without processes and sockets."""
+"""Tests of the state machine alone, without processes and sockets: events in, states and instructions out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PEER = Cause("exited with 1: Connection closed by peer", consequence=True)
 
 
 class Driver:
-    """A run, and all instructions that its decisions have given."""
+    """A run and all instructions that its decisions have produced."""
 
     def __init__(self, *shares: dict[str, Any], hosts: Sequence[str] = ("a", "b"), scheduled: str = "", **changes: Any):
         rules: Any = {
@@ -66,7 +66,7 @@ class Driver:
         self.first = first
 
     def __call__(self, *events: Event, after: float = 0.0) -> list[Instruction]:
-        """Processes events together; returns the resulting instructions."""
+        """Processes several events in one step; returns the resulting instructions."""
         self.now += after
         result: list[Instruction] = []
         for event in events:
@@ -76,7 +76,7 @@ class Driver:
         return result
 
     def go(self) -> Driver:
-        """Lets all hosts join and all replicas start."""
+        """Makes all hosts join and all replicas start."""
         self(*[HostJoined(host.name) for host in self.run.hosts])
         self(*[ReplicaSpawned(one.name) for one in self.run.replicas])
         return self

@@ -16,7 +16,7 @@ UNTIL_GO = shell("while [ ! -e go ]; do sleep 0.01; done")
 
 
 class Relay:
-    """A relay between members and the primary that records traffic and can be interrupted."""
+    """A relay between members and the primary that records the traffic and can be interrupted."""
 
     def __init__(self, address: str, port: int):
         self.target = (address, port)
@@ -105,8 +105,8 @@ def test_a_replayed_connection_is_refused(run_scenario: RunScenario) -> None:
             received = b""
             with contextlib.suppress(ConnectionResetError):
                 received = thief.recv(4096, socket.MSG_WAITALL)
-            # The refusal is lost if the kernel resets the connection because the client sent more than the keeper
-            # reads.
+            # The refusal is lost if the kernel resets the connection because the keeper has not read all that the
+            # client sent.
             assert received[authenticated_transport.HELLO_BYTES :] in (b"", authenticated_transport.REFUSAL)
         assert (await a.call("status"))["state"] == "running"
         for host in (a, b):
@@ -128,7 +128,7 @@ def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario:
         await eventually(lambda: "running" in b.states())
         for _ in range(3):
             relay.cut()
-            await asyncio.sleep(0.05)  # The next cut happens during one of the member's attempts to reconnect.
+            await asyncio.sleep(0.05)  # The next interruption happens during one of the member's attempts to reconnect.
         (b.run_dir / "work" / "go").touch()  # The rank ends while the link is broken, because it waits for this file.
         relay.cut()
         (a.run_dir / "work" / "go").touch()

@@ -1,4 +1,4 @@
-"""Tests of lost hosts that rejoin: both ends of the gang link, one of which is simulated by the test."""
+"""Tests of lost hosts that rejoin, from both ends of the gang link; the test simulates the other end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENT = {"lease_s": 60.0}
 
 
 class OneWay(Relay):
-    """A relay that always forwards messages of members and can hold back messages of the primary."""
+    """A relay that always forwards the members' messages and can hold back the primary's messages."""
 
     def __init__(self, address: str, port: int):
         super().__init__(address, port)
@@ -66,7 +66,7 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
 
 
 class Posed:
-    """A simulated member that records messages of the primary, and sends only the messages that the test requests."""
+    """A simulated member that records the primary's messages and sends only the messages that the test requests."""
 
     def __init__(self, host: str, primary: Host):
         self.heard: list[Message] = []
@@ -116,7 +116,7 @@ class Posed:
         return [message for message in self.heard if message["say"] in says]
 
     async def hears(self, say: str, times: int = 1) -> Message:
-        """Waits for the given number of messages of this kind; returns the last of them."""
+        """Waits for the given number of messages of the given kind; returns the last of them."""
         await eventually(lambda: len(self.orders(say)) >= times)
         return self.orders(say)[times - 1]
 
@@ -126,7 +126,7 @@ class Posed:
 
 
 async def stop(primary: Host, members: dict[str, Posed]) -> None:
-    """Stops the run and reports the end of each member's replica after the primary's order; `members` is by replica."""
+    """Stops the run, and reports each member's replica as ended when ordered to; `members` maps replicas to members."""
     before = {name: len(member.orders("end")) for name, member in members.items()}
     await primary.call("stop", reason="enough")
     for name, member in members.items():
@@ -197,7 +197,7 @@ def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -
             await member.hears("share")
             member.say("holds", name=holds)
             member.say("joined")
-        await c.hears("bring")  # Until this member has its checkpoint, the chief and the other replicas wait.
+        await c.hears("bring")  # The chief and the other replicas wait until this member has its checkpoint.
         assert b.orders("go") == []
 
         await b.call(cut_off=True)
@@ -216,7 +216,7 @@ def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -
 
 
 class PosedPrimary:
-    """A simulated primary of one member, which accepts connections and sends heartbeats."""
+    """A simulated primary with one member; it accepts connections and sends heartbeats."""
 
     def __init__(self) -> None:
         self.heard: list[Message] = []
@@ -226,7 +226,7 @@ class PosedPrimary:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> dict[str, Any]:
-        """Starts to listen; returns the primary's address in the form that members receive."""
+        """Starts to listen; returns the primary's address in the form in which members receive it."""
         self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self._tasks.append(asyncio.create_task(self._beat()))
         return {"host": "gpu-a", "address": "127.0.0.1", "gang_port": self._server.sockets[0].getsockname()[1]}
@@ -243,7 +243,7 @@ class PosedPrimary:
                 self.channel.beat()
 
     async def called(self) -> tuple[Stream, Message]:
-        """Accepts the next call; returns its stream, which waits for an answer, and the member's introduction."""
+        """Accepts the next call; returns its stream, which awaits an answer, and the member's introduction."""
         return await asyncio.wait_for(self._calls.get(), 60)
 
     def converse(self, stream: Stream, introduction: Message, *, lost: bool) -> None:
@@ -261,7 +261,7 @@ class PosedPrimary:
 
 
 def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: RunScenario) -> None:
-    """Slow: the member's ranks take 1.5 s to end, and its lease expires twice."""
+    """Slow: the member's ranks take 1.5 s to end, and the member's lease expires twice."""
     taken = f"GPU-{os.urandom(8).hex()}"
 
     async def scenario(cluster: KeeperCluster) -> None:
@@ -299,7 +299,7 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         await eventually(lambda: b.output("worker-0") == "up\n" * 2)
         assert primary.channel.connected
 
-        # Only the member considers itself cut off. It reconnects while it ends its ranks, and does not count as lost.
+        # Only the member considers itself cut off. It reconnects while it ends its ranks, and is not treated as lost.
         primary.beats = False
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False

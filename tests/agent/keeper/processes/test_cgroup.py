@@ -1,4 +1,4 @@
-"""Tests of the control group of a run: attribution of orphans, and termination of endless forks."""
+"""Tests of a run's control group: attribution of orphans, and termination of processes that fork endlessly."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_an_orphan_without_session_and_environment_belongs_to_its_replica(run_sc
 def test_endless_forks_are_ended(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
-        # Each process exits at once and leaves a child in a new session, so a process listing never finds all of them.
+        # Each process exits at once and leaves a child in a new session, so no single process listing contains all of
+        # them.
         chain = 'trap \'\' TERM; (setsid /bin/sh -c "$0" "$0") & exit 0'
         await cluster.begin(
             replica("worker-0", "gpu-a", ["/bin/sh", "-c", 'sh -c "$1" "$1" & exec sleep 1000', "x", chain])

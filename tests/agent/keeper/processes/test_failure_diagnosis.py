@@ -1,4 +1,4 @@
-"""Tests of the diagnosis of failures from real output of programs."""
+"""Tests of diagnosing failures from the real output of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of GPU locks between real processes, including other users' processes and misbehaving holders."""
+"""Tests of GPU locks between real processes, including processes of other users and misbehaving lock holders."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_gpu_can_be_held_once_and_the_error_names_the_holder() -> None:
     with running(KEEPER, gpu):
         with pytest.raises(GpuHeld) as refused:
             take([gpu], HOLDER)
-        # The user is determined by the kernel and not by the answer.
+        # The kernel determines the user, not the answer.
         assert refused.value.holder == {"user": ME, "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
         assert str(refused.value) == f"GPU {gpu} is held by {ME} for run digits (20260101-ab12)"
         assert refused.value.code == "gpu_held"

@@ -1,4 +1,4 @@
-"""Tests that a rank in an interpreter that was started early behaves like a rank that is started normally."""
+"""Tests that a rank in an interpreter that was started early behaves like a rank that was started normally."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print(json.dumps({
 
 
 class Bench:
-    """A run's folder, and ranks that start in it, with or without a waiting interpreter."""
+    """A run's folder, and ranks that are started in this folder, with or without a waiting interpreter."""
 
     def __init__(self, folder: Path):
         self.place = RunPlace("run", "gpu-a", str(folder), "\0report")
@@ -92,7 +92,7 @@ class Bench:
         return rank_process.spawn(self.place, "worker-0", share, [], self.secrets, warm=self.warm if early else None)
 
     async def end(self, rank: Rank) -> tuple[int, str]:
-        """Waits for the rank's end; returns its exit code and output."""
+        """Waits until the rank has ended; returns its exit code and output."""
         await eventually(lambda: rank.process.poll() is not None)
         log = Path(self.place.log_file("worker-0", 0))
         output = log.read_text()
@@ -106,13 +106,13 @@ class Bench:
         act: Callable[[Rank], Awaitable[None]] | None = None,
         late: dict[str, str] | None = None,
     ) -> list[tuple[int, str]]:
-        """Runs the program normally and with an early interpreter, for which `write` creates its files late.
+        """Runs the program normally and in an early interpreter, for which `write` creates the files only later.
 
         Args:
-            late: Variables that only the rank has, because they are set after its interpreter starts.
+            late: Variables that only the rank has, because they are set after its interpreter has started.
 
         Returns:
-            Exit code and output of both.
+            The exit code and output of both programs, first with the early interpreter.
         """
         share = self.share(*arguments)
         found = []
@@ -306,7 +306,7 @@ def test_another_command_line_makes_the_process_start_anew(bench: Bench) -> None
 
 @pytest.mark.parametrize("shadow", [f"{IMPORTED}.py", f"{IMPORTED}/__init__.py"])
 def test_a_module_of_the_program_that_shadows_an_imported_one_is_the_one_imported(bench: Bench, shadow: str) -> None:
-    """The module is created only after the interpreter was started."""
+    """The module is created only after the interpreter has been started."""
     source = f"import {IMPORTED}; print({IMPORTED}.__file__)"
     bench.write("inner/script.py", source)
 
@@ -367,7 +367,7 @@ def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, in
         assert await bench.start_early(share) == 0
         assert not (tmp_path / "marks").exists()
         bench.warm.start(("worker-0", 0), share["argv"], dict(os.environ), bench.place.work, (IMPORTED,), spare=True)
-        assert not bench.warm.pids()  # The keeper does not retry a command that cannot start early.
+        assert not bench.warm.pids()  # The keeper does not retry a command that cannot be started early.
         return await bench.end(bench.start(share, early=True))
 
     assert asyncio.run(scenario()) == (0, "ran\n")
@@ -431,7 +431,8 @@ def test_a_spare_is_throttled_and_killed_first_until_it_is_the_rank(bench: Bench
         begin = loop.time()
         pid = await bench.start_early(share, imports=("busy",), spare=True)
         await eventually(lambda: bench.warm.are_ready)
-        assert loop.time() - begin > 0.5  # The interpreter uses 0.2 s of CPU time at a limit of one fifth of a CPU.
+        # The interpreter uses 0.2 s of CPU time, and is limited to one fifth of a CPU.
+        assert loop.time() - begin > 0.5
         assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
         rank = bench.start(share, early=True)
         assert rank.pid == pid

@@ -1,4 +1,4 @@
-"""Tests of runs whose ranks use interpreters that were started early, and of spares that wait for a restart."""
+"""Tests of runs whose ranks use interpreters started early, and of spare interpreters that wait for a restart."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def python(name: str, *arguments: str) -> list[str]:
 
 
 def wanted(name: str) -> dict[str, Any]:
-    """Returns the parameters of `warm` for gpu-a and its replica worker-0."""
+    """Returns the parameters of the `warm` call for gpu-a and its replica worker-0."""
     env = {"TORCHYARD_RUN_DIR": "<folder>/outputs", "TORCHYARD_REPLICA": "worker-0"}
     rank = {"rank": 0, "local_rank": 0, "argv": python("script.py", "--out=<folder>"), "env": env}
     replicas = [{"name": "worker-0", "ranks": [rank]}]
@@ -50,7 +50,7 @@ def wanted(name: str) -> dict[str, Any]:
 
 
 async def waiting(host: Host) -> int:
-    """Returns the PID of the waiting interpreter on a host, once it executes the rank's command."""
+    """Returns the PID of the waiting interpreter on a host, once the interpreter has executed the rank's command."""
 
     def found() -> list[int]:
         return [pid for pid in process_control.descendants(host.process.pid) if b"script.py" in command(pid)]
@@ -159,7 +159,7 @@ async def begin(cluster: KeeperCluster, source: str, **options: Any) -> Host:
 
 
 def test_a_restart_takes_over_the_spare_that_waits(run_scenario: RunScenario) -> None:
-    """Orphans of the first generation are ended, but the spare is not."""
+    """Orphans of the first generation are ended, but the spare interpreter is not."""
 
     async def scenario(cluster: KeeperCluster) -> None:
         a = await begin(cluster, FAILS_ONCE, max_restarts=1)

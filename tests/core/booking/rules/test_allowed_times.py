@@ -1,4 +1,4 @@
-"""Tests that proposed slots obey the rules: in a search, after a conflict, and for the waitlist."""
+"""Tests that proposed slots obey the rules: in a search, after a conflict, and for a waitlist entry."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     assert kim.find(replace(ON_B, latest=evening + 12 * HOUR)) == ()
     for act in (kim.find, lambda wish: kim.wait(wish, "kim waits")):
         with pytest.raises(Refused, match="the rules never leave kim 4 such GPUs for 13 h in that time") as refused:
-            act(replace(ON_B, length=13 * HOUR))  # No night is 13 hours long.
+            act(replace(ON_B, length=13 * HOUR))  # No open night is 13 hours long.
         assert "They are open: Mon, Tue, Wed, Thu, Fri 20:00 to 08:00 (Europe/Berlin)." in refused.value.hint
         with pytest.raises(Refused, match=r"6 h do not fit from Mon 6 Jan 08:00 to 13:00"):
             act(replace(ON_B, latest=NOW + 5 * HOUR))
@@ -65,7 +65,7 @@ def test_after_a_clash_the_nearest_places_are_open_ones(team):
     team.open("lee").book(draft("b0 b1 b2 b3", 12, 2))
     with pytest.raises(Clash) as clash:
         team.open("kim").book(draft("b0", 12, 11))
-    # The night after Lee's booking has less than 11 hours left, so the nearest slot is in the next night.
+    # The night after Lee's booking has fewer than 11 hours left, so the nearest slot is in the next night.
     assert clash.value.conflict.nearest[0].start == NOW + 35 * HOUR
 
 
@@ -97,7 +97,8 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
     kim, lee = team.open("kim"), team.open("lee")
     mine = kim.book(draft("a0 a1", 24, 5))
     tomorrow = replace(ON_B, earliest=NOW + DAY)
-    # The week has 20 GPU-hours left, which is five hours of four GPUs. The sixth hour must be on Monday.
+    # The week has 20 GPU-hours left, which is five hours of four GPUs. The sixth hour must be in the next week, on
+    # Monday.
     sunday = NOW + 6 * DAY + 10 * HOUR
     fits = kim.find(tomorrow, zone="Europe/Berlin")
     assert [fit.start for fit in fits] == [sunday + number * 6 * HOUR for number in range(5)]
@@ -118,7 +119,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
         with pytest.raises(Refused, match="kim has 10 of 30 GPU-hours in the week of 6 Jan, and this booking takes 24"):
             act(replace(tomorrow, latest=NOW + 5 * DAY))
 
-    # A moved booking counts towards the quota only at its new time.
+    # A moved booking uses quota only at its new time.
     with_rules(team, Rules(quota_gpu_hours=10, zone="Europe/Berlin"))
     lee.book(draft("a0", 48, 1))
     with pytest.raises(Clash) as clash:
@@ -135,8 +136,8 @@ def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
         team.clock.forward(minutes=1)
     kim.book(draft("a0", 24, 3))
     served = [(one.owner, one.start) for one in team.open("ada").serve_waiting()]
-    # Kim's first request uses all of the 7 remaining GPU-hours: 105 min of four GPUs, and 15 min of the next week's
-    # quota. The second request uses what the next week has left.
+    # Kim's first request uses all of the 7 remaining GPU-hours: 105 min of four GPUs, and 15 min that use the next
+    # week's quota. The second request uses what the next week has left.
     assert served == [("kim", WEEK_ENDS - 1.75 * HOUR), ("kim", WEEK_ENDS + 0.25 * HOUR), ("lee", NOW + DAY)]
 
 
@@ -182,7 +183,8 @@ def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
         return [planned(ONE, way).replicas[0].host for way in ways]
 
     assert hosts(HOUR) == ["gpu-b"]
-    assert hosts(None) == ["gpu-b", "gpu-a"]  # A run without a booking may use GPUs that are closed to bookings.
+    # A run without a booking may use GPUs for which the rules do not allow bookings.
+    assert hosts(None) == ["gpu-b", "gpu-a"]
     calendar.close()
 
 

@@ -1,4 +1,4 @@
-"""Tests that idle release decides and frees in one transaction, so that use reported meanwhile keeps the booking."""
+"""Tests that an idle release is decided and made in one transaction, so use reported meanwhile keeps the booking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the rules in the database and in Python give equal answers to generated cases."""
+"""Tests that the rules in the database and in Python give the same answers for generated cases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ many = settings(
 
 @dataclass(frozen=True)
 class Case:
-    """A time, the team's rules, and the bookings and the draft of one user."""
+    """A time, the team's rules, one user's bookings, and this user's draft."""
 
     now: datetime
     rules: Rules
@@ -131,7 +131,7 @@ def prepare(server: Cluster, case: Case, *more: Booking) -> None:
 
 
 def answer(server: Cluster, case: Case, *statements: tuple[str, tuple[Any, ...]]) -> str | None:
-    """Returns the rule by which the database refuses the statements of a member, or None."""
+    """Returns the rule that makes the database refuse a member's statements, or None."""
     with server.connect(PERSON, "team") as member:
         member.execute(f"SET torchyard_test.now = '{case.now.isoformat()}'")
         try:
@@ -148,7 +148,7 @@ def answer(server: Cluster, case: Case, *statements: tuple[str, tuple[Any, ...]]
 def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(database_team: Team, case: Case) -> None:
     server, wanted = database_team.server, case.wanted
     assert server is not None
-    # GPUs are inserted one by one, so the database checks the quota of the first GPU before the window of the second.
+    # GPUs are inserted one by one, so the database checks the quota for the first GPU before the window for the second.
     by_all, by_quota = (
         find_refusal(wanted, Circumstances(rules, case.now, SLOTS, PERSON, hours_of(case)))
         for rules in (case.rules, replace(case.rules, windows=()))

@@ -1,4 +1,4 @@
-"""Tests of rules, idle release, names of slots and times, and usage as pure functions."""
+"""Tests of the pure functions for rules, idle release, names of slots and times, and usage."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, longest_h=None)
 @pytest.mark.parametrize(
     ("gpus", "starts", "hours", "person", "code"),
     [
-        ("b0", 11, 12, "kim", None),  # 20:00 to 08:00 in Berlin is exactly the open time.
+        ("b0", 11, 12, "kim", None),  # 20:00 to 08:00 in Berlin is exactly the time that is open for bookings.
         ("b0", 11, 12.5, "kim", "window"),
         ("b0", 10.5, 2, "kim", "window"),
-        ("b0", 2, 2, "lee", None),  # Lee is not in the group of the window.
+        ("b0", 2, 2, "lee", None),  # Lee is not in the group to which the window applies.
         ("a0", 2, 2, "kim", None),  # The window does not apply to this host.
         ("a0 b0", 2, 2, "kim", "window"),
         ("b0", 24 * 4 + 11, 12, "kim", None),  # Friday night is open until Saturday morning.
@@ -92,10 +92,10 @@ def booking(**more):
         (State.BOOKED, 0, 22, 22, Verdict.WARN, 30),
         (State.BOOKED, 0, 31, 31, Verdict.NO_SHOW, 30),
         (State.ACTIVE, 60, 91, 91, Verdict.RELEASE, 90),
-        # Idleness that was observed at night is evaluated in the morning.
+        # Idleness observed at night is evaluated in the morning.
         (State.ACTIVE, 60, 91, 300, Verdict.RELEASE, 90),
-        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # There is no newer evidence.
-        (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # The booking is over by now.
+        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # No newer evidence exists.
+        (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # The booking has ended by now.
         (State.RELEASED, 0, 31, 31, Verdict.FINE, None),
     ],
 )

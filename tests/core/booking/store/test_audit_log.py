@@ -1,4 +1,4 @@
-"""Tests of the audit log of bookings, which only triggers write."""
+"""Tests of the audit log of bookings, which is written only by triggers."""
 
 from __future__ import annotations
 

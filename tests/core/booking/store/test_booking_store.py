@@ -1,4 +1,4 @@
-"""Tests of the booking store in both databases: booking, changes, conflicts, rules, waitlist, usage."""
+"""Tests of the booking store in both databases: bookings, changes, conflicts, rules, the waitlist and usage."""
 
 from __future__ import annotations
 
@@ -191,7 +191,8 @@ def test_a_series_beyond_the_horizon_is_refused_or_its_rest_is_listed(team):
     found = kim.book_series(draft("a0", 25, 2), "FREQ=WEEKLY;COUNT=30", free_ones=True)
     assert (len(found.booked), len(found.missed)) == (13, 17)
     assert {one.why.code for one in found.missed} == {"too_far"}
-    # A rule without an end is booked up to the horizon, and is refused if its first occurrence is beyond the horizon.
+    # A recurrence without an end is booked up to the horizon, and is refused if its first occurrence is beyond the
+    # horizon.
     endless = kim.book_series(draft("a1", 25, 2), "FREQ=WEEKLY")
     assert (len(endless.booked), endless.missed) == (len(found.booked), ())
     for rule in ("FREQ=WEEKLY", "FREQ=WEEKLY;COUNT=3", "FREQ=WEEKLY;UNTIL=20330101"):
@@ -279,10 +280,10 @@ def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(
 
 
 def test_the_day_that_needs_no_quota_is_that_of_the_teams_zone(team):
-    """In Honolulu, the day lasts until 10:00 UTC of the next day; the booking would need no quota in that zone."""
+    """In Honolulu, the day lasts until 10:00 UTC of the next day; in that zone, the booking would need no quota."""
     admin_of(team).set_rules(Rules(quota_gpu_hours=4))
     kim = team.open("kim")
-    team.clock.now = NOW + timedelta(hours=15)  # The clock shows 23:00 in UTC and 13:00 in Honolulu.
+    team.clock.now = NOW + timedelta(hours=15)  # It is 23:00 in UTC and 13:00 in Honolulu.
     tonight = draft("a0 a1 a2 a3 b0 b1 b2", 16, 10, zone="Pacific/Honolulu")
     for wanted in (tonight, replace(tonight, zone="UTC")):
         with pytest.raises(Refused, match="GPU-hours in the week"):

@@ -1,4 +1,4 @@
-"""Tests of the number of connections per calendar: a server has about a hundred for all desktops of a team."""
+"""Tests of the number of connections per calendar, because a server allows only about a hundred for a whole team."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_calendar_that_is_watched_and_asked_by_many_threads_has_one_connection
         kim.book(draft("a0", 1, 1))
         wait_until(lambda: "bookings" in heard)
         heard.clear()
-        lee.book(draft("a1", 1, 1))  # Changes over the shared connection itself are reported, too.
+        lee.book(draft("a1", 1, 1))  # Changes made over the shared connection itself are reported, too.
         wait_until(lambda: "bookings" in heard)
         assert connections(database_team) == 1
     finally:

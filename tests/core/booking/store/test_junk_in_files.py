@@ -1,4 +1,4 @@
-"""Tests that rows with invalid times in an SQLite file are skipped and named, and all other functions work."""
+"""Tests that rows with invalid times in an SQLite file are skipped and named, and that all other functions work."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_a_booking_whose_times_are_none_is_skipped_and_named(file_team: Team, co
     kim.serve_waiting()
     assert kim.find(Wish(4, HOUR, NOW), 1)
     kim.book(draft("a1", 1, 2))
-    if column != "ends" or junk not in (-9e999,):  # A booking that ended before all representable times is not read.
+    # A booking that ended before the earliest representable time is not read.
+    if column != "ends" or junk not in (-9e999,):
         assert f"the booking {bad.id} of kim" in kim.unreadable
 
 

@@ -1,4 +1,4 @@
-"""Tests that a member who sends arbitrary SQL with psql cannot change the bookings of others."""
+"""Tests that a member who sends arbitrary SQL with psql cannot change the bookings of other members."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int,
 
 
 def content(server: Cluster, database: str) -> dict[str, list[str]]:
-    """Returns all rows of all tables, and the definitions of functions, policies, triggers and privileges."""
+    """Returns all rows of all tables, and all definitions of functions, policies, triggers and privileges."""
     with server.connect("owner", database) as owner:
         tables = [row[0] for row in owner.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'torchyard'")]
         found = {
@@ -109,7 +109,7 @@ def of_every_object(server: Cluster, database: str) -> list[str]:
             "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'torchyard'::regnamespace"
         )]  # fmt: skip
         roles = [row[0] for row in owner.execute("SELECT rolname FROM pg_roles WHERE rolname NOT IN ('lee')")]
-    # The statements address only rows of other owners, which Lee may not change.
+    # The statements address only other owners' rows, which Lee may not change.
     theirs = {"bookings": "owner <> 'lee'", "uses": "reporter <> 'lee'", "waitlist": "owner <> 'lee'"}
     made = [
         f"UPDATE {table} SET {column} = {values.get(kind, 'NULL').format(column)} WHERE {theirs.get(table, 'true')};"
@@ -180,10 +180,10 @@ def test_no_statement_of_a_member_changes_what_others_have(filled: Team) -> None
     statements = [*of_every_object(server, database), *OTHERS]
     before = content(server, database)
     assert all(before[table] for table in before)
-    # Each statement runs in a new session, without settings or roles of the previous one.
+    # Each statement runs in a new session, without the settings and the role of the previous session.
     failed, output = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
     assert content(server, database) == before
-    # These statements succeed without changing a row, because no row of another owner is visible to them.
+    # These statements succeed without changing a row, because rows of other owners are not visible to them.
     quiet = [one for one in statements if one.startswith("UPDATE ")]
     assert failed >= len(statements) - len(quiet) - 5, output
     assert "syntax error" not in output
@@ -217,8 +217,8 @@ def test_a_members_own_past_stays_as_it_was(filled: Team) -> None:
     before = content(server, filled.place)
     psql(server, "lee", filled.place, ";\n".join(FORBIDDEN_PAST) + ";")
     assert content(server, filled.place) == before
-    # The limit also applies in a transaction that began earlier, because it uses the server's clock and not the start
-    # of the transaction.
+    # The limit also applies in a transaction that began earlier, because it uses the server's clock and not the time at
+    # which the transaction began.
     with server.connect("owner", filled.place) as owner:
         owner.execute("UPDATE bookings SET starts = now() - interval '299 s' WHERE id = 'running'")
         found = owner.execute("SELECT prosrc ~ '[^_]now\\(\\)' FROM pg_proc WHERE proname = 'past_stays'").fetchone()
@@ -381,7 +381,7 @@ def test_an_admin_of_another_team_in_the_cluster_has_no_rights_here(filled: Team
 
 
 def first_schema(connection: Connection) -> None:
-    """Creates the calendar with the schema of version 0001."""
+    """Creates the calendar with the schema at version 0001."""
     from alembic import command
     from alembic.config import Config
 

@@ -1,4 +1,4 @@
-"""Tests that a member with raw SQL can read the team's database, but cannot change bookings of others."""
+"""Tests that a member can read the team's database with raw SQL, but cannot change other members' bookings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def others(database_team):
-    """A booking of Kim, and a raw connection of Lee."""
+    """A booking made by Kim, and a raw connection opened by Lee."""
     made = database_team.open("kim").book(draft("a0 a1", 1, 2))
     with database_team.server.connect("lee", database_team.place) as lee:
         yield database_team, made, lee
@@ -78,7 +78,7 @@ def test_a_member_books_by_raw_sql_only_for_oneself_and_only_what_is_free(others
     lee.execute(row, ("own", "lee", made.start, made.end))
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('own', 'GPU-a0')")
-    # A row gets the times and the owner of its booking, regardless of the values in the statement.
+    # A row gets the times and the owner of its booking, whatever values the statement contains.
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute(
             "INSERT INTO booking_gpus VALUES ('own', 'GPU-a0', 'lee', %s, %s, false)",
@@ -194,7 +194,7 @@ def test_a_tls_mode_is_honoured(postgres, database_team, monkeypatch):
 
 
 def test_a_database_whose_cable_was_pulled_is_noticed_within_seconds(postgres, database_team, monkeypatch):
-    """The default timeout of the kernel is about fifteen minutes."""
+    """The kernel's default timeout is about fifteen minutes."""
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
     store = open_store(postgres.tcp_url("kim", database_team.place), "kim")
     with store.session.engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Tests that of fifty processes that book the same GPUs at once, one succeeds completely, without a deadlock."""
+"""Tests that exactly one of fifty processes that book the same GPUs at once succeeds completely, without a deadlock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def race(url: str, number: int, start: Any, results: Any) -> None:
-    """Runs one process of the race. Each round has a GPU that all processes book, then groups that share a GPU."""
+    """Runs one process of the race. Each round has one GPU that all processes book, then groups with a common GPU."""
     store = open_at(url, "kim", Clock())
     store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
     chance = random.Random(number)
@@ -52,7 +52,7 @@ def attempt(store: BookingStore, wanted: Draft) -> tuple[str, Any]:
 
 
 def test_of_fifty_racers_one_wins_each_round_and_the_refusals_of_the_others_name_it(team):
-    """Tests single GPUs and overlapping groups in random order: no double booking, deadlock or partial group occurs."""
+    """Books single GPUs and overlapping groups in random order: no double booking, deadlock or partial group occurs."""
     start, results = _FORK.Barrier(RACERS), _FORK.Queue()
     url = team.url("kim")
     racers = [_FORK.Process(target=race, args=(url, number, start, results)) for number in range(RACERS)]

@@ -1,4 +1,4 @@
-"""Tests that run the commands of docs/bookings.md, *Running the database*, in their order."""
+"""Runs the commands of docs/bookings.md, *Running the database*, in their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCUMENTED = "postgresql+psycopg://postgres@db.example.org/gpus"
 
 
 def steps() -> dict[str, str]:
-    """Returns the commands of each step by the bold word at the start of its paragraph."""
+    """Returns the commands of each step, by the bold word at the beginning of the step's paragraph."""
     text = (ROOT / "docs" / "bookings.md").read_text(encoding="utf-8")
     section = text.split("\n## Running the database\n")[1].split("\n## ")[0]
     parts = re.split(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)[1:]
@@ -33,7 +33,7 @@ def steps() -> dict[str, str]:
 
 @pytest.fixture
 def server() -> Iterator[Cluster]:
-    """A separate server without the roles and the database of other tests."""
+    """A separate server without the roles and the database that other tests create."""
     try:
         with cluster() as made:
             with made.connect("owner", "postgres") as owner:

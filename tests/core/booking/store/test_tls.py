@@ -1,4 +1,4 @@
-"""Tests of TLS to a team's database: the server's certificate is verified as the URL demands."""
+"""Tests of TLS connections to a team's database: the server's certificate is verified as the URL requires."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Serve = Callable[[str | None], Path]
 
 
 def make_certificate(address: str | None) -> tuple[bytes, bytes]:
-    """Creates a self-signed certificate and its key, for this IP address or for another host name."""
+    """Creates a self-signed certificate and its key, for this IP address or for a different host name."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "db.example.org")])
     whose: x509.GeneralName = x509.DNSName("db.example.org")
@@ -48,7 +48,7 @@ def make_certificate(address: str | None) -> tuple[bytes, bytes]:
 
 @pytest.fixture
 def serve(postgres: Cluster, tmp_path: Path) -> Iterator[Serve]:
-    """Enables TLS with a certificate for this address or another host; returns the certificate file."""
+    """Enables TLS with a certificate for this address or a different host; returns the certificate file."""
     data = postgres.folder / "data"
 
     def turn(on: bool) -> None:

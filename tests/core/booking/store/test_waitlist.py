@@ -1,4 +1,4 @@
-"""Tests that a slot is booked for the first matching waitlist entry in the transaction that frees it."""
+"""Tests that a slot is booked for the first matching waitlist entry in the transaction that frees the slot."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def test_a_freed_place_is_booked_for_who_waits_before_another_can_take_it(
     with pytest.raises(Clash) as refused:
         kim.book(draft("a0", 1, 1))
     assert [one.booking.id for one in refused.value.conflict.clashing] == [served.id]
-    assert kim.serve_waiting() == (served,)  # The client that freed the slot receives the served booking exactly once.
+    # The client that freed the slot is told about the waitlist booking exactly once.
+    assert kim.serve_waiting() == (served,)
     assert kim.serve_waiting() == ()
 
 
@@ -126,13 +127,13 @@ def test_a_member_serves_by_sql_what_the_entry_asks_for_and_nothing_else(databas
         return f"SELECT torchyard.serve('{key}', 'served', '{{{gpus}}}', {begin}, {end});"
 
     refused = [
-        serve("GPU-a0", 1, 3),  # The request needs two GPUs, but this is one.
+        serve("GPU-a0", 1, 3),  # The request needs two GPUs, but this is only one.
         serve("GPU-a0,GPU-a0", 1, 3),
         serve("GPU-a0,GPU-b0", 1, 3),  # The GPUs are on different hosts.
         serve("GPU-a0,GPU-a1", 1, 4),  # The booking is longer than requested.
         serve("GPU-a0,GPU-a1", 0, 2),  # The start is earlier than requested.
         serve("GPU-a0,GPU-a1", 8, 10),  # The end is later than requested.
-        serve("GPU-a0,GPU-a3", 1, 3),  # The rules close one of the GPUs.
+        serve("GPU-a0,GPU-a3", 1, 3),  # The rules do not allow one of the GPUs to be booked.
         serve("GPU-a0,GPU-none", 1, 3),
     ]
     failed, output = psql(server, "lee", place, "\n".join(refused))

@@ -1,4 +1,4 @@
-"""Tests of the exchange with agents: combining the evidence of several hosts, and sending the calendar to them."""
+"""Tests of the exchange with agents: combining evidence from several hosts, and sending the calendar to the hosts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ ANSWERS: dict[str, Any] = {
 
 
 class OneHost:
-    """A fleet of one host, whose agent responds from a table."""
+    """A fleet of one host, whose agent gives its answers from a table."""
 
     def __init__(self, answers: dict[str, Any]):
         self.hosts = {"gpu-a": None}

@@ -1,6 +1,6 @@
-"""Tests of a calendar whose database is unavailable for a time.
+"""Tests of a calendar whose database is unavailable temporarily.
 
-The calendar shows its last known state with its age, and recovers.
+During that time, the calendar shows its last known state and the age of this state. Afterwards, it recovers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
 
     watch = team.open("lee").watch(on_change)
     try:
-        # Changes before LISTEN cause no notification, so everything counts as changed.
+        # Changes before LISTEN cause no notification, so everything is treated as changed.
         assert changed.wait(WITHIN_S)
         assert notified == ["all"]
         notified.clear()

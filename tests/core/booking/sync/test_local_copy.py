@@ -1,6 +1,6 @@
-"""Tests that the view that follows the change log, and the local copy, equal the content of the store.
+"""Tests that the view, which follows the change log, and the local copy both match the content of the store.
 
-The tests change bookings, replace the database, set clocks and damage the copy's file.
+The tests change bookings, replace the database, set the clocks and damage the copy's file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def raw(team: Team, *statements: str) -> None:
 
 
 def many(store: BookingStore, count: int, apart: timedelta, first: datetime = NOW) -> None:
-    """Adds consecutive bookings with a length of one hour."""
+    """Adds bookings of one hour each, at equal intervals."""
     slots = [Slot(f"GPU-m{number}", "gpu-m", number) for number in range(4)]
     store.remember_slots(slots)
     made = [draft(f"m{number % 4}", 0, 1, start=first + number * apart) for number in range(count)]
@@ -129,7 +129,7 @@ def test_whatever_is_done_to_bookings_each_look_shows_just_what_the_store_has(te
             elif ids and act == "active":
                 store.mark_active(chance.choice(ids))
         except Refused:
-            continue  # The slot is taken or beyond the horizon, so the test continues with another action.
+            continue  # The slot is already booked or beyond the horizon, so the test continues with another action.
         for desk in chance.sample(desks, chance.randrange(3)):
             assert desk.shown() == store.bookings(NOW - DAY, NOW + 7 * DAY)
             assert desk.copied() == store.bookings(KEPT_SINCE, KEPT_UNTIL)
@@ -150,7 +150,7 @@ def test_a_second_look_reads_what_has_changed_and_nothing_else(team, desk):
     assert desk.asked == ["changes"], "the copy was read for by itself"
     assert set(desk.copied()) == {first, second}
     assert next(one for one in shown if one.id == first.id) is not second
-    # A range with a slightly different end needs no new query.
+    # A range whose end differs slightly needs no new query.
     desk.asked.clear()
     desk.shown(until=NOW + 7 * DAY + timedelta(minutes=30))
     assert "bookings" not in desk.asked
@@ -172,7 +172,7 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
     assert {(one.start, one.gpus) for one in around if len(one.gpus) == 1} == {
         (NOW + begin * HOUR, (f"GPU-a{number}",)) for number in range(4) for begin in (0, 3)
     }
-    # The view around now includes the next bookings, which have GPUs of both hosts.
+    # The view around the current time includes the next bookings, which have GPUs on both hosts.
     assert len([one for one in around if len(one.gpus) == 2]) == 4
     assert cancelled not in around
     assert calendar.view_around(NOW + HOUR, NOW + 4 * HOUR).bookings == tuple(
@@ -181,7 +181,7 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
 
 
 def backup(team: Team) -> Callable[[], None]:
-    """Saves the bookings and their log; returns a function that restores them without triggers."""
+    """Saves the bookings and the change log; returns a function that restores them without triggers."""
     if team.server is None:
         saved, file = sqlite3.connect(":memory:"), team.place.removeprefix("sqlite:///")
         with sqlite3.connect(file) as live:
@@ -284,7 +284,8 @@ def test_the_log_is_pruned_and_who_has_looked_before_that_reads_anew(team, desk)
     # A single statement inserts 60,000 changes of one booking.
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
     raw(team, f"{numbers} INSERT INTO booking_changes (booking_id) SELECT '{made.id}' FROM n")
-    if team.server is not None:  # In PostgreSQL, the log is pruned at every thousandth sequence number.
+    # In PostgreSQL, the log is pruned whenever the sequence number is a multiple of a thousand.
+    if team.server is not None:
         last = kim.position().seq // 1000 * 1000 + 999
         raw(team, f"SELECT setval(pg_get_serial_sequence('torchyard.booking_changes', 'seq'), {last})")
     made = kim.change(made.id, title="renamed")
@@ -317,7 +318,7 @@ def test_a_command_copies_some_and_the_window_all_of_two_weeks_back_and_sixty_da
 
     desk.calendar.keep(all_of_it=True)
     assert desk.copied(NOW - 100 * DAY, NOW + 100 * DAY) == kim.bookings(KEPT_SINCE, KEPT_UNTIL + HOUR)
-    # As time passes, older bookings are dropped from the copy, and bookings that come into range are added.
+    # As time passes, older bookings are dropped from the copy, and bookings that are now within its range are added.
     team.clock.forward(days=2)
     desk.shown(NOW, NOW + HOUR)
     later = LocalCopy(desk.file, desk.url).read(NOW - 100 * DAY, NOW + 100 * DAY)
@@ -510,7 +511,8 @@ def test_processes_that_share_a_copy_leave_it_as_the_store_is(tmp_path):
             if number % 3 == 0:
                 store.cancel(made[number // 2].id)
             copy = LocalCopy(file, url).read(begin, begin + 7 * DAY)
-            if copy is not None:  # The copy is an earlier state of the calendar: it has no booking that was not made.
+            # The copy is an earlier state of the calendar: it contains no booking that was never made.
+            if copy is not None:
                 assert {one.title for one in copy.bookings} <= {one.title for one in made}
         for other in others:
             assert other.wait(WITHIN_S * 4) == 0

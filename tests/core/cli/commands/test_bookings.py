@@ -29,7 +29,7 @@ TUESDAY = MONDAY + timedelta(days=1)
 
 
 def utc(clock: str, zone: str = "Europe/Berlin", *, days: int = 0) -> str:
-    """Returns a time of the test's Tuesday, or some days later, in the format that commands print."""
+    """Returns a time on the test's Tuesday, or some days later, in the format that commands print."""
     local = datetime.combine(TUESDAY + timedelta(days=days), time.fromisoformat(clock), ZoneInfo(zone))
     return f"{local.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -60,7 +60,7 @@ def kim(make_desktop: MakeDesktop) -> Desktop:
 
 
 def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """Returns the error of a command as JSON, and asserts that nothing was booked."""
+    """Returns a command's error as JSON, and asserts that nothing was booked."""
     before = answer(desktop, "bookings", "list", "--all")
     error: dict[str, Any] = json.loads(torchyard(desktop, *arguments, "--json", code=code).stdout)["error"]
     assert answer(desktop, "bookings", "list", "--all") == before
@@ -68,7 +68,7 @@ def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
 
 
 def proposed(output: str) -> list[str]:
-    """Returns the arguments of the command that a refusal proposes at its end."""
+    """Returns the arguments of the command proposed at the end of a refusal."""
     return shlex.split(output[output.index("`torchyard ") + len("`torchyard ") : output.rindex("`")])
 
 
@@ -291,7 +291,7 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
 
-    # GPUs that are cancelled or released early are offered to the waitlist.
+    # GPUs of bookings that are cancelled or shortened are offered to the waitlist.
     both = ["gpu-a:*", "gpu-b:*"]
     for given_up in (["cancel"], ["change", "--to", "+2d"]):
         held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
@@ -354,7 +354,7 @@ def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_p
     assert answer(kim, "bookings", "change", far["id"][:8], "--extend", "1h")["id"] == far["id"]
     assert refused(kim, "bookings", "show", "b%", code=2)["code"] == "no_such_booking"
     assert refused(kim, "bookings", "show", "", code=2)["message"]
-    for number in (0, 6, 12):  # The ID is mistyped in one letter, at each of these positions.
+    for number in (0, 6, 12):  # The ID is mistyped by one letter at each of these positions.
         wrong = far["id"][:number] + "x" + far["id"][number + 1 :]
         assert f"did you mean `{far['id']}`" in refused(kim, "bookings", "show", wrong.upper(), code=2)["message"]
 
@@ -431,7 +431,7 @@ def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
     store = open_store(file, "kim")
     assert store.count() == 2
     store.close()
-    # Mia has a new role and logs in with its generated password, which is stored in no file of the desktops.
+    # Mia has a new role and logs in with its generated password, which is not stored in any of the desktops' files.
     (password,) = [one["password"] for one in made["members"] if one["password"]]
     mia = with_fleet(make_desktop(), bookings_url=postgres.tcp_url("mia", "cli_team"))
     monkeypatch.setenv("PGPASSWORD", password)
@@ -453,7 +453,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
     with cluster() as server:
         desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
         unknown = with_fleet(make_desktop(), bookings_url=server.url("lee", "team"))
-        # After a booking, the desktop has a copy of the calendar at that time.
+        # After a booking, the desktop has a copy of the calendar as it was at that time.
         booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
         server.stop()
 

@@ -1,6 +1,6 @@
-"""Tests of calendars that a command must not change: of a newer Torchyard, closed to its role, or of another time.
+"""Tests of calendars that a command must not change: made by a newer Torchyard, closed to a role, or on a wrong clock.
 
-Each error has a message, a next step and an exit code, and no row of the database has changed afterwards.
+Each error has a message, a next step and an exit code, and no row of the database is changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ program: {launcher: command, command: [python3, train.py]}
 
 @pytest.fixture
 def server(postgres: Cluster) -> Iterator[Cluster]:
-    """The PostgreSQL server, with the team's calendar empty before and after the test."""
+    """The PostgreSQL server, whose team calendar is empty before and after the test."""
     postgres.empty()
     yield postgres
     postgres.empty()
@@ -49,7 +49,7 @@ def server(postgres: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def calendar(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[str], list[Any]]]:
-    """The URL of a calendar, and a function that runs raw SQL without any rule."""
+    """The URL of a calendar, and a function that runs raw SQL, bypassing all rules."""
     if request.param == "sqlite":
         file = tmp_path / "team.sqlite3"
 
@@ -74,7 +74,7 @@ def contents(sql: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
 
 
 def error_of(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """Returns the error of a command, and asserts that stderr contains its message."""
+    """Returns a command's error, and asserts that stderr contains the error's message."""
     done = torchyard(desktop, *arguments, "--json", code=code)
     error: dict[str, Any] = json.loads(done.stdout)["error"]
     assert error["message"] in done.stderr
@@ -159,7 +159,7 @@ def test_the_refusal_of_a_role_without_rights_names_who_gives_them(server: Clust
             assert error["code"] == "no_rights"
             assert "your role `stranger` is no member of the team" in error["message"]
             assert "setup-team URL --member NAME" in error["hint"]
-        # A member who runs an admin command gets a refusal with the reason.
+        # A member who runs an admin command gets a refusal that states the reason.
         for command in CHANGING[2:]:
             assert "only an admin can change" in error_of(kim, *command)["message"]
         own = with_fleet(make_desktop(), person="kim")

@@ -28,7 +28,7 @@ MakeDesktop = Callable[..., Desktop]
 
 
 def archive_of_version(version: str) -> Archive:
-    """Returns the agent of this installation with another version number."""
+    """Returns this installation's agent with a different version number."""
     own = build_archive()
     sources = json.loads(zlib.decompress(own.data))
     package = "torchyard_agent/__init__.py"
@@ -40,7 +40,7 @@ def archive_of_version(version: str) -> Archive:
 
 
 def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
-    """Deploys the given version; returns the daemon's process ID."""
+    """Deploys the given version; returns the process ID of the daemon."""
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab.identity_file))
     link = attach(known, SshDialer(desktop.known_hosts), archive_of_version(version))
     try:
@@ -54,7 +54,7 @@ def test_desktops_whose_zlib_compresses_otherwise_share_one_agent(desktop: Deskt
     host = lab3["gpu-a"]
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab3.identity_file))
     own = build_archive()
-    # zlib-ng, for example, compresses differently.
+    # zlib-ng, for example, produces different compressed data.
     other = replace(own, data=zlib.compress(zlib.decompress(own.data), 1))
     assert other.data != own.data
     pids = []
@@ -80,7 +80,7 @@ def test_the_archive_is_named_by_what_it_holds_however_it_is_compressed(monkeypa
 def test_deploy_starts_one_daemon_a_host_however_often(desktop: Desktop, lab3: Lab) -> None:
     half = ours_on(lab3["gpu-a"]) / "store" / f"{build_archive().sha256}.archive"
     half.parent.mkdir(parents=True)
-    half.write_bytes(b"")  # An empty file is what a power cut leaves of an archive that was just sent.
+    half.write_bytes(b"")  # A power cut leaves such an empty file of an archive that was just sent.
     first = torchyard(desktop, "deploy")
     assert first.stdout.splitlines() == [
         f"{host.name}: agent 0.1.0 ({build_archive().sha256[:12]}) running, pid {daemons_on(host)[0]}"
@@ -144,7 +144,7 @@ def test_undeploy_leaves_nothing_behind(desktop: Desktop, lab3: Lab, tmp_path: P
     before = {host.name: sorted(path.name for path in host.home.iterdir()) for host in lab3.hosts}
     file = sleeping(tmp_path / "short", seconds=0)
     torchyard(desktop, "run", file, "--json")  # The run creates snapshots, run folders and logs.
-    put_version("9.0.0", lab3["gpu-c"], lab3, desktop)  # gpu-c then has two archives.
+    put_version("9.0.0", lab3["gpu-c"], lab3, desktop)  # gpu-c now has two archives.
     assert (ours_on(lab3["gpu-a"]) / "store" / "snapshots").is_dir()
 
     removed = torchyard(desktop, "undeploy", "-y")

@@ -1,4 +1,4 @@
-"""Tests that `torchyard gui` starts the window's program with the options before the command."""
+"""Tests that `torchyard gui` starts the window's program with the options given before the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.exit(int(os.environ.get("WINDOW_EXIT", "0")))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that replaces both the folder of this Python and PATH."""
+    """A folder that replaces both this Python's folder and PATH."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")

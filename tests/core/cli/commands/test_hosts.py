@@ -1,4 +1,4 @@
-"""Tests of `torchyard hosts`: changes of the fleet file, and each state that `hosts check` reports."""
+"""Tests of `torchyard hosts`: changes to the fleet file, and each state that `hosts check` reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def states(checks: list[dict[str, object]]) -> dict[object, object]:
     return {check["name"]: check["state"] for check in checks}
 
 
-# Tests of the fleet file, which contact no host
+# Tests of the fleet file, which do not contact any host
 
 
 def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
@@ -69,7 +69,7 @@ def test_without_a_fleet_file_the_fleet_is_this_computer(make_desktop: MakeDeskt
     desktop = make_desktop()
     listed = torchyard(desktop, "hosts", "list")
     assert "this-computer" in listed.stdout
-    # The hint is a command that can be copied.
+    # The hint contains a command that can be copied.
     assert f"`torchyard --home {desktop.home} hosts add NAME" in listed.stderr
     assert not desktop.fleet_file.exists()
 
@@ -201,14 +201,14 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     assert "3.6.15" in output["aged"]
     assert "torch" in output["noisy"]
     assert all(checks[name]["agent"] is None for name in output if checks[name]["state"] not in ("ready", "degraded"))
-    # Without a terminal, the command prints a plain line as each host answers.
+    # Without a terminal, the command prints a plain line whenever a host answers.
     assert "fine: ready" in done.stderr
     assert "changed: key changed" in done.stderr
-    # The exit code differs if the only problems are on hosts that answer.
+    # The exit code is different if all problems are on hosts that answer.
     result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in result.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Install it there with ", result.stdout, re.MULTILINE)
-    # Discovered facts are a cache: a full disk does not prevent the use of the host.
+    # Discovered facts are only cached, so a full disk does not prevent the use of the host.
     facts = desktop.home / "facts.json"
     facts.unlink()
     facts.mkdir()
@@ -217,7 +217,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
 
 @pytest.mark.lab
 def test_what_the_systems_own_ssh_complains_of_has_the_same_words(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
-    # OpenSSH reads its configuration from the home in the user's passwd entry and not from $HOME.
+    # OpenSSH reads its configuration from the home folder in the user's passwd entry, not from $HOME.
     wrapper = tmp_path / "bin" / "ssh"
     wrapper.parent.mkdir()
     wrapper.write_text('#!/bin/sh\nexec /usr/bin/ssh -F none -o UserKnownHostsFile=none -o IdentityAgent=none "$@"\n')

@@ -1,4 +1,4 @@
-"""Tests of `torchyard import`, `export` and `presets`: the document is on stdout, remarks are on stderr."""
+"""Tests of `torchyard import`, `export` and `presets`: the document is written to stdout, remarks to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `torchyard runs`: lookup by short names, show, logs, stop and fetch."""
+"""Tests of `torchyard runs`: looking up runs by short names, and the commands show, logs, stop and fetch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "p
 
 
 def detached(desktop: Desktop, file: Path) -> str:
-    """Starts a detached run; returns its ID."""
+    """Starts a run with `--detach`; returns its ID."""
     return torchyard(desktop, "run", file, "--detach").stdout.strip()
 
 
@@ -38,12 +38,12 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     run_id = detached(desktop, sleeping(tmp_path / "talk", seconds=0, lines=3))
     names = ["worker-0", "worker-1", "worker-2"]
 
-    # The command follows all logs to their ends.
+    # The command follows all logs to the end.
     followed = torchyard(desktop, "runs", "logs", "last", "-f").stdout.splitlines()
     assert sorted(followed) == sorted(f"{name} | {line}" for name in names for line in log_lines(name, 3))
-    # Logs end before their run, and the run ends before its keepers exit.
+    # Logs end before their run, and the run ends before the keepers exit.
     wait_until(lambda: answer(desktop, "runs", "show", "last")["alive"] is False)
-    # The end of the ID identifies the run.
+    # The last characters of the ID identify the run.
     logs = torchyard(desktop, "runs", "logs", run_id[-4:]).stdout.splitlines()
     assert sorted(logs) == sorted(followed)
     assert torchyard(desktop, "runs", "logs", "talk", "--tail", "1", "--replica", "worker-1").stdout == (
@@ -165,7 +165,7 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
     assert run_id in result.stdout
     assert "refused" in torchyard(desktop, "runs", "logs", run_id, code=3).stderr
     assert "refused" in torchyard(desktop, "runs", "stop", run_id, code=3).stderr
-    # A desktop without a record of the run cannot conclude that the run does not exist.
+    # If a desktop has no record of the run, it cannot conclude that the run does not exist.
     assert "not all do" in torchyard(elsewhere, "runs", "show", "nothing", code=3).stderr
     lab3["gpu-a"].start_sshd()
     torchyard(elsewhere, "runs", "stop", run_id[-4:])
@@ -177,7 +177,7 @@ def test_unknown_runs_and_names_that_fit_several(desktop: Desktop, lab3: Lab, tm
     assert error["code"] == "no_run"
     assert "torchyard runs list" in error["hint"]
     assert "last" in torchyard(desktop, "runs", "show", "last", code=2).stderr
-    assert not (lab3["gpu-a"].home / ".torchyard").exists()  # A query installs nothing on a host.
+    assert not (lab3["gpu-a"].home / ".torchyard").exists()  # A query does not install anything on a host.
     assert torchyard(desktop, "runs", "list").stdout == "No runs are known.\n"
     for number in range(2):
         detached(desktop, sleeping(tmp_path / f"talk-{number}", seconds=0, hosts=["gpu-a"]))

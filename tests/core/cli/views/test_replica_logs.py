@@ -1,4 +1,4 @@
-"""Tests that several logs are printed and followed in the order of time."""
+"""Tests that several logs are printed and followed in chronological order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT = 1_760_000_000.0
 
 
 class ScriptedLog:
-    """A log with past lines, and with new lines that appear when it is followed."""
+    """A log with past lines, and with new lines that appear when the log is followed."""
 
     local_rank = 0
 

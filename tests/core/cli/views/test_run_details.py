@@ -1,4 +1,4 @@
-"""Tests that `runs show` prints the parts of a step that a replica reported."""
+"""Tests that `runs show` prints a step's exchange and waiting times if a replica has reported them."""
 
 from __future__ import annotations
 

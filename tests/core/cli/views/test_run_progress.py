@@ -19,7 +19,7 @@ Show = Callable[..., str]
 
 
 def report(replica: str, **metrics: float | str | None) -> Event:
-    """Returns a report as in the journal; None stands for a metric that the replica lacks."""
+    """Returns a report as in the journal; None stands for a metric that is missing for the replica."""
     return {"event": "report", "replica": replica, "step": None, "loss": None, "throughput": None, **metrics}
 
 
@@ -30,7 +30,7 @@ RUNNING = {"event": "run_state", "state": "running"}
 
 @pytest.fixture(params=["terminal", "pipe"])
 def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
-    """Shows events with or without a terminal on stderr; returns the text written to stderr."""
+    """Shows events with or without a terminal on stderr; returns the text that was written to stderr."""
 
     def piped(*events: Event) -> str:
         stream = io.StringIO()
@@ -81,7 +81,7 @@ def test_a_report_may_lack_any_number(show: Show, event: Event) -> None:
 
 
 def test_progress_is_the_first_trainers_whatever_else_reports(show: Show) -> None:
-    """Servers, reducers and evaluators sort before workers, and worker-10 before worker-2."""
+    """Servers, reducers and evaluators are listed before workers, and worker-10 before worker-2."""
     trainer = report("worker-2", step=7, loss=0.25, throughput=640.0)
     shown = show(RUNNING, SERVER, REDUCER, report("evaluator-0", loss=0.1), trainer, report("worker-10", step=3))
 
@@ -111,7 +111,7 @@ def test_a_loss_that_is_not_finite_is_shown_as_such(show: Show) -> None:
 
 
 def test_brackets_in_messages_are_no_style(show: Show) -> None:
-    """The library rich reads square brackets as a style, and fails at an unmatched closing bracket."""
+    """The library rich interprets square brackets as a style, and fails on an unmatched closing bracket."""
     check = {"event": "check", "name": "disk", "host": "gpu-a", "ok": True, "message": "room in [/mnt/data]"}
 
     assert "gpu-a: room in [/mnt/data]" in show(check, RUNNING)

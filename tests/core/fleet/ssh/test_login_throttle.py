@@ -1,4 +1,4 @@
-"""Tests of the limits of concurrent logins, and of the delays between attempts."""
+"""Tests of the limits on concurrent logins, and of the delays between attempts."""
 
 from __future__ import annotations
 

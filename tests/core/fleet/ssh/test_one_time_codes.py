@@ -1,6 +1,6 @@
-"""Tests of keyboard-interactive logins with more than a password.
+"""Tests of keyboard-interactive logins that require more than a password.
 
-The server is paramiko's, because OpenSSH needs modules for codes that a test machine lacks.
+The tests use paramiko's server, because OpenSSH's server needs modules for codes, which a test machine lacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchyard_core.fleet.ssh import SshDialer
 
 
 class AsksForCodes(paramiko.ServerInterface):
-    """A server that asks for a password, then for a code that changes each time."""
+    """A server that asks for a password, then for a code that is different each time."""
 
     logins = 0
 

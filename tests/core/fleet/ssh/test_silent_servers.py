@@ -1,4 +1,4 @@
-"""Tests of SSH servers that stop answering before the login, and of the messages about them."""
+"""Tests of SSH servers that stop answering before the login is complete, and of the messages about these servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_core.fleet.ssh import SshDialer, dialer
 
 @contextmanager
 def server(*, closes: bool) -> Iterator[int]:
-    """The port of a server that sends only its banner: longer packets are lost, or it closes the connection."""
+    """The port of a server that sends only its banner, and then either closes the connection or remains silent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         clients: list[socket.socket] = []
 

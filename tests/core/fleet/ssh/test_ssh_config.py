@@ -1,4 +1,4 @@
-"""Tests of routes from the user's SSH configuration."""
+"""Tests of routes that result from the user's SSH configuration."""
 
 from __future__ import annotations
 

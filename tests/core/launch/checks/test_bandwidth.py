@@ -1,4 +1,4 @@
-"""Tests of bandwidth measurements: pairs, rounds, cache and verdicts."""
+"""Tests of bandwidth measurements: pairs of hosts, rounds, the cache and verdicts."""
 
 from __future__ import annotations
 

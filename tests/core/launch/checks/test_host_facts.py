@@ -75,7 +75,7 @@ EVALUATOR = "{name: e, role: evaluator, replicas: 1}"
 
 
 def shared(*pools: str, hosts: int = 1, **more: str) -> list[tuple[str, bool, str]]:
-    """Returns the host, whether the line is a warning, and the message of each line about working folders."""
+    """Returns the host, whether the check is a warning, and the message, for each check of a working folder."""
     known = [examples.host(f"gpu-{number}", 8) for number in range(hosts)]
     lines = check_working_folders(plan(examples.topology(*pools, **more), known))
     assert all(line.name == "folder" and line.ok and "TORCHYARD_RUN_DIR" in line.hint for line in lines)

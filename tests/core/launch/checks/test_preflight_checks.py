@@ -1,4 +1,4 @@
-"""Tests of the verdicts on measurements of hosts: red stops a launch, amber warns, and each has a hint."""
+"""Tests of the verdicts on measurements of hosts: red stops a launch, amber warns, and each verdict has a hint."""
 
 from __future__ import annotations
 

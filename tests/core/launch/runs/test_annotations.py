@@ -1,4 +1,4 @@
-"""Notes and tags of runs are kept in a file that is never overwritten by mistake."""
+"""Tests that notes and tags of runs are kept in a file that is never overwritten by mistake."""
 
 from __future__ import annotations
 

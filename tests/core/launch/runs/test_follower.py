@@ -1,4 +1,4 @@
-"""Tests of following a run's journal through the daemon's messages."""
+"""Tests of following a run's journal through messages from the daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "20261122-090000-aaaa"
 
 
 class Desktop:
-    """A desktop's connection to the daemon that records its messages."""
+    """A desktop's connection to the daemon, which records the daemon's messages."""
 
     closed = False
 
@@ -34,7 +34,7 @@ class Desktop:
 
 
 class Link:
-    """A link that delivers all messages of a daemon at once."""
+    """A link that delivers all messages from a daemon at once."""
 
     host = "gpu-a"
 
@@ -55,7 +55,7 @@ class Link:
 
 
 def sent_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str, Any]]:
-    """Returns the messages for the journal of a run whose keeper has exited, with or without a recorded end."""
+    """Returns the messages about the journal of a run whose keeper has exited, with or without a recorded end."""
     run = Path(paths.run_dir(str(folder), "gpu-a", RUN))
     run.mkdir(parents=True)
     common = {"epoch": "e", "time": "2026-11-22T09:00:00Z"}
@@ -79,7 +79,7 @@ def test_a_long_journal_of_a_run_that_has_ended_is_followed_to_its_end(tmp_path:
     sent = sent_by_daemon(tmp_path, 2 * subscriptions.BATCH + 1, ended=True)
     assert len(sent) == 4
     assert [message["alive"] for message in sent] == [True, True, True, False]
-    if is_older:  # Older daemons sent `alive: false` with each batch.
+    if is_older:  # Older daemons sent `alive: false` with each batch of events.
         sent = [{**message, "alive": False} for message in sent]
     events = followed(sent)
     assert len(events) == 2 * subscriptions.BATCH + 1

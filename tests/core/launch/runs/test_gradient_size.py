@@ -1,4 +1,4 @@
-"""Tests of the size of gradients that earlier runs have reported."""
+"""Tests of the gradient size that earlier runs have reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the history of the runs that this desktop launched."""
+"""Tests of the history of runs launched from this desktop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that custom metrics of scripts reach the command, and hostile names from a host do not."""
+"""Tests that a script's custom metrics reach the command, and that a host's malicious names do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the checks of a topology's program and its files."""
+"""Tests of the checks on a topology's program and on the program's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of moves between groups: they change the number of groups or the order of replicas, and nothing else."""
+"""Tests of moves between groups: such moves change only the number of groups or the order of replicas."""
 
 from __future__ import annotations
 

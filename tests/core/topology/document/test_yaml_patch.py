@@ -1,4 +1,4 @@
-"""Tests that an edit changes only its own part of a file: style, order and comments elsewhere stay."""
+"""Tests that an edit changes only its own part of a file: style, order and comments elsewhere stay the same."""
 
 from __future__ import annotations
 

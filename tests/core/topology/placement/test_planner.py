@@ -15,7 +15,7 @@ CHIEF = "{name: c, role: chief, replicas: 1, gpus: 1}"
 
 
 def where(placement: Placement) -> dict[str, str]:
-    """Returns `host` or `host:0,1` by replica."""
+    """Returns the host and GPUs of each replica, as `host` or `host:0,1`."""
     return {
         name: slot.host + (":" + ",".join(str(gpu.index) for gpu in slot.gpus) if slot.gpus else "")
         for name, slot in placement.slots.items()
@@ -317,7 +317,7 @@ def test_a_chief_joins_most_of_its_workers_where_they_are_pinned_or_have_less_ch
     assert where(place(asked, [host("a", 4), host("b", 8)]))["chief-0"] == "b:3"
 
 
-# Tests of replicas around pins
+# Tests of replicas that are placed around pins
 
 FLEET = [host(f"h{number:02}", 8) for number in range(26)]
 
@@ -336,7 +336,7 @@ def test_a_pin_moves_no_others_than_the_replica_that_it_displaces(pin: str, also
     free, pinned = (topology(workers(200, "gpus: 1"), pins=pins) for pins in ("{}", f"{{worker-0: '{pin}'}}"))
     before, after = place(free, FLEET), place(pinned, FLEET)
     assert moved(before, after) - {"worker-0"} == also
-    # The displaced one takes the place of the pinned one.
+    # The displaced replica moves to the former slot of the pinned replica.
     assert {where(after)[name] for name in also} <= {where(before)["worker-0"]}
 
 
@@ -360,7 +360,7 @@ def test_the_plan_of_many_pins_does_not_depend_on_their_order() -> None:
 
 
 def test_replicas_leave_home_where_staying_would_cost_another_its_place() -> None:
-    # With worker-0 and worker-1 at home on a, no host has two GPUs left for the evaluator, whose home is b.
+    # If worker-0 and worker-1 stayed on host a, no host would have two GPUs left for the evaluator.
     asked = topology(
         workers(3, "gpus: 1"), "{name: e, role: evaluator, replicas: 1, gpus: 2}", pins="{worker-2: 'b:0'}"
     )
@@ -415,7 +415,7 @@ def test_the_problem_is_at_the_pool_s_line() -> None:
     assert [(problem.line, problem.path) for problem in placed.problems] == [(7, "pools.w")]
 
 
-# Tests of hosts that were never checked
+# Tests of hosts that have never been checked
 
 
 def test_a_host_that_was_never_checked_counts_as_able_with_a_warning() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the data that a step's exchange sends over each link."""
+"""Tests of the amount of data that a step's exchange sends over each link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKERS = "{name: workers, role: worker, replicas: 4}"
 
 
 def loads(value: Topology, *places: str) -> dict[str, float]:
-    """The loads with the replicas at the given places, in the order of replicas."""
+    """Returns the loads if the replicas are on the given hosts, which are in the order of the replicas."""
     names = [replica.name for replica in replicas_of(value)]
     return link_loads(value, traffic_of(value), dict(zip(names, places, strict=True)))
 

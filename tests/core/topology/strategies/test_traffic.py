@@ -1,4 +1,4 @@
-"""Tests of the edges and groups of each strategy."""
+"""Tests of the edges and groups that each strategy has."""
 
 from __future__ import annotations
 

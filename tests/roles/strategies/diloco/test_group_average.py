@@ -1,4 +1,4 @@
-"""Tests of the average of worker groups in one process, with real sockets, a join store, and a thread per group."""
+"""Tests of averaging worker groups in one process, with real sockets, a join store, and a thread per group."""
 
 from __future__ import annotations
 

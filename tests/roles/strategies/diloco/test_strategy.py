@@ -1,4 +1,4 @@
-"""Tests of DiLoCo with real processes over the loopback interface and a join store, against its definition."""
+"""Tests of DiLoCo with real processes over the loopback interface and a join store, compared with its definition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def alone(
     """Compute the definition in one process, with torch.optim.SGD as the outer optimizer.
 
     Returns:
-        The parameters before each step by worker, and the parameters at the end.
+        The parameters of each worker before each step, and the parameters at the end.
     """
     dataset = averages.data()
     models = [rounds.Model() for _ in workers]
@@ -216,5 +216,6 @@ def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Pa
         last.end()
     for worker, whole in zip(workers, expected, strict=True):
         assert 0 < len(worker["fed"]) < 26, "it was resumed"
-        assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]  # The first is before the load.
+        # The first of these steps is before the load.
+        assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]
         assert worker["after"] == whole["after"]

@@ -34,7 +34,7 @@ class Ready:
 
 
 class LateFlags(FiniteGradients):
-    """Reads the flag of a step in the next step or in check(), as on a GPU."""
+    """Reads the flag of a step only in the next step or in check(), as on a GPU."""
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.check()
@@ -61,7 +61,7 @@ class Member(NamedTuple):
 def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
     """Creates the first rank of each group, for groups of the given sizes.
 
-    The first rank of a larger group is a torch world by itself; the other ranks would behave in the same way.
+    The first rank of a larger group forms a torch world by itself; the other ranks would behave in the same way.
     """
     places = [TrainerAddress(*peer, 1, group) for group, peer in enumerate(peers_of(len(sizes)))]
     found = []
@@ -97,7 +97,7 @@ def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
 
 
 def saved(folder: Path) -> list[int]:
-    """Returns the steps with a checkpoint of the chief, and asserts that all groups have saved a part of each."""
+    """Returns the steps of the chief's checkpoints, and asserts that every group has saved a part of each one."""
     there = files.steps(folder)
     assert [files.part_steps(folder, path.name) for path in (folder / "parts").iterdir()] == [there] * 3
     return there
@@ -116,7 +116,7 @@ def test_no_group_saves_after_a_step_whose_gradients_a_gpu_has_not_shown_to_be_f
         for each in groups:
             each.step(42, float("nan"))
             assert each.model.weight.isnan().all()
-            assert not each.saving.save(42, last=True)  # A stop continues without the checkpoint in the same way.
+            assert not each.saving.save(42, last=True)  # A stop also continues without the checkpoint.
             for last in (
                 lambda each=each: each.saving.save(42, anew=True),
                 lambda each=each: each.strategy.save(tmp_path, 42),

@@ -41,7 +41,7 @@ def store() -> Iterator[Served]:
 
 
 class Groups:
-    """Worker groups of the given sizes, with a replica per rank."""
+    """Worker groups of the given sizes, with one replica per rank."""
 
     def __init__(self, start: Start, store: Served, *sizes: int, **options: object) -> None:
         self._start = start
@@ -91,12 +91,12 @@ def done(folder: Path, rank: int) -> int:
 
 
 def received(folder: Path, to: int, *others: int) -> float:
-    """Returns a lower bound for the number of received updates that come neither from `to` itself nor from `others`."""
+    """Returns a lower bound for the number of received updates that came neither from `to` nor from `others`."""
     try:
         updates, most = (folder / f"values.{to}").read_text().split()
     except (OSError, ValueError):
         return 0
-    # The counts of the others are read later, so they are at least as high as in the values.
+    # The counts of the others are read later, so they are at least as high as at the time of the values.
     return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)
 
 
@@ -108,7 +108,7 @@ def last_line(output: str) -> dict[str, float]:
 def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     start: Start, store: Served, tmp_path: Path, keeper: Keeper
 ) -> None:
-    """Updates with NaN are the exception: the whole group skips and counts them."""
+    """Updates with NaN are the exception: the whole group skips such updates and counts them as skipped."""
     groups = Groups(start, store, 2, 1, on_nan="skip")
     keeper.listen()
     updates = {0: 60, 1: 60, 2: 35}
@@ -121,7 +121,7 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     total = -float(updates[0] - 2 + updates[2] - 1)
     for rank in (0, 1):  # Both ranks belong to the chief's group, which ends last.
         assert results[rank] == {"rank": rank, "least": total, "most": total, "rest": 0.0}
-    assert results[2]["rest"] == 0.0  # Frozen parameters and buffers start from the chief's values.
+    assert results[2]["rest"] == 0.0  # Frozen parameters and buffers have the chief's values from the start.
     reports = keeper.received()
     skipped = {
         name: max(metrics.get("skipped", 0) for other, _, metrics in reports if other == name) for name, _, _ in reports
@@ -174,8 +174,8 @@ def test_a_group_is_killed_and_comes_back_while_the_others_go_on(start: Start, s
     assert "worker-1 on 127.0.0.1 is gone" in outputs[2]
     of_the_living = sum(done(tmp_path, rank) for rank in range(3))
     result = last_line(outputs[0])
-    # The result contains all updates of the other groups and of the restarted group. Updates before the restart that no
-    # other group had received are lost.
+    # The result contains all updates of the other groups and of the restarted group. Updates that were made before the
+    # restart and that no other group had received are lost.
     assert -of_the_living - first_life <= result["least"]
     assert result["most"] <= -of_the_living - exchanged[-1]
 

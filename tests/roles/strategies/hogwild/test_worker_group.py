@@ -1,4 +1,4 @@
-"""Tests of Hogwild's invariant: after draining, every replica has the initial value plus all deltas, despite faults."""
+"""Tests of Hogwild's invariant: after draining, each replica has the initial value plus all deltas, despite faults."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
 
 
 class Interrupted(ShardCopy):
-    """A copy whose answer arrives right after `has_arrived` was read, if other threads may write at that time."""
+    """A copy whose answer arrives right after `has_arrived` has been read, if other threads may write at that time."""
 
     def __init__(self, *arguments: Any) -> None:
         self.may_arrive, self._has_come = threading.Event(), threading.Event()
@@ -218,7 +218,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
 @pytest.mark.parametrize("moved", [0, 1], ids=["the chief's", "another"])
 def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address(moved: int) -> None:
-    """The other groups, which were not restarted, know only its old address."""
+    """The other groups were not restarted and know only the old address."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         groups[moved].group.close()
@@ -255,11 +255,11 @@ def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
 
 
 def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_completely() -> None:
-    """With a lineage but without versions, a group that starts from the answer could not choose a view."""
+    """With a lineage but without versions, a starting group that uses the answer could not choose a view."""
     holdings = delta_server.Holdings(0, peers_of(3), [[], [], []])
 
     class Begins(list[Any]):
-        """A list of copies during whose iteration the lineage is published."""
+        """A list of copies that publishes the lineage while it is iterated over."""
 
         def __iter__(self) -> Any:
             holdings.lineage = "begun"
@@ -304,7 +304,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
 def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The restarted host has read the views of this group before the answer arrived, so its master lacks the delta."""
+    """The restarted host read the views of this group before the answer arrived, so its master copy lacks the delta."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
@@ -368,7 +368,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
         chief.group.host_wait_s = 0.5
         wait_until(lambda: chief.group.holdings.hosts[1] == 0)
-        chief.group.host_wait_s = 20.0  # The timeout allows for a slow third group.
+        chief.group.host_wait_s = 20.0  # The timeout is long enough for a slow third group.
         at_once(third.group.drain)
         chief.group.host_wait_s = 0.5
         at_once(chief.group.drain)
@@ -496,7 +496,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         def connect_late(*arguments: Any) -> tensor_connection.Connection:
             connection = connect(*arguments)
             threading.Thread(target=link.close, daemon=True).start()
-            assert joins.wait(30)  # close() would have cleared the connection by now.
+            assert joins.wait(30)  # By now, close() would have discarded the connection.
             return connection
 
         monkeypatch.setattr(link, "join", join_and_notify)
@@ -522,7 +522,7 @@ def test_a_probe_of_a_group_that_ends_does_not_unmark_its_end() -> None:
         chief, other = (each.group for each in groups)
         at_once(chief.exchange_all, other.exchange_all)
         other.drain()
-        chief.calls.ask(1, {"op": "about"})  # The group still answers while it ends.
+        chief.calls.ask(1, {"op": "about"})  # The group still answers while it is ending.
         other.calls.ask(0, {"op": "about"})
         assert 1 in chief.holdings.ended
         at_once(chief.drain)

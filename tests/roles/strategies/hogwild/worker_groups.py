@@ -19,7 +19,7 @@ DEADLINE_S = 30
 
 
 class Trained:
-    """A group and its model. Training adds random numbers, whose sum is `moved`."""
+    """A group and its model. Training adds random numbers, whose sum is stored in `moved`."""
 
     def __init__(
         self, group: int, peers: list[tensor_connection.Peer], sizes: list[tuple[int, ...]], **options: object
@@ -49,7 +49,7 @@ class Trained:
                 moved.add_(step)
 
     def train(self, updates: int, pause_s: float = 0.0) -> None:
-        """Train with a pause of up to `pause_s` after each update, so that exchanges overlap with several updates."""
+        """Train with a pause of up to `pause_s` after each update, so exchanges overlap with several updates."""
         rolls = random.Random(self.group.group)
         pause = threading.Event()
         for _ in range(updates):
@@ -79,7 +79,7 @@ def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> f
 
 
 def at_once(*calls: Callable[[], object]) -> None:
-    """Run each call in a thread, wait for all, and raise the first error."""
+    """Run each call in a thread, wait until all have ended, and raise the first error."""
     problems: list[BaseException] = []
 
     def run(call: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Parameter servers and workers in one process, with real sockets and one thread each, to import torch only once."""
+"""Parameter servers and workers in one process, with real sockets and a thread each, so torch is imported only once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Run:
         return thread
 
     def replace_server(self, number: int) -> None:
-        """Kills a server without a save, and restarts it as its next generation."""
+        """Kills a server without letting it save, and restarts it as its next generation."""
         self.servers_now[number].stop()
         self._threads[number].join(timeout=DEADLINE_S)
         self.servers_now[number] = server_process.create_server(
@@ -115,7 +115,7 @@ class Run:
         return strategy
 
     def on_workers(self, act: Callable[[int], Any]) -> list[Any]:
-        """Calls act(rank) in a thread for each worker; raises the first error."""
+        """Calls act(rank) in a thread for each worker; raises the first error that occurs."""
         with ThreadPoolExecutor(self.workers) as pool:
             outcomes = [pool.submit(act, rank) for rank in range(self.workers)]
             return [outcome.result(timeout=DEADLINE_S) for outcome in outcomes]
@@ -130,7 +130,7 @@ def train(
     schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
     accumulate: int = 1,
 ) -> list[dict[str, torch.Tensor]]:
-    """Trains each worker on its part of each batch; returns the final parameters of each model."""
+    """Trains each worker on its part of each batch; returns the final parameters of each worker's model."""
 
     def act(rank: int) -> dict[str, torch.Tensor]:
         strategy = run.worker(rank)
@@ -179,6 +179,6 @@ def difference(states: dict[str, torch.Tensor], others: dict[str, torch.Tensor])
 
 
 def bytes_of(strategy: ParameterServerStrategy) -> tuple[int, int]:
-    """Returns the numbers of bytes that a worker has sent and received over all its links."""
+    """Returns the numbers of bytes sent and received by a worker over all its links."""
     connections = [link._connection for link in strategy.pairs[0]._links]
     return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)

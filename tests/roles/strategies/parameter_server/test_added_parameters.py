@@ -37,7 +37,7 @@ def frozen() -> nn.Sequential:
 
 
 def whole(kind: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the reference model, whose optimizer has the frozen parameters from the start."""
+    """Returns the reference model, whose optimizer has the frozen parameters from the beginning."""
     options = {"momentum": 0.9} if kind == "SGD" else {}
     return getattr(torch.optim, kind)(model.parameters(), lr=0.02, **options)
 
@@ -66,7 +66,7 @@ def descend_growing(
     clip: Callable[[list[nn.Parameter], float], torch.Tensor] | None = None,
     first: int = 0,
 ) -> None:
-    """Train while layers 2 and 0 are added after 4 and after 8 steps; the first `first` steps were done before."""
+    """Train while layers 2 and 0 are added after steps 4 and 8; the first `first` steps have been made before."""
     joins = {4: 2, 8: 0}
     for step in range(first):
         if step in joins:
@@ -156,7 +156,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         model, optimizer = served.distribute(model, head("SGD", model), CPU)
         if rank:
             descend(model, optimizer, batches(2, 4))
-            # By now, group 0 has both layers and a server was restarted, while this group has neither layer.
+            # By now, group 0 has both layers and a server has been restarted, while this group has neither layer.
             assert done.wait(30)
         descend_growing(model, optimizer, batches(10, 4), add)
         served.pairs[0]._finish()

@@ -1,4 +1,4 @@
-"""Tests of cluster.clip_gradients() with parameter servers, by the norm of the mean gradient over all shards."""
+"""Tests of cluster.clip_gradients() with parameter servers, using the norm of the mean gradient over all shards."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next(model
 
     with run.serving():
         trained, _ = run.on_workers(act)
-    expected, late = made(), made()  # `late` computes gradients from the parameters of the previous step.
+    expected, late = made(), made()  # With `late`, gradients are computed from the parameters of the previous step.
     optimizer = torch.optim.AdamW(expected.parameters(), lr=0.01)
     for inputs, targets in data:
         late.zero_grad()
@@ -156,7 +156,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
 
     def act(rank: int) -> float:
         strategy, model, optimizer = distribute(run, rank)
-        ready.wait()  # A worker that joins after a round has begun starts with the next round.
+        ready.wait()  # A worker that joins after a round has begun would start with the next round.
         for number, batch in enumerate(data):
             if rank == 2:
                 wait_until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
@@ -192,17 +192,17 @@ def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
 
 
 def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The buffers belong to the same step as the parameters.
+    """The installed buffers belong to the same step as the parameters.
 
-    This also holds for a group that joins after the first rank of the group has begun, and if the first rank is one
-    step ahead when the others receive the buffers.
+    This is also true if a group joins after its first rank has begun, and if the first rank is one step ahead when the
+    other ranks receive the buffers.
     """
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
 
     def take(rows: ReplicatedState, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
-        brought[session.group] += 1  # Group 0 brings its buffers at the start and in each of two steps.
+        brought[session.group] += 1  # Group 0 sends its buffers at the start and in each of two steps.
 
     def push(session: Session, header: dict[str, Any]) -> None:
         pushing(session, header)
@@ -230,7 +230,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
                 wait_until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy.pairs[0]._exchange.wait()
-            assert len(seen) > 1 or torch.equal(mean, seen[0])  # The exchange has ended, but the step has not.
+            assert len(seen) > 1 or torch.equal(mean, seen[0])  # The exchange has ended, but the server's step has not.
         after = mean.clone()
         strategy.leave()
         return (seen or [after])[0], after
@@ -288,8 +288,8 @@ def test_or_they_are_skipped_and_counted() -> None:
 
     with run.serving():
         for rank, (change, skipped) in enumerate(run.on_workers(act)):
-            assert change == pytest.approx(-0.02, rel=1e-4)  # The step uses the mean over the only finite gradient.
-            assert skipped == 1 + rank  # Skipped steps are counted per worker.
+            assert change == pytest.approx(-0.02, rel=1e-4)  # The step uses only the finite gradient.
+            assert skipped == 1 + rank  # Each worker counts the steps that it has skipped.
 
 
 def test_a_worker_s_own_skipped_steps_are_counted_where_it_pushes_only_now_and_then() -> None:
@@ -352,7 +352,7 @@ def test_a_group_that_waits_for_the_warm_start_is_let_in_where_the_chief_ends_be
 def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_run_before(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], resumes: bool
 ) -> None:
-    """A server that dies early starts with the checkpoint that the run resumes from, or else empty."""
+    """A server that fails early starts again with the checkpoint from which the run resumes, or without any state."""
     left = threading.Event()
     dies = threading.Barrier(2, timeout=30)
 
@@ -382,7 +382,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         left.set()
 
     for number, act in enumerate((first, second)):
-        # The interval disables periodic saves; servers save only at goodbyes and after a restore.
+        # This interval disables periodic saves, so servers save only at goodbyes and after a restore.
         options = {"checkpoint_every_s": 600.0}
         run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id=f"run-{number}", options=options)
         with run.serving():
@@ -422,7 +422,8 @@ def test_an_error_of_torch_in_a_link_s_thread_is_the_training_thread_s(strategy_
         strategy.abandon()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # serve() fails in its thread.
+# serve() raises an error in its thread.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
     run = Run(1, 1)
     with run.serving():

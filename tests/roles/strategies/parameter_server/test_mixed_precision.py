@@ -32,7 +32,7 @@ def descend(
     part: slice,
     accumulate: int = 1,
 ) -> float:
-    """Train as in torch's documentation, with steps of `accumulate` equal parts of a batch; return the final scale."""
+    """Train as in torch's documentation, in steps of `accumulate` equal parts of a batch; return the final scale."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=4)
     for step, (inputs, targets) in enumerate(data):
         factor = float("inf") if step == OVERFLOWS else 1 / accumulate
@@ -56,7 +56,7 @@ def descend(
     ids=["each step by the servers", "steps of the worker's own between"],
 )
 def test_it_does_what_it_does_in_one_process(workers: int, options: dict[str, Any], fused: bool) -> None:
-    """Scales and halves are powers of two, so the results are equal bit for bit.
+    """The scales and the parts are powers of two, so the results are equal bit for bit.
 
     A fused optimizer handles the scale itself.
     """
@@ -81,7 +81,7 @@ def test_it_does_what_it_does_in_one_process(workers: int, options: dict[str, An
     assert expected == 2.0**6  # The scale has grown once and was halved once.
     for model, scale, skipped in outcomes:
         assert (scale, skipped) == (expected, 1)
-        # The sum of two steps' gradients is pushed, and the servers subtract it at once.
+        # The sum of two steps' gradients is pushed, and the servers subtract this sum in one step.
         assert difference(model.state_dict(), alone.state_dict()) <= (1e-6 if options else 0)
 
 
@@ -121,7 +121,7 @@ def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
         weight, means = model[0].weight, []
         for scaled in (4.0, float("inf")):
             before = weight.detach().clone()
-            scaler.scale(torch.ones(()))  # A forward pass would call scale() in this way.
+            scaler.scale(torch.ones(()))  # A forward pass would call scale() in the same way.
             weight.grad = torch.full((24, 12), scaled)
             scaler.step(optimizer)
             scaler.update()

@@ -62,7 +62,7 @@ def test_changes_that_all_workers_make_alike_are_as_in_one_process(
     def act(rank: int) -> nn.Module:
         served, model = run.worker(rank), network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        change(model)  # Changes before the first step count, too.
+        change(model)  # Changes made before the first step are sent, too.
         descend_changing(model, optimizer, data, change, rank, 3, served.clip_gradients if clips else None)
         served.leave()
         return model
@@ -191,7 +191,7 @@ def test_where_servers_cannot_take_a_change_it_is_refused_by_name(run: Run, why:
         workers = [run.worker(rank) for rank in range(run.workers)]
         served, model = workers[0], network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        descend(model, optimizer, batches(3, 4))  # Steps of the optimizer do not count as changes by the script.
+        descend(model, optimizer, batches(3, 4))  # Steps of the optimizer are not treated as changes by the script.
         model[2].weight.data.clamp_(-0.01, 0.01)
         with pytest.raises(UsageProblem, match=rf"the parameter 2\.weight outside .*{why}.* Train with sandblaster"):
             descend(model, optimizer, batches(1, 4))
@@ -241,7 +241,7 @@ def gan() -> nn.ModuleDict:
 
 
 def adversarial(model: nn.ModuleDict, optimizer: torch.optim.Optimizer, data: list, part: int, parts: int) -> None:
-    """Train as the DCGAN of pytorch/examples does: images from before the discriminator's step are used after it."""
+    """Train as pytorch/examples' DCGAN does: images from before the discriminator's step are used after it."""
     for inputs, _ in data:
         fake = torch.tanh(model["g"](inputs[part::parts]))
         optimizer.zero_grad()
@@ -273,7 +273,7 @@ def test_what_a_step_does_not_change_can_still_be_in_a_graph() -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [256, None], ids=["received in place", "by way of a copy"])
 def test_what_a_step_changes_cannot(chunk_bytes: int | None) -> None:
-    """Otherwise the gradients would be wrong without an error."""
+    """Without this protection, the gradients would be wrong, but no error would occur."""
     run = Run(1, 1, chunk_bytes=chunk_bytes)
     with run.serving():
         served, model = run.worker(0), nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12)).double()
@@ -325,7 +325,7 @@ def test_the_optimizer_is_copied_and_saved_as_the_plain_one_that_it_looks_like()
             assert other.param_groups[0]["lr"] == 0.01
             before = {name: value.clone() for name, value in model.state_dict().items()}
             version = run.servers_now[0].pairs[0].shard.version
-            descend(its, other, batches(1, 4))  # The copy trains without servers.
+            descend(its, other, batches(1, 4))  # The copy is trained without servers.
             assert difference(its.state_dict(), before) > 0
             assert difference(model.state_dict(), before) == 0
             assert run.servers_now[0].pairs[0].shard.version == version

@@ -1,4 +1,4 @@
-"""Tests of Downpour with push_every: each gradient counts exactly once, wherever training is interrupted."""
+"""Tests of Downpour with push_every: each gradient is applied exactly once, wherever training is interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(start_forked: Start) -> Start:
 
 
 def held_by(run: Run) -> set[float]:
-    """Returns the set of all parameter values on the servers."""
+    """Returns the set of all parameter values that the servers hold."""
     chunks = [state for server in run.servers_now for state in server.pairs[0].shard._chunks.values()]
     return set(torch.cat([state.parameters for state in chunks]).tolist())
 
@@ -41,7 +41,7 @@ def held_by(run: Run) -> set[float]:
 def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
     workers: int, groups: int, hears_late_by: int
 ) -> None:
-    """Each group's step subtracts 1 from every parameter; sums of small integers are exact."""
+    """Each group's steps subtract 1 from every parameter, because sums of small integers are exact."""
     run = Run(workers, 2, groups, "downpour", options={"push_every": 3, "pull_every": 2})
 
     def act(rank: int) -> tuple[nn.Module, float]:
@@ -56,7 +56,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
             strategy.at_boundary(step)
             if step == 4 + hears_late_by * (rank % 2):
                 strategy.flush(4)
-                strategy.flush(4)  # The calls are for a save and for a stop after the same step.
+                strategy.flush(4)  # The calls are made for a save and for a stop after the same step.
         anew = strategy.finish()
         strategy.leave()
         assert anew == (rank == 0)

@@ -1,4 +1,4 @@
-"""Tests of refusals by parameter servers: wrong keys, other models, wrong sizes, and missing memory."""
+"""Tests of refusals by parameter servers: wrong keys, other models, wrong sizes, and insufficient memory."""
 
 from __future__ import annotations
 

@@ -145,7 +145,8 @@ def test_any_model_trains_as_in_one_process() -> None:
     expected = alone(model, optimizer_of(model), data)
     assert difference(states[0], expected) < 1e-5
     assert difference(states[1], expected) < 1e-5
-    assert torch.equal(states[0]["unused.weight"], before["unused.weight"])  # The unused parameter does not even decay.
+    # The unused parameter is not even changed by weight decay.
+    assert torch.equal(states[0]["unused.weight"], before["unused.weight"])
     assert not torch.equal(states[0]["columns"], before["columns"])
 
 
@@ -196,7 +197,7 @@ def test_batch_norm_s_figures_are_the_chiefs_everywhere() -> None:
 
 
 def test_buffers_are_sent_when_they_have_changed_and_are_the_chiefs_after_each_step() -> None:
-    """The buffer has 80 kB, which is much more than a gradient."""
+    """The buffer has 80 kB, which is much more than the gradients have."""
     run = Run(2, 1)
     stepped = threading.Barrier(2, timeout=30)
 
@@ -291,7 +292,7 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
 
 
 def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two groups leave at once, and the thread of the first one is delayed between its copy and the disk."""
+    """Two groups leave at once, and the thread of the first group is delayed between copying and writing."""
     run = Run(1, 1, strategy="downpour", folder=str(tmp_path), options={"checkpoint_every_s": 600.0})
     with run.serving():
         strategy, model, (server,) = run.worker(0), network(), run.servers_now
@@ -304,7 +305,7 @@ def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monk
                 descend(model, optimizer, batches(1, 9))
                 assert (copy["version"], server.pairs[0].shard.version) == (0, 1)
                 later.start()
-                later.join(0.3)  # The later save waits for this one.
+                later.join(0.3)  # The later save waits until this one has ended.
             return copy
 
         monkeypatch.setattr(server.pairs[0].shard, "state", copied)
@@ -381,7 +382,7 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
 def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:
     run = Run(2, 1)
     with run.serving():
-        # This server has no parameters, like one that restarts after the chief has left.
+        # This server has no parameters, like a server that restarts after the chief has left.
         server = run.servers_now[0]
         server.settings = replace(server.settings, begin_s=0.3)
         strategy, model = run.worker(1), network()

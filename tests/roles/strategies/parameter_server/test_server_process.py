@@ -36,7 +36,7 @@ BUSY_S = 10.0
 
 
 class Cluster:
-    """Creates the environment of each replica of one run."""
+    """Creates the environment for each replica of one run."""
 
     def __init__(self, folder: Path, strategy: str, workers: int, servers: int, groups: int = 1, **options: object):
         self.workers, self.groups = workers, groups
@@ -120,7 +120,7 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
         assert (metrics["version"], metrics["clients"], metrics["dropped"], metrics["skipped"]) == (20, 0, 0, 0)
         assert metrics["staleness"] == 0
         assert metrics["wait_s"] >= 0
-        assert "step" not in metrics  # Only trainers report the step of a run.
+        assert "step" not in metrics  # Only trainers report the step that a run has reached.
     assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in reports if name == replica) for replica in last)
 
 
@@ -142,7 +142,7 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
 
 
 class Relay:
-    """A proxy between one worker and its server that hides the loss of the server from the worker."""
+    """A proxy between a worker and its server that hides the loss of the server from the worker."""
 
     def __init__(self, address: str, port: int) -> None:
         self._to = (address, port)
@@ -325,7 +325,7 @@ def test_two_pairs_that_take_turns_go_on_exactly(
 def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs(
     start: Start, tmp_path: Path, store: join_stores.Served, killed: int
 ) -> None:
-    """The servers' values are newer than the checkpoint, which must not count as a change by the script."""
+    """The servers' values are newer than the checkpoint, which must not be treated as a change by the script."""
     run = Cluster(tmp_path / "checkpoints", "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.05)
 
     def launch(environment: dict[str, str], pause_s: float) -> subprocess.Popen[str]:
@@ -359,8 +359,8 @@ def test_a_server_that_is_not_in_its_run_ends_with_a_message(start: Start, tmp_p
 def test_a_server_that_ends_ignores_sigterm(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
     """A keeper may send SIGTERM just when a server ends by itself after a successful run.
 
-    The signal must stay ignored during the interpreter's shutdown. A Python handler would be removed by the shutdown,
-    and the signal would then kill a server that had succeeded.
+    The signal must still be ignored during the interpreter's shutdown. A Python handler would be removed by the
+    shutdown, and the signal would then kill a server that had succeeded.
     """
     cluster = Cluster(tmp_path, "sandblaster" if role == "ps" else "reduction_server", workers=4, servers=4)
     peers = {role: json.loads(cluster.server(0)["TORCHYARD_PEERS"])["ps"]}

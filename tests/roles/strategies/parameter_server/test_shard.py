@@ -1,4 +1,4 @@
-"""Tests of a server's shard without sockets: staleness, stability, backup workers, void pushes, saved state."""
+"""Tests of a server's shard without sockets: staleness, stability, backup workers, empty pushes, and saved state."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     assert value(reply) == 4.0
     assert shard.ledger.counts.stale == 1
     assert shard.version == shard.ledger.counts.accepted == 4
-    assert slow.push().header["outcome"] == "accepted"  # The push is computed from the newest parameters.
+    assert slow.push().header["outcome"] == "accepted"  # This push is computed from the newest parameters.
 
 
 def push(
@@ -105,13 +105,14 @@ def test_only_the_first_of_a_round_count_where_there_are_backup_workers() -> Non
     first = push(shard, 0, 1, 1.0)
     assert sorted(delivery.rank for delivery in first) == [0, 2]
     assert value(first[0]) == -2.0  # The server has stepped with the mean of both pushes.
-    (late,) = push(shard, 1, 1, 100.0, chunk=1)  # The first chunk determines the members for all chunks of the round.
+    # The first chunk determines which workers take part in the round for all chunks.
+    (late,) = push(shard, 1, 1, 100.0, chunk=1)
     assert late.header["outcome"] == "late"
     assert value(late) == 0.0
     (late,) = push(shard, 1, 1, 100.0)
     assert value(late) == -2.0
     assert late.header["round"] == 1  # The next push of this worker belongs to round 2.
-    assert shard.ledger.counts.late == 1  # `late` counts pushes and not chunks.
+    assert shard.ledger.counts.late == 1  # `late` is a number of pushes, not of chunks.
     assert push(shard, 0, 1, 1.0, chunk=1) == []
     assert value(push(shard, 2, 1, 3.0, chunk=1)[0]) == -2.0
     assert push(shard, 1, 2, 1.0) == []
@@ -123,7 +124,8 @@ def test_void_pushes_count_for_nothing_and_a_round_of_them_changes_nothing() -> 
     shard = shard_of(Rules(), lr=1.0)
     enter(shard, 2)
     assert push(shard, 0, 1, None, void=True) == []
-    assert value(push(shard, 1, 1, 4.0)[0]) == -4.0  # The server has stepped with the mean over the other workers.
+    # The server has stepped with the mean of the other workers' gradients.
+    assert value(push(shard, 1, 1, 4.0)[0]) == -4.0
     push(shard, 0, 2, None, void=True)
     replies = push(shard, 1, 2, None, void=True)
     assert [reply.header["outcome"] for reply in replies] == ["void", "void"]

@@ -1,4 +1,4 @@
-"""Tests of Downpour's staleness and stability with real workers that take turns on a real server."""
+"""Tests of Downpour's staleness and stability with real workers that use a real server in turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_documented_table(staleness: int, documented: float) -> None:
 @pytest.mark.parametrize("overlaps", [True, False], ids=["overlapped", "blocking"])
 @pytest.mark.parametrize("groups", [2, 3, 4])
 def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, overlaps: bool) -> None:
-    """One of two independent parameters is 2% below the bound and converges; the other is 2% above it and diverges.
+    """One of two independent parameters is 2% below the bound and converges; the other one is 2% above it and diverges.
 
     With N groups in turn, a gradient is 2N − 1 versions old if the exchange overlaps the next step, and N − 1 if each
     step waits for the exchange.
@@ -81,7 +81,7 @@ def test_one_group_is_never_stale() -> None:
 
 
 def test_a_push_of_several_steps_is_as_stale_as_the_oldest_of_its_gradients() -> None:
-    """Group 0 pushes the sum of 3 steps, all computed from its first parameters, while group 1 has pushed 4 times."""
+    """Group 0 pushes the sum of 3 gradients computed from its first parameters, after group 1 has pushed 4 times."""
     run = Run(2, 1, 2, "downpour", options={"push_every": 3, "pull_every": 1})
     with run.serving():
         crew = []

@@ -1,4 +1,4 @@
-"""Tests of several pairs of model and optimizer under parameter servers.
+"""Tests of several pairs of a model and an optimizer under parameter servers.
 
 Each pair is exchanged in the step() of its own optimizer.
 """
@@ -52,7 +52,7 @@ def play(
     clip: Callable[[torch.optim.Optimizer], Any] | None = None,
     clamps: bool = True,
 ) -> None:
-    """Train a Wasserstein GAN whose critic steps twice for each step of the generator and is clamped afterwards.
+    """Train a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped afterwards.
 
     The generator's loss leaves gradients in the critic.
     """
@@ -114,7 +114,7 @@ def test_a_gan_whose_optimizers_take_turns_equals_one_process_on_the_whole_batch
 
 
 class Shared(nn.Module):
-    """Two halves with an optimizer each, a frozen layer and a buffer."""
+    """Two halves, each with its own optimizer, and a frozen layer and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def test_the_step_of_one_pair_leaves_a_graph_of_the_others_alone(strategy: str, 
                 torch.equal(value, each) and version == each._version
                 for (value, version), each in zip(before, judge.parameters(), strict=True)
             )
-            graph.backward()  # autograd rejects the pass if parameters have changed meanwhile.
+            graph.backward()  # autograd rejects the backward pass if parameters have changed meanwhile.
             judging.step()
         served.leave()
 
@@ -229,8 +229,9 @@ def test_a_run_s_step_has_the_exchanges_of_all_pairs() -> None:
             play(generator, critic, 1)
             found = strategy.statistics()
             last = [pair.times["exchange_s"] + pair.times["wait_s"] for pair in strategy.pairs]
-            assert found["exchange_s"] + found["wait_s"] > sum(last)  # The times include both steps of the critic.
-            assert "compute_s" not in found  # The caller computes `compute_s` as the rest of the step.
+            # The times include those of both steps of the critic.
+            assert found["exchange_s"] + found["wait_s"] > sum(last)
+            assert "compute_s" not in found  # The caller computes `compute_s` as the remaining time of the step.
         strategy.at_boundary(3)
         assert strategy.statistics()["exchange_s"] == 0
         strategy.leave()
@@ -286,7 +287,8 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
             strategy.restore(tmp_path, 5)
             if rank == 0:
                 shutil.rmtree(tmp_path / "parts")
-            strategy.restore(tmp_path, 5)  # Further calls of distribute() restore in this way; nothing is read again.
+            # Further calls of distribute() restore in this way, without reading the files again.
+            strategy.restore(tmp_path, 5)
         return strategy, pairs
 
     first, saved = Run(2, 2, folder=str(tmp_path)), {}
@@ -443,7 +445,7 @@ def test_changes_of_one_pair_s_parameters_reach_its_own_servers_only() -> None:
 def test_parameters_that_a_save_brings_are_no_change_of_the_script_s_behind_another_pair_s_gradients(
     tmp_path: Path,
 ) -> None:
-    """At the save, the critic has gradients of the generator's loss that are older than the servers' newest values."""
+    """At the save, the critic has gradients of the generator's loss that predate the servers' newest values."""
     run = Run(2, 1, 1, "downpour", folder=str(tmp_path))
 
     def act(rank: int) -> None:
@@ -453,7 +455,7 @@ def test_parameters_that_a_save_brings_are_no_change_of_the_script_s_behind_anot
         if rank == 0:
             with torch.no_grad():
                 for state in run.servers_now[0].pairs[1].shard._chunks.values():
-                    state.parameters.add_(0.01)  # The push of another group would have this effect.
+                    state.parameters.add_(0.01)  # The push of another group would have the same effect.
             strategy.save(tmp_path, 1)
             for parameter in critic[0].parameters():
                 parameter.grad = None
@@ -538,7 +540,7 @@ def test_all_that_step_together_are_clipped_together_on_the_mean_gradient(by: st
 
 
 def test_a_norm_of_gradients_that_are_not_stepped_with_is_refused() -> None:
-    """Without an optimizer's name, the critic's clip_gradients() would include the generator's old gradients."""
+    """Without the optimizer's name, the critic's clip_gradients() would also clip the generator's old gradients."""
     run = Run(1, 1)
     with run.serving():
         strategy = run.worker(0)

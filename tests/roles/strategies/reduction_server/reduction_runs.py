@@ -1,4 +1,4 @@
-"""Runs of the strategy reduction_server on the loopback interface, with a process for each worker and reducer."""
+"""Runs of the strategy reduction_server on the loopback interface, with a process for each worker and each reducer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 class Runs:
-    """Starts processes, and ends the remaining ones."""
+    """Starts processes, and ends the remaining processes afterwards."""
 
     def __init__(self, fork_server: ForkServer) -> None:
         self._fork_server = fork_server
@@ -40,9 +40,9 @@ class Topology:
     """The workers and reducers of one run; the reducers start immediately.
 
     Args:
-        reducers: Number of reducers; without any, the strategy is `all_reduce`.
-        ranks: Ranks of each worker, by default one.
-        report: Address that receives the reports of all processes.
+        reducers: Number of reducers; if it is 0, the strategy is `all_reduce`.
+        ranks: Number of ranks of each worker; by default, each worker has one rank.
+        report: Address to which all processes send their reports.
         options: Options of the strategy `reduction_server`.
     """
 

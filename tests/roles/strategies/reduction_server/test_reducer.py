@@ -38,7 +38,7 @@ def test_sums_in_rank_order_are_the_same_bit_by_bit_however_late_a_rank_is(
 ) -> None:
     world, mine, parts = 3, reducers(2), parts_of(3, dtype=dtype)
     expected = in_rank_order(parts)
-    # Values whose sum does not depend on the order would prove nothing.
+    # Values whose sum does not depend on the order would not prove anything.
     assert not torch.equal(expected, in_rank_order(parts[::-1]))
 
     def work(rank: int) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ def test_sixteen_bits_are_summed_in_thirty_two(reducers: Callable[[int], Reducer
 
     def work(rank: int) -> torch.Tensor:
         client = mine.client(rank, 3)
-        # From 256 on, bfloat16 has a spacing of 2: 256 + 1 + 1 would stay 256 if each sum were rounded.
+        # From 256 on, bfloat16 has a spacing of 2, so 256 + 1 + 1 would remain 256 if each sum were rounded.
         flat = torch.full((9,), [256.0, 1.0, 1.0][rank], dtype=torch.bfloat16)
         client.reduce(flat, 0, 0).result(DEADLINE_S)
         client.close()

@@ -1,4 +1,4 @@
-"""Tests of lost and restarted reducers and ranks: each part of a sum counts exactly once."""
+"""Tests of lost and restarted reducers and ranks: each contribution is added to a sum exactly once."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_
         sums = []
         for step in range(5):
             if step == 2 and rank == 2:
-                # The other ranks have sent all that their credit allows. This rank is the last one, and the reducer
-                # dies while only some ranks have certain sums.
+                # The other ranks have sent all that their credit allows. This rank is the last one, and the reducer is
+                # killed while certain sums have reached only some ranks.
                 threading.Thread(target=lambda: (time.sleep(0.005), mine.replace(0), partly.set())).start()
             if step == 3:
                 assert partly.wait(DEADLINE_S)
@@ -159,7 +159,7 @@ def test_a_step_that_others_have_behind_them_is_sent_again_without_waiting_for_t
     before = send_as_rank_1(0)
     done.result(DEADLINE_S)
     done = client.reduce(second, 1, 0)
-    mine.replace(0)  # Rank 0 sends all of step 0 to the new reducer first, which is more than the window holds.
+    mine.replace(0)  # Rank 0 first sends all of step 0 to the new reducer, which is more than the window allows.
     after = send_as_rank_1(1)
     done.result(DEADLINE_S)
     assert torch.equal(second, in_rank_order(parts))
@@ -193,7 +193,7 @@ def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     leaving, waiting = mine.client(1, 2, reconnect_s=0.1), mine.client(0, 2)
     done = waiting.reduce(torch.ones(100_000), 0, 0)
     for link in leaving._links:
-        link._ended = True  # Without a goodbye, the end looks like that of a killed process.
+        link._ended = True  # Without a goodbye, the end looks like the end of a killed process.
         link.connection.close()
     error = done.exception(DEADLINE_S)
     assert isinstance(error, PeerLost)
@@ -216,7 +216,7 @@ def test_a_rank_that_is_abandoned_sends_no_goodbye_and_the_others_are_informed(
 
 
 def test_the_others_hear_whose_loss_ended_a_rank_and_not_of_its_own_end(reducers: Callable[[int], Reducers]) -> None:
-    """Two ranks end because of a third rank; a paused rank may first receive the end of the second one."""
+    """Two ranks end because of a third rank; a paused rank may first learn of the end of the second rank."""
     mine = reducers(2)
     ends, waits = mine.client(0, 2), mine.client(1, 2)
     future = waits.reduce(torch.ones(100_000), 0, 0)

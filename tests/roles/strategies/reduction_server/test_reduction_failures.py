@@ -1,4 +1,4 @@
-"""Tests of training through reducers with real processes on the loopback interface: losses, wrong keys, NaN."""
+"""Tests of training through reducers with real processes on the loopback interface: losses, wrong keys and NaN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = "steps=12"
 
 
 def until_it_waits(process: ForkedProcess) -> str:
-    """Returns the output of a process up to a pause that is much longer than a step."""
+    """Returns a process's output up to a pause that is much longer than a step."""
     found = b""
     while select.select([process.stdout], [], [], 0.5)[0]:
         found += os.read(process.stdout.fileno(), 65536)
@@ -71,7 +71,7 @@ def test_a_step_with_nan_is_left_out_by_all_alike_and_counted(runs: Runs) -> Non
         assert json.loads(output.splitlines()[-1])["statistics"]["skipped"] == 1
 
 
-@pytest.mark.parametrize("workers", [2, 3])  # Two workers use the ring, three use reducers.
+@pytest.mark.parametrize("workers", [2, 3])  # Two workers use the ring; three workers use reducers.
 def test_a_step_with_nan_ends_all_of_them_with_its_number(runs: Runs, workers: int) -> None:
     for worker in runs.topology(workers, workers, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Tests of the exchange through reducers on lab hosts: traffic, and a host that is lost silently."""
+"""Tests of the exchange through reducers on lab hosts: the traffic, and a host that is lost without notice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def order(process: subprocess.Popen[str], line: str) -> None:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    """Returns the next line of the program, without log messages."""
+    """Returns the next line of the program's output, ignoring log messages."""
     assert process.stdout is not None
     return next(line.strip() for line in process.stdout if not line.startswith("torchyard:"))
 
@@ -59,13 +59,13 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
             order(process, f"steps {steps}")
         assert [answer(process) for process in training] == ["summed", "summed"]
         for host, (sent, received) in zip(hosts[:2], before, strict=True):
-            # The counters precede segmentation, so that there are few headers.
+            # The bytes are counted before segmentation, so there are few headers.
             assert (host.bytes_sent - sent) / steps == pytest.approx(size, rel=0.02)
             assert (host.bytes_received - received) / steps == pytest.approx(size, rel=0.02)
 
         hosts[3].cut_cable()
         cut = time.monotonic()
-        order(training[0], "steps 1")  # One worker waits with much data to send; the other is idle.
+        order(training[0], "steps 1")  # One worker waits with much data to send, while the other one is idle.
         for process in training:
             assert answer(process) == "lost: reducer-1"
             assert time.monotonic() - cut < 10 + BUSY_S

@@ -1,4 +1,4 @@
-"""Tests of the results of training through reducers with real processes on the loopback interface."""
+"""Tests of the results of training through reducers, with real processes on the loopback interface."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.train
 def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_printed(
     runs: Runs, keeper: Keeper, reducers: int, ranks: tuple[int, ...], how: str, dtype: str, tolerance: float
 ) -> None:
-    """Training is in single precision with clipping by the norm, and a schedule.
+    """Training uses single precision, clipping by the norm, and a schedule.
 
-    Two ranks of a worker first reduce locally. The reducers report, and end with the trainers.
+    Two ranks of a worker first reduce locally. The reducers send reports, and end with the trainers.
     """
     clips = dtype == "float32"
     topology = runs.topology(3, reducers, ranks=ranks, report=keeper.listen().address)
@@ -53,9 +53,9 @@ def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_prin
 
 
 def test_every_kind_of_parameter_is_the_same_on_all_ranks_in_every_run_and_plan(runs: Runs) -> None:
-    """The parameters have the same bits after each step, for pure and mixed plans.
+    """After each step, the parameters are equal bit for bit, for pure and mixed plans.
 
-    DDP must print no warning about unused parameters. Forward passes are under autocast.
+    DDP must print no warning about unused parameters. Forward passes use autocast.
     """
     pure = runs.topology(3, 3).outputs("reduced.py", "amp=1")
     expected = digests(pure[0])
