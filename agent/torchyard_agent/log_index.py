@@ -1,9 +1,9 @@
 """The index of a log, which records the log's sizes at points in time, with its writer and its reader.
 
 The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
-of the change that led to it, in seconds since the epoch. Ranks write to their logs themselves, so the keeper records
-sizes at intervals instead of lines. The time is that of the file's last change, and therefore exact for a rank that
-writes less often than the keeper checks.
+of the change that led to this size, in seconds since the epoch. Ranks write to their logs themselves, so the keeper
+records sizes at intervals instead of lines. The time is that of the file's last change, and therefore exact for a rank
+that writes less often than the keeper checks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogIndexWriter:
 def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int) -> list[Entry]:
     """Returns at most `most` entries for the bytes of `log` from `begin` to `end`.
 
-    Bytes that the index does not cover have the time of the log's last change. These are the newest bytes, and all
+    Bytes that the index does not cover are given the time of the log's last change. These are the newest bytes, and all
     bytes of a log without an index or with a damaged one.
 
     Args:
@@ -97,7 +97,7 @@ def _record(entry: Entry) -> bytes:
 
 
 def _parse(data: bytes) -> list[Entry]:
-    """Parses the complete records. Raises ValueError if any is damaged, as by a power failure."""
+    """Parses the complete records. Raises ValueError if any record is damaged, for example by a power failure."""
     entries = []
     for begin in range(0, len(data) - RECORD + 1, RECORD):
         size, seconds = data[begin : begin + RECORD].split()

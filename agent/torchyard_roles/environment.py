@@ -135,8 +135,8 @@ def read(environ: Mapping[str, str]) -> Environment:
 def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
     """Return (rank, size) in the worker group, which by default contains all trainers.
 
-    If the replica's command starts torchrun, there are more processes than Torchyard counts, and the group contains the
-    processes that torchrun counts.
+    If the replica's command starts torchrun, there are more processes than Torchyard knows of, and the group contains
+    the processes that torchrun knows of.
     """
     if rank is None:
         return 0, 1

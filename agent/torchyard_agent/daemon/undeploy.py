@@ -95,7 +95,7 @@ def _names(folder: str) -> set[str]:
 
 
 def _close_log() -> None:
-    """Redirects the daemon's output to /dev/null, since over NFS an open file prevents its folder's removal."""
+    """Redirects the daemon's output to /dev/null, since an open file on NFS prevents the removal of its folder."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)

@@ -1,4 +1,4 @@
-"""Assignments of hosts: for each host its replicas, with the commands and environments of their ranks."""
+"""The assignments of hosts: for each host, its replicas, with the commands and environments of their ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receiver of training metrics, which arrive as datagrams, with the latest values of each replica."""
+"""The receiver of training metrics, which arrive as datagrams. It keeps the latest values of each replica."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def to_json(metrics: dict[str, float]) -> Metrics:
 
 
 class LatestMetrics:
-    """The latest metrics of each replica of this host, merged from its ranks."""
+    """The latest metrics of each replica on this host, combined from those of its ranks."""
 
     def __init__(self, replicas: set[str]):
         self._ranks: dict[str, dict[int, dict[str, float]]] = {name: {} for name in replicas}
@@ -47,7 +47,7 @@ class LatestMetrics:
         try:
             decoded = metrics_report.decode(datagram)
         except (OverflowError, RecursionError):
-            # Python parses JSON with numbers out of range, or nested too deeply, only with these errors.
+            # Python raises these errors for JSON with numbers out of range or with too many levels of nesting.
             return None
         if decoded is None or decoded[0] not in self._ranks:
             return None

@@ -44,7 +44,7 @@ class AuthenticationError(Exception):
 
 
 class KeyRefused(AuthenticationError):
-    """The listener has reported that this caller has another key."""
+    """The listener has reported that this caller has a different key."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -96,7 +96,7 @@ class CallerHandshake:
 class ListenerHandshake:
     """The listener's half of the handshake, for callers that know one of several keys.
 
-    It is used like CallerHandshake.
+    This class is used like CallerHandshake.
     """
 
     def __init__(self, *keys: bytes) -> None:

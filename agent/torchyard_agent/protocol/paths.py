@@ -1,10 +1,9 @@
 """Paths of the agent's files on a host, and names of its abstract Unix sockets.
 
 Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all other files are
-in a folder with the name of the host. Abstract sockets leave no stale files, but any user of the host may bind any
-name. The names of the daemon and of GPUs are fixed, since binding such a name is a lock; all other names are random, so
-that no other user can bind them first. Hosts on one machine have separate network namespaces, and hence separate
-sockets.
+in a folder named after the host. Abstract sockets leave no stale files, but any user of the host may bind any name. The
+names of the daemon and of GPUs are fixed, since binding such a name is a lock; all other names are random, so that no
+other user can bind them first. Hosts on one machine have separate network namespaces, and hence separate sockets.
 """
 
 from __future__ import annotations

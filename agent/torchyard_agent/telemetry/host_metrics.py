@@ -175,5 +175,5 @@ def _load() -> float:
 
 
 def _rate(difference: int, elapsed: float) -> int:
-    """Returns the rate per second, or 0 if the counter has decreased, as after a reload of the driver."""
+    """Returns the rate per second, or 0 if the counter has decreased, for example after the driver was reloaded."""
     return round(max(difference, 0) / elapsed)

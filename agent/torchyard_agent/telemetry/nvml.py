@@ -18,7 +18,7 @@ _MAX_EVENTS = 16
 
 
 class Gpu:
-    """One GPU, with its constants and the last values that are slow to read or change rarely."""
+    """One GPU, with its constants and the last readings of values that are slow to read or rarely change."""
 
     __slots__ = ("ecc_errors", "handle", "index", "memory_mb", "name", "problem", "unsupported", "uuid", "xid")
 

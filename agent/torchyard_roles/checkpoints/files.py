@@ -146,7 +146,7 @@ def mark_final(root: Path, step: int, run: str) -> None:
 
 
 def prune(root: Path, kept: int = KEPT) -> None:
-    """Delete all but the newest `kept` complete checkpoints, older incomplete ones, and old unfinished saves."""
+    """Delete all but the newest `kept` complete checkpoints, also older incomplete ones and old unfinished saves."""
     there = complete(root)
     if len(there) >= kept:
         oldest = there[kept - 1].step

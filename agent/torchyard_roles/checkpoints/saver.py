@@ -159,7 +159,7 @@ class CheckpointSaver:
             "fingerprint": self._fingerprint,
             "strategy": self._kind,
         }
-        if last:  # At the interpreter's exit, no threads can be started.
+        if last:  # During the interpreter's exit, no threads can be started.
             self._write(step, contents, about)
             return self._written
         self._writer = threading.Thread(target=self._write, args=(step, contents, about), name="torchyard-checkpoint")

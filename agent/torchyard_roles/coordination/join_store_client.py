@@ -42,7 +42,7 @@ class JoinStore:
     """A dictionary of bytes that all ranks of a run share. All methods are thread-safe.
 
     A key has at most 256 bytes, a value at most 64 KiB, and the store at most 10,000 keys; calls that exceed a limit
-    raise UsageProblem. Every call raises StoreLost once the store was unreachable for RECONNECT_S.
+    raise UsageProblem. Every call raises StoreLost once the store has been unreachable for RECONNECT_S.
     """
 
     def __init__(self, address: str, key: bytes, who: str, rank: int | None = None) -> None:

@@ -120,7 +120,7 @@ class AllReduce(Strategy):
     def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         """Average the gradients before a step, or after each call of the step's closure.
 
-        With a closure the loss is averaged too, so that a line search takes the same decisions on all ranks.
+        With a closure the loss is averaged too, so that a line search makes the same decisions on all ranks.
         """
         averager = self._averager
         assert averager is not None

@@ -39,7 +39,7 @@ class SyncedBuffers:
         return [module._buffers[name].data for module, name in self._places]
 
     def changed(self) -> list[int]:
-        """Return for each buffer whether it may have changed since note(). An unchanged NaN counts as unchanged."""
+        """Return for each buffer whether it may have changed since note(). A NaN that remains NaN is unchanged."""
         return [
             copy is None or not (are_alike(value, copy) and is_same(value, copy))
             for value, copy in zip(self.values(), self._copies)

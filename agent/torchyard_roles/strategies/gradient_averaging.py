@@ -261,7 +261,7 @@ class GradientAverager:
             entry.bucket.touched = True
 
     def stepped(self) -> None:
-        """Count a step that an optimizer has made."""
+        """Count a step that an optimizer has taken."""
         self._steps += 1
         self._passes = 0
         self._wants_check |= is_due(self._steps)
@@ -457,7 +457,7 @@ class GradientAverager:
         return self._group.mean(value)
 
     def times(self) -> tuple[float, float]:
-        """Return the seconds of the last exchange without waiting, and the seconds of waiting for other ranks.
+        """Return the seconds of the last exchange excluding waiting, and the seconds spent waiting for other ranks.
 
         On a GPU the exchange is measured by GPU events, and the waiting by the host's clock.
         """

@@ -10,7 +10,8 @@ a group's parameters since its last exchange of the shard, and returns the maste
        | <--- value, one message per chunk           |
 
 The value is always sent together with the numbers of the exchanges that it includes. A caller that has lost an answer
-repeats the exchange with the same number, with the same host or its successor, and its delta counts once. A lost master
+repeats the exchange with the same number, with the same host or its successor, and its delta is applied only once. A
+lost master
 is restored from the view with the highest version: deltas that this view lacks were not confirmed to any running group,
 and will be sent again.
 """
@@ -105,7 +106,7 @@ class Holdings:
             self.changed.notify_all()
 
     def adopt(self, shard: int, view: View) -> None:
-        """Begin to host a shard, unless this group hosts the same or a later version already."""
+        """Begin to host a shard, unless this group already hosts the same or a later version."""
         with self.changed:  # A repeated request may arrive while the first one is still in progress.
             master = self.masters.get(shard)
             if master is None or master.moved_to is not None or master.version < view.version:
@@ -216,7 +217,7 @@ class DeltaServer:
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # The shutdown of the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:

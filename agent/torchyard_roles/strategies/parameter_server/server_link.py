@@ -2,8 +2,8 @@
 
 Each link has two threads, so that sending never waits for receiving. At most IN_FLIGHT chunks are in flight: without a
 limit the gradients of all workers congest the server (incast), and a low limit leaves the link idle. At 200 Mbit/s with
-4 workers and 4 servers, 4 × 128 KiB took 1.14 times the lower bound, and 8 × 234 KiB took 1.23 times (on two busy
-cores).
+4 workers and 4 servers, 4 × 128 KiB took 1.14 times the lower bound, and 8 × 234 KiB took 1.23 times that bound (on two
+busy cores).
 """
 
 from __future__ import annotations

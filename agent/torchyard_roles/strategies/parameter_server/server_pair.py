@@ -202,7 +202,7 @@ class ServerPair:
         if deliveries:  # Some rounds waited only for this worker, and are complete now.
             self.rows.end_round(session.group)
         self.deliver(deliveries)
-        self.save_for_itself()  # Without this save, a restarted server would wait for this goodbye forever.
+        self.save_for_itself()  # Without this save, a restarted server would wait forever for this goodbye.
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
         """Begin with the chief's model. Return whether this server keeps its current parameters."""

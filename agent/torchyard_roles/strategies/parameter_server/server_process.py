@@ -48,7 +48,7 @@ class ParameterServer:
         self._failure: Exception | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Serve until all workers of all groups have left, or stop() is called, and then close the listener.
+        """Handle requests until all workers of all groups have left or stop() is called, and then close the listener.
 
         Raises RolesError after an error that makes the shard inconsistent.
         """

@@ -1,4 +1,4 @@
-"""One pair of model and optimizer on a worker, whose step() makes an exchange with all servers."""
+"""One pair of model and optimizer on a worker. The optimizer's step() makes an exchange with all servers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class WorkerPair:
     """The pair `number` of one worker, with a link to each server.
 
     Args:
-        overlaps: Whether an exchange overlaps with the next step. By default this is so with several asynchronous
-            groups.
+        overlaps: Whether an exchange overlaps with the next step. The default is true with several asynchronous groups.
     """
 
     def __init__(

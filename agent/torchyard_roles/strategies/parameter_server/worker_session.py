@@ -82,7 +82,7 @@ class Session:
         self._connection.cut()
 
     def run(self) -> None:
-        """Serve until the worker has left."""
+        """Handle requests until the worker has left."""
         try:
             while not self.said_goodbye:
                 self._handle(self._connection.receive())

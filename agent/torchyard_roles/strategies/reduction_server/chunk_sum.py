@@ -1,4 +1,4 @@
-"""The sum of one chunk over all ranks, and the buffers for parts and sums."""
+"""The sum of one chunk over all ranks, and buffers for the ranks' parts and the sums."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ The stages process different buckets at the same time, each stage in the order o
 the second stage is needed, and CPU tensors need no copies.
 
 On GPUs, outgoing and incoming work have separate streams. In a single stream, a reduction could wait for the broadcast
-of an earlier bucket on one rank, and that broadcast for the reduction on another rank: a deadlock.
+of an earlier bucket on one rank, and that broadcast for the reduction on another rank, which is a deadlock.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ class ReduceClient:
         with self._lock:
             if chunk.at[0] == self._times["step"]:
                 self._times["wait"] = max(self._times["wait"], waited_s)
-            # The thread that removes the operation from `_running` completes its future, so that fail() cannot do so
+            # The thread that removes the operation from `_running` completes its future, so fail() cannot complete it
             # too.
             last = last and operation in self._running
             if last:

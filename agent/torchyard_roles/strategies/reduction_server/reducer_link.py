@@ -318,7 +318,7 @@ class LocalLink:
                 self._client.finished(chunk, waited_s)
 
             try:
-                # The sum overwrites the target only after the part was added.
+                # The sum overwrites the target only after the part has been added.
                 self._reducer.contribute(self._client.terms, self._client.rank, chunk.at, chunk.target, deliver)
             except RolesError as error:
                 self._client.fail(error)
