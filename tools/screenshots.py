@@ -1,7 +1,7 @@
 """Renders the pages of the window as PNG files, light and dark, in two sizes.
 
-The pages are rendered with no host, with one and with eight; in addition a live run, every strategy, and the launch
-panel in the phases of a launch.
+The pages are rendered with no host, one host and eight hosts. A live run, every strategy, and the launch panel in the
+phases of a launch are also rendered.
 
 python -m tools.screenshots [--pages topology,runs,strategies] [--states one] [--sizes 1280x800] [FOLDER]
 """
@@ -92,7 +92,7 @@ class Camera:
         """Saves the screenshots of a window.
 
         Args:
-            over: Panel to draw over the middle of the window.
+            over: Panel that is drawn over the middle of the window.
         """
         for size in self._sizes:
             window.resize(*map(int, size.split("x")))
@@ -107,7 +107,7 @@ class Camera:
 
 
 def _lay_over(picture: QPixmap, panel: QWidget) -> None:
-    """Draws a panel over the middle of a picture. A line replaces the frame that a desktop environment would draw."""
+    """Draws a panel over the middle of a picture. A line represents the frame that a desktop environment would draw."""
     painter = QPainter(picture)
     at = panel.rect()
     at.moveCenter(QRectF(QPointF(), picture.deviceIndependentSize()).center().toPoint())
@@ -118,7 +118,7 @@ def _lay_over(picture: QPixmap, panel: QWidget) -> None:
 
 
 def _live(window: MainWindow, camera: Camera, state: str) -> None:
-    """Takes screenshots of the Runs page with a live run: its three views and its log."""
+    """Takes screenshots of the Runs page with a live run: the page's three views and the log."""
     acting = begin_live_run(_wiring(window), state)
     page = _runs(window)
     feed_run(page, acting, lambda: _settle(FOLLOWED_WITHIN_MS))
@@ -133,7 +133,7 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
 
 
 def _bookings(camera: Camera, state: str) -> None:
-    """Takes screenshots of a sample calendar; for eight hosts, of every view and the drawers."""
+    """Takes screenshots of a sample calendar. For eight hosts, every view and the drawers are included."""
     with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder, _window(_yard(state)) as window:
         model = _wiring(window).bookings
         Sample(Path(folder), state).show_in(model)
@@ -189,7 +189,7 @@ def _yard(state: str) -> str:
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
-    """Takes screenshots of the editor with a design of every strategy, and of a run with all parts of a step."""
+    """Takes screenshots of the editor with a design for every strategy, and of a run that shows all parts of a step."""
     page = _topology(window)
     for kind in PRESETS:
         page.files.begin(design_of(kind))
