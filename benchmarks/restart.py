@@ -4,8 +4,8 @@ Promises: all other ranks have ended within 5 s, and the restart of the gang tak
 use a real DDP script. A first start is measured from the time at which the primary has received the run, so the
 desktop's work is not included; a restart is measured from the death of the trainer. Both measurements end when every
 rank has taken its first step. At the restart, spares are waiting. The first start has no spares, because its run has a
-setup line. The hardest case for ending
-the other ranks is measured too: ranks that are in no collective and ignore SIGTERM.
+setup line. The hardest case for ending the other ranks is also measured: ranks that are in no collective and ignore
+SIGTERM.
 """
 
 from __future__ import annotations

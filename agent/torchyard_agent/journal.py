@@ -35,7 +35,7 @@ class Journal:
         self._seq += 1
         entry = {"epoch": self.epoch, "seq": self._seq, "time": timestamps.now(), "event": event, **fields}
         line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-        # A lone surrogate becomes its JSON escape, because the output of programs is not always valid text.
+        # A lone surrogate is written as a JSON escape, because the output of programs is not always valid text.
         self._unwritten += line.encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
         self._on_growth()

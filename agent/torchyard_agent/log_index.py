@@ -2,8 +2,8 @@
 
 The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
 of the change that led to this size, in seconds since the epoch. Ranks write to their logs themselves, so the keeper
-records sizes at intervals instead of lines. The time is that of the file's last change, and therefore exact for a rank
-that writes less often than the keeper checks.
+records sizes at intervals instead of lines. The recorded time is the time of the file's last change, and is therefore
+exact for a rank that writes less often than the keeper checks.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 
 class NoPortFree(RpcError):
-    """The range of ports that the firewall permits has no free port left."""
+    """The range of ports that the firewall permits does not contain a free port."""
 
     def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
         if first_last is None:

@@ -63,7 +63,7 @@ def read_manifest(agent_dir: str, root: str) -> list[Entry] | None:
 
 
 def missing(agent_dir: str, manifest: list[Entry]) -> list[str]:
-    """Returns the hashes of the files that the store lacks, each once. Files of the wrong size are missing too."""
+    """Returns the hashes of the files that the store lacks, each once. A file of the wrong size is missing too."""
     wanted = {entry["sha256"]: entry["size"] for entry in manifest if "sha256" in entry}
     return sorted(sha256 for sha256, size in wanted.items() if _size(blob(agent_dir, sha256)) != size)
 

@@ -176,8 +176,8 @@ class Cluster:
     def _begin_further(self, pairs: Pairs) -> None:
         """Handle a further call of distribute().
 
-        The model and optimizer of this call are saved and restored together with the first ones. The model is loaded
-        before the strategy distributes it, since servers or other groups may have newer parameters.
+        The model and optimizer of this call are saved and restored together with those of the first call. The model is
+        loaded before the strategy distributes it, since servers or other groups may have newer parameters.
         """
         model, optimizer = f"model {self._calls}", f"optimizer {self._calls}"
         resumed = self._resumed
@@ -303,7 +303,7 @@ class Cluster:
         return self._strategy.accumulating()
 
     def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return the plain module without its wrappers, such as that of torch.compile()."""
+        """Return the plain module without wrappers such as the wrapper of torch.compile()."""
         from torchyard_roles.model_optimizer_pairs import unwrap
 
         return unwrap(model)

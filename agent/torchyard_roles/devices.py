@@ -30,7 +30,7 @@ def choose(environment: Environment) -> torch.device:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Return the batch with all its tensors on `device`, including those in nested containers."""
+    """Return the batch with all its tensors on `device`, including tensors in nested containers."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

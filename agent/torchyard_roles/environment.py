@@ -27,7 +27,7 @@ LONGEST_NUMBER = 18
 
 @dataclass(frozen=True)
 class Environment:
-    """The identity of a process in its run. `rank` and `world_size` count trainers only."""
+    """The identity of a process in its run. `rank` and `world_size` refer to trainers only."""
 
     role: str = "worker"
     replica: str = ""
@@ -170,9 +170,9 @@ def _key(environ: Mapping[str, str]) -> bytes:
 
 
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
-    """Return (rank, world size). Torchyard's variables take precedence over those of torchrun.
+    """Return (rank, world size). Torchyard's variables take precedence over torchrun's variables.
 
-    In asynchronous strategies RANK counts the ranks of one worker group, and is therefore not the rank in the run.
+    In asynchronous strategies RANK is the rank within one worker group, and is therefore not the rank in the run.
     """
     pairs = [("TORCHYARD_RANK", "TORCHYARD_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
     if _has_own_launcher(environ):

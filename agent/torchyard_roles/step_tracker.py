@@ -73,7 +73,7 @@ class StepTracker:
                 model.no_sync = NoSync(self._strategy.accumulating)
 
     def at_loader_request(self, more: bool) -> None:
-        """Handle the script's request for a batch of the cluster's loader. `more` is false if no batch is left."""
+        """Handle the script's request for a batch of the cluster's loader. `more` is false after the last batch."""
         self._has_loader = True
         self.end_pending()
         self._boundary(begins=more)

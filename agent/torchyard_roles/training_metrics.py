@@ -53,7 +53,7 @@ class Progress:
         return self._samples_stepped
 
     def resume(self, step: int) -> None:
-        """Set the number of steps to that of a checkpoint."""
+        """Set the number of steps to the number in a checkpoint."""
         self._steps = step
 
     def batch(self, samples: int) -> None:

@@ -110,7 +110,7 @@ def _rotate(path: str) -> None:
         if _is_full(path):
             os.replace(path, _older(path))
     except OSError:
-        pass  # Another process holds the lock, or the file system has no locks; the next line tries again.
+        pass  # Another process holds the lock, or the file system does not support locks. The next entry tries again.
     finally:
         os.close(folder)
 

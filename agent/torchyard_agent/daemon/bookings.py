@@ -2,7 +2,7 @@
 
 The calendar is stored in the host's folder (0600), so that a restarted daemon can read it. The GPUs are sampled only
 when needed: every 10 s while enforcement is on and the calendar is valid, else once per minute while a GPU of this host
-is booked. A sample that telemetry has just taken is used instead of a new one.
+is booked. If telemetry has just taken a sample, that sample is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Pace(NamedTuple):
 
     @property
     def gap_s(self) -> float:
-        """The longest time between two samples that still counts as continuous observation."""
+        """The longest time between two samples that is still treated as continuous observation."""
         return max(5.0, 3.0 * max(self.enforce_s, self.evidence_s))
 
 
@@ -218,7 +218,7 @@ class Bookings:
         now = time.time()
         self._here = {gpu["uuid"] for gpu in sample["gpus"] if gpu["uuid"]}
         if not self._here:
-            return max(300.0, self._pace.evidence_s)  # This host has no GPU, or no driver at present.
+            return max(300.0, self._pace.evidence_s)  # This host currently has no GPU or no driver.
         held = held_gpus()
         self._note(known, sample, held, now)
         if enforces:
@@ -280,7 +280,7 @@ def _check_clock(taken: float) -> None:
 
 
 def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
-    """Returns the seconds until a sample is needed, or None if only a new calendar can change that.
+    """Returns the seconds until a sample is needed, or None if none is needed before a new calendar arrives.
 
     Args:
         here: The GPUs of this host; None if unknown.

@@ -238,7 +238,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
     try:
         used = used_by_runs(agent_dir)
     except OSError:
-        return 0  # The runs of at least one host cannot be read at present, so nothing may be removed.
+        return 0  # The runs of at least one host are currently unreadable, so nothing may be removed.
     old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
     for root in old:
         shutil.rmtree(paths.snapshot_dir(agent_dir, root), ignore_errors=True)
@@ -276,7 +276,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
         if manifest is None and os.path.exists(
             os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
         ):
-            return  # The manifest is unreadable at present, so its files must be kept.
+            return  # The manifest is currently unreadable, so its files must be kept.
         wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
     for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
         for name in names:

@@ -27,7 +27,7 @@ def main(
     """
     umask.keep_files_private()  # systemd sets another umask.
     with open("/proc/self/comm", "w") as name:
-        # `ps` and `top` show this name, because the command line is that of the bootstrap.
+        # `ps` and `top` show this name, because the process's command line is still that of the bootstrap.
         name.write("torchyard-agent")
     hello = {
         "version": __version__,

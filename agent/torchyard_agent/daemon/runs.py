@@ -30,7 +30,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Runs:
-    """Starts keepers, connects to running ones, and reads the records of ended runs."""
+    """Starts keepers, connects to running keepers, and reads the records of ended runs."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
@@ -64,7 +64,7 @@ class Runs:
         return folder
 
     def ids(self) -> list[str]:
-        """Returns the IDs of all runs with a folder on this host, oldest first: each ID begins with its time."""
+        """Returns the IDs of all runs with a folder on this host, oldest first. Each ID begins with a time."""
         try:
             with os.scandir(paths.runs_dir(self._agent_dir, self._node)) as entries:
                 return sorted(
@@ -76,7 +76,7 @@ class Runs:
             return []
 
     async def warm(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper, and in the keeper the interpreters of its ranks (see `messages.Warm`)."""
+        """Starts the run's keeper, and within the keeper, the interpreters of its ranks (see `messages.Warm`)."""
         self._warm.add(_checked(params["run_id"]))
         keeper = await self._start_keeper(params)
         return await keeper.call("warm", params)
@@ -167,7 +167,7 @@ class Runs:
 
     async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
         if not os.path.isdir(archive):
-            # Garbage collection has removed the archive as unused while the desktop stayed connected.
+            # While the desktop was connected, garbage collection removed the archive as unused.
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ class Runs:
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))
         with open(os.path.join(folder, "keeper.log"), "ab") as log:
-            # The keeper outlives this daemon: its second fork makes it a child of init.
+            # The keeper outlives this daemon, because its second fork makes it a child of init.
             launcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _KEEPER, archive, self._agent_dir, self._node, run_id],
                 stdin=subprocess.DEVNULL,
@@ -387,7 +387,7 @@ class Runs:
             self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
 
     def take_ended(self) -> dict[str, dict[str, list[int]]]:
-        """Returns, by run, the PIDs of processes ended since the last call (`ended`) and of remaining ones (`left`)."""
+        """Returns, by run, the PIDs that were ended since the last call (`ended`) and the remaining PIDs (`left`)."""
         ended, self._ended = self._ended, {}
         return ended
 

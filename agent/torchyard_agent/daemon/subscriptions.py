@@ -34,7 +34,8 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            # The keeper is looked up before the journal is read, because a dead keeper writes no more entries.
+            # The keeper is looked up before the journal is read, because a dead keeper does not write any further
+            # entries.
             alive = await runs.keeper(run_id) is not None
             entries = reader.read()
             if first:

@@ -74,7 +74,7 @@ def _end_helpers(agent_dir: str) -> None:
         if not helpers:
             return
         for pid in helpers:
-            with contextlib.suppress(OSError):  # The process has ended by itself.
+            with contextlib.suppress(OSError):  # The process has already ended.
                 os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)
 

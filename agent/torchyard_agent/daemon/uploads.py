@@ -1,4 +1,4 @@
-"""Uploads of working folder snapshots from desktops, and access to their files."""
+"""Uploads of working folder snapshots from desktops, and access to the snapshots' files."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def update_idle(
     Args:
         busy: The GPUs that the sample found in use.
         here: The GPUs of this host.
-        gap_s: The longest time between two samples that counts as continuous observation.
+        gap_s: The longest time between two samples that is treated as continuous observation.
     """
     after = {booking_id: idle for booking_id, idle in known.items() if now - idle.seen < KEPT_S}
     for one in bookings:

@@ -90,7 +90,7 @@ class Finding(NamedTuple):
 
 
 def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
-    """Classifies the use of a GPU. A shared login counts as the booker's if any of its persons is the booker.
+    """Classifies the use of a GPU. A shared login is treated as the booker's if one of its persons is the booker.
 
     Args:
         host: This host's name in the fleet.

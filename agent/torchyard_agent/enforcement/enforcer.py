@@ -60,7 +60,7 @@ class Enforcer:
         return {"findings": [_finding_json(one) for one in self._findings], "acts": list(self._acts)}
 
     def forget(self) -> None:
-        """Discards the state when enforcement is off, so that users are warned again once it is on."""
+        """Discards the state when enforcement is off, so that users are warned again when enforcement is turned on."""
         self._state, self._findings = escalation.EMPTY, []
 
     async def enforce(

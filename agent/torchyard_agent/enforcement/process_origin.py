@@ -109,8 +109,8 @@ def is_in_group_below(pid: int, keeper: int) -> bool:
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
     """Returns whether the process has this process's user namespace, and if not, the UID of its namespace's creator.
 
-    The creator returned is that of the outermost namespace below this one. The result is (None, None) for a hidden
-    process. Kernels before 4.11 do not provide the creator.
+    Of several nested namespaces below this process's namespace, the creator of the outermost namespace is returned. The
+    result is (None, None) for a hidden process. Kernels before 4.11 do not provide the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):

@@ -30,7 +30,7 @@ def to_json(metrics: dict[str, float]) -> Metrics:
 
 
 class LatestMetrics:
-    """The latest metrics of each replica on this host, combined from those of its ranks."""
+    """The latest metrics of each replica on this host, combined from the metrics of its ranks."""
 
     def __init__(self, replicas: set[str]):
         self._ranks: dict[str, dict[int, dict[str, float]]] = {name: {} for name in replicas}
@@ -42,7 +42,7 @@ class LatestMetrics:
     def take(self, datagram: bytes) -> str | None:
         """Stores the metrics of a datagram, and returns the replica that sent them.
 
-        Returns None if the datagram is invalid or names no replica of this host.
+        Returns None if the datagram is invalid or does not name a replica of this host.
         """
         try:
             decoded = metrics_report.decode(datagram)
@@ -69,7 +69,7 @@ class LatestMetrics:
             return {}
         merged = dict(ranks[min(ranks)])
         steps = [metrics["step"] for metrics in ranks.values() if "step" in metrics]
-        if steps:  # Servers report no step.
+        if steps:  # Servers do not report a step.
             merged["step"] = max(steps)
         rates = [metrics["throughput"] for metrics in ranks.values() if "throughput" in metrics]
         if rates:

@@ -89,7 +89,7 @@ class Calendar(NamedTuple):
         """Returns the persons to whom a login of a host may belong.
 
         A login belongs to the person of the same name only if the table mentions neither that login nor that person on
-        any host: otherwise the login of that name may be another person's.
+        any host: otherwise the login of that name may belong to another person.
         """
         found = {
             person

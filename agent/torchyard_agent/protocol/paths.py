@@ -58,7 +58,7 @@ def archive_note(run_dir: str) -> str:
 
 
 def gc_state(agent_dir: str, node: str) -> str:
-    """Returns the file with the sizes of ended runs, whose modification time is that of the last garbage collection."""
+    """Returns the file with the sizes of ended runs. Its modification time records the last garbage collection."""
     return os.path.join(host_dir(agent_dir, node), "housekeeping.json")
 
 
@@ -68,7 +68,7 @@ def log_name(replica: str, local_rank: int) -> str:
 
 
 def scope(agent_dir: str) -> str:
-    """Returns the part of socket names that distinguishes several agent folders of one user, as in tests."""
+    """Returns the part of socket names that distinguishes several agent folders of one user, for example in tests."""
     return hashlib.sha256(os.fsencode(agent_dir)).hexdigest()[:12]
 
 

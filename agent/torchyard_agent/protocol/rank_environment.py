@@ -286,7 +286,7 @@ class RankEnvironment:
 
 def has_store(cluster: Cluster) -> bool:
     """Returns whether the primary's keeper serves a join store, which some strategies need."""
-    # Older desktops send no options, and their ranks use no store.
+    # Older desktops do not send options, and the ranks of their runs do not use a store.
     return bool(cluster.get("options", {}).get("kind", "none") != "none")
 
 

@@ -123,7 +123,7 @@ class Nvml:
             return []
 
     def sample(self) -> list[dict[str, Any]]:
-        """Measures all GPUs. Names and units are those of `Sampler.sample`; unsupported values are None."""
+        """Measures all GPUs. Names and units are as in `Sampler.sample`; unsupported values are None."""
         self._read_xids()
         entries = [self._sample(gpu) for gpu in self.gpus]
         self._samples += 1

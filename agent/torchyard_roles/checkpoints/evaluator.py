@@ -109,7 +109,7 @@ class _StopSignal:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._earlier is not None:
-            # Python removes its handlers long before torch is finalized, but an ignored signal stays ignored.
+            # Python removes its handlers long before torch is finalized, but an ignored signal remains ignored.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         elif kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._earlier)

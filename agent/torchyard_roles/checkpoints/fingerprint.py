@@ -26,7 +26,7 @@ def entries(model: torch.nn.Module) -> list[list[Any]]:
 
 
 def first_difference(saved: Any, now: dict[str, Any]) -> str:
-    """Return the first difference between a saved fingerprint and the current one as a clause; "" if there is none."""
+    """Return the first difference between a saved and the current fingerprint as a clause; "" if there is none."""
     if not isinstance(saved, dict):
         return "it does not say of which model it is"
     difference = first_other_entry(saved, now["entries"])

@@ -87,7 +87,7 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
     copy: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
     for key, each in value.items():
         copy[key] = copied(each, f"{where}[{key!r}]")
-    metadata = getattr(value, "_metadata", None)  # A module's state_dict() has format versions in this attribute.
+    metadata = getattr(value, "_metadata", None)  # A module's state_dict() contains format versions in this attribute.
     if metadata is not None:
         copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # as torch does
     return copy

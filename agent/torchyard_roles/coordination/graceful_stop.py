@@ -2,8 +2,8 @@
 
 A rank inside a collective runs no Python code, so a thread reads the signal from the wake-up descriptor. It *publishes*
 the last step that its rank has begun; from then on the rank begins no step without permission. The first rank of the
-group takes the maximum of all published steps. All ranks can finish that step, since all take part in it, and they stop
-after it.
+group determines the maximum of all published steps. All ranks can finish that step, since all of them take part in it,
+and they stop after it.
 
     thread of a rank            join store                         training thread
     SIGTERM  ─────────────────> stop/<gang>/<generation>/<rank>

@@ -126,7 +126,7 @@ class JoinStore:
         self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
-        """Call `callback` with the current value and with each new one, on a thread of the store.
+        """Call `callback` with the current value and with each new value, on a thread of the store.
 
         Callbacks run one at a time and may use the store. After a reconnection, intermediate values may be missing.
         """

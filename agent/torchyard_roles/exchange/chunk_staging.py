@@ -199,6 +199,7 @@ class PackedTensors:
             start += size
             values = values.view(tensor.shape).to(tensor.device)
             if not torch.equal(tensor, values):
-                # The tensor is changed through `.data`, which autograd does not count, as in batch norm's own updates.
-                # If the update were counted, autograd would reject a backward pass that does not use the buffer.
+                # The tensor is changed through `.data`, whose changes autograd does not track, as in batch norm's own
+                # updates. If the update were tracked, autograd would reject a backward pass that does not use the
+                # buffer.
                 tensor.data.copy_(values)

@@ -36,7 +36,7 @@ or more, during which the training thread waits."""
 
 
 class Entry(NamedTuple):
-    """The description of one parameter, which is equal on workers and servers."""
+    """The description of one parameter, which is identical on workers and servers."""
 
     name: str
     shape: tuple[int, ...]

@@ -1,6 +1,6 @@
 """Synchronous data-parallel training: a ring all-reduce averages the gradients of all workers in each step.
 
-With batches of equal size, the result is that of a single process that trains on all batches together.
+With batches of equal size, the result is the same as with a single process that trains on all batches together.
 """
 
 from __future__ import annotations

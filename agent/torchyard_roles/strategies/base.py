@@ -142,7 +142,7 @@ class Strategy(ABC):
         return nullcontext()
 
     def statistics(self) -> dict[str, float]:
-        """Return metrics of the last step, by the names in `metrics_report.METRICS`.
+        """Return metrics of the last step, with names from `metrics_report.METRICS`.
 
         `exchange_s` and `wait_s` are the seconds by which the exchange and late peers extended the step; the rest of
         the step is reported as `compute_s`. Other metrics are `staleness`, `dropped` and `skipped`. This method is

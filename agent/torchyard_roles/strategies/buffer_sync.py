@@ -33,7 +33,7 @@ class SyncedBuffers:
     def values(self) -> list[torch.Tensor]:
         """Return the current buffers, which modules may have replaced.
 
-        The tensors are accessed through `.data`, because autograd must not count updates of a buffer that a graph has
+        The tensors are accessed through `.data`, because autograd must not track updates of a buffer that a graph has
         saved without using it.
         """
         return [module._buffers[name].data for module, name in self._places]

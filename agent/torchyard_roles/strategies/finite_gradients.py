@@ -35,7 +35,7 @@ class FiniteGradients:
         optimizer.register_step_pre_hook(self._before_step)
 
     def check(self) -> None:
-        """Wait for the GPU's result of the last step. Raises NotFinite, also in all later calls."""
+        """Wait for the GPU's result of the last step. Raises NotFinite, in this call and in all later calls."""
         if self._late is not None:
             step, flag, ready = self._late
             ready.synchronize()

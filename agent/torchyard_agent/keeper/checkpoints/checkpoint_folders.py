@@ -82,7 +82,7 @@ def _size(about: Any) -> int:
 def newest(folder: str, run_id: str = "") -> str:
     """Returns the name of the newest complete checkpoint in `folder`, or "" if there is none. Names sort by step.
 
-    FINAL is appended to the name of a checkpoint that is marked as the last one of the run `run_id`.
+    FINAL is appended to the name of a checkpoint that is marked as the last checkpoint of the run `run_id`.
     """
     for name in reversed(_names(folder)):
         if files_of(os.path.join(folder, name)) is not None:

@@ -240,7 +240,8 @@ def _disk(path: str) -> Iterator[None]:
 async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:
     """Awaits `doing`. After STALLED_S the connection is aborted, which ends `doing` with an error.
 
-    wait_for() is not used: before Python 3.12 it loses a cancellation that arrives together with the result.
+    wait_for() is not used, because before Python 3.12 that function loses a cancellation that arrives together with the
+    result.
     """
     stalled = asyncio.get_running_loop().call_later(STALLED_S, stream.abort)
     try:

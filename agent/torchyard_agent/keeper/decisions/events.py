@@ -68,7 +68,7 @@ class HostLost(NamedTuple):
 
 
 class HostReturned(NamedTuple):
-    """A lost host's keeper has reconnected and runs no process of the run, so the host is usable again."""
+    """A lost host's keeper has reconnected and does not run any process of the run, so the host is usable again."""
 
     host: str
 

@@ -3,9 +3,9 @@
     up ──failure, loss──> failing (grace, SIGTERM, SIGKILL) ──all ended──> clearing ──nothing left──> waiting ──> up
                                                                                         for lost hosts ┘
 
-Two generations of a gang never run at once: a gang is restarted only when every connected host has reported that it
-runs no process of the gang, and every other host has been silent for longer than its lease plus the time that its ranks
-need to end.
+Two generations of a gang never run at the same time: a gang is restarted only when every connected host has reported
+that it runs no process of the gang, and every other host has been silent for longer than its lease plus the time that
+its ranks need to end.
 
 Trainers are restarted only once all servers and reducers are up, including those that had ended after the trainers:
 otherwise the trainers would use up their restarts while a server is missing.

@@ -61,7 +61,7 @@ class Schedule:
     def next_end(self, now: float) -> tuple[str, Deadline | None, float | None]:
         """Returns the action (`warn`, `stop` or ""), the deadline, and the time of the next call.
 
-        The deadline and the time are None while the run has no known end.
+        The deadline and the time are None while the end of the run is unknown.
         """
         if self.own is None:
             return "", None, None

@@ -44,8 +44,8 @@ def begin(
     """Returns the initial state and instructions of a run whose keepers are prepared.
 
     Args:
-        hosts: The names of the hosts, that of the primary first.
-        scheduled: The start time of a scheduled run as text. Its hosts join, but start no ranks before `StartDue`.
+        hosts: The names of the hosts, beginning with the primary's.
+        scheduled: The start time of a scheduled run as text. The hosts join, but do not start ranks before `StartDue`.
     """
     known = tuple(
         Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
@@ -315,6 +315,6 @@ def _sweep(step: Step) -> None:
     step.set(sweeping=True)
     for host in step.run.hosts:
         if not host.joined:
-            step.set_host(host.name, swept=True)  # This host never received an assignment, so it has no processes.
+            step.set_host(host.name, swept=True)  # A host without an assignment does not run any processes.
         elif not host.lost:
             step.out.append(instructions.Sweep(host.name, left_s))

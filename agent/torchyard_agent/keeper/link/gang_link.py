@@ -182,7 +182,7 @@ class MessageChannel:
             self._stream.send({"n": number, "got": self.received, "body": message})
 
     async def run_connection(self, stream: Stream, got: int) -> None:
-        """Sends and receives over a new connection, which replaces an older one, until the connection ends.
+        """Sends and receives over a new connection, which replaces any older connection, until the new connection ends.
 
         Args:
             stream: The connection.

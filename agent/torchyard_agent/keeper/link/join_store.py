@@ -150,7 +150,7 @@ class StoreServer:
             stream.abort()
 
     def _answers_of(self, session: str) -> dict[int, Message]:
-        """Returns the kept answers of a session, including those from its earlier connections."""
+        """Returns the kept answers of a session, including answers from its earlier connections."""
         answers = self._sessions.setdefault(session, {})
         self._sessions.move_to_end(session)
         while len(self._sessions) > MAX_SESSIONS:

@@ -1,8 +1,8 @@
 """GPU locks for all users of a host: the process that has bound `@torchyard/gpu/<uuid>` holds the GPU.
 
-The kernel releases the name when the process ends, so no lock outlives its holder. The holder listens on the
-socket and sends a description of its run to each client; the client learns the holder's user from the kernel
-(SO_PEERCRED), so the user cannot be forged.
+The kernel releases the name when the process ends, so no lock outlives its holder. The holder listens on the socket and
+sends a description of its run to each client. The client obtains the holder's user from the kernel (SO_PEERCRED), so
+the user cannot be forged.
 """
 
 from __future__ import annotations

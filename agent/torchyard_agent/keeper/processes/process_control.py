@@ -85,7 +85,7 @@ def may_signal(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # The process has just ended, which does not mean a lack of permission.
+        return True  # The process has just ended, so permission is not lacking.
     except PermissionError:
         return False
     return True

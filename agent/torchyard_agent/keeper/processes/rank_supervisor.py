@@ -172,7 +172,7 @@ class RankSupervisor:
             await asyncio.sleep(FINEST_S)
 
     def _await_stability(self) -> None:
-        """Schedules the start of spares for the time when no rank of this host has been started for a while."""
+        """Schedules the start of spares for a time when no rank has been started on this host for a while."""
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         if self._spare_imports:
@@ -269,7 +269,7 @@ class RankSupervisor:
             self._kill(asked)
 
     def _kill(self, asked: list[Rank]) -> None:
-        """Kills those of these ranks that are still running. Their replicas may have been restarted in the meantime."""
+        """Kills any of these ranks that are still running. Their replicas may have been restarted in the meantime."""
         for rank in asked:
             if self._live.get(rank.pid) is not rank:
                 continue

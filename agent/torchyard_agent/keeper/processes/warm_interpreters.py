@@ -161,7 +161,7 @@ class WarmInterpreters:
         output: BinaryIO,
         cgroup: Cgroup | None,
     ) -> subprocess.Popen[bytes] | None:
-        """Turns the waiting interpreter into the rank. Returns its process, or None if a new one must be started."""
+        """Turns the waiting interpreter into the rank. Returns its process, or None if the rank needs a new process."""
         known = self._waiting.get(key)
         if known is None:
             return None

@@ -1,8 +1,8 @@
 """The average of all worker groups' differences: a reduce-scatter and an all-gather among the groups' first ranks.
 
 Each member of a round owns a slice. It receives this slice of every other member's differences, and sends back their
-weighted average, so a group sends and receives 2M(G−1)/G bytes per round. Either all members apply the average of
-a round or none of them does (`round_state`): the round is committed in the join store when each member has received all
+weighted average, so a group sends and receives 2M(G−1)/G bytes per round. Either all members apply the average of a
+round or none of them does (`round_state`): the round is committed in the join store when each member has received all
 slices. Members that are lost before that are left out of the next attempt; they return at the end of a later round,
 with θ and m of a current member.
 """
@@ -152,7 +152,7 @@ class GroupAverage:
                 if not self._trains(state):
                     self._define_members(announcement)
                     if round_ < 0:
-                        round_ = 0  # The chief's parameters are those of round 0.
+                        round_ = 0  # The chief's parameters are the parameters of round 0.
                 probed_at = time.monotonic()
             waited_s = time.monotonic() - began
             if waited_s > self._host_wait_s + RECOVER_S:
@@ -190,7 +190,7 @@ class GroupAverage:
     def _attempt(
         self, state: RoundState, differences: Sequence[torch.Tensor], weight: float, has_finished: bool
     ) -> Outcome | None:
-        """Attempt the round of `state`. Returns None if it was abandoned."""
+        """Attempt the round of `state`. Returns None if the round was abandoned."""
         epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
         of = len(members)
         result = self._outer.empty()

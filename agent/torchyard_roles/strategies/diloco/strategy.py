@@ -293,7 +293,7 @@ class Diloco(Strategy):
             weight = weight.to(self._device)
             dist.all_reduce(weight)
         samples, steps = weight.tolist()
-        # A script without a loader of the cluster counts no samples.
+        # Without a loader of the cluster, samples are not counted.
         self._after(
             self._with_beats(lambda: self._average_first(samples or steps)) if self._is_first else self._await_beats()
         )

@@ -11,9 +11,8 @@ a group's parameters since its last exchange of the shard, and returns the maste
 
 The value is always sent together with the numbers of the exchanges that it includes. A caller that has lost an answer
 repeats the exchange with the same number, with the same host or its successor, and its delta is applied only once. A
-lost master
-is restored from the view with the highest version: deltas that this view lacks were not confirmed to any running group,
-and will be sent again.
+lost master is restored from the view with the highest version: deltas that this view lacks were not confirmed to any
+running group, and will be sent again.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Holdings:
 
     def adopt(self, shard: int, view: View) -> None:
         """Begin to host a shard, unless this group already hosts the same or a later version."""
-        with self.changed:  # A repeated request may arrive while the first one is still in progress.
+        with self.changed:  # A repeated request may arrive while the first request is still in progress.
             master = self.masters.get(shard)
             if master is None or master.moved_to is not None or master.version < view.version:
                 self.masters[shard] = Master(view)

@@ -70,7 +70,7 @@ class ShardCopy:
         scatter(self._chunks, self._parameters, self._seen)
 
     def look(self) -> tuple[bool, bool]:
-        """Return `has_arrived` and whether no exchange is under way, which are read atomically.
+        """Return `has_arrived` and whether no exchange is in progress. Both are read atomically.
 
         Between two separate reads an answer could arrive unnoticed, and the next delta would revert it.
         """

@@ -222,7 +222,8 @@ class Hogwild(Strategy):
 
     def leave(self) -> None:
         if self._group is not None and self._step is not None and not self._finished:
-            # In a stop, pending updates are exchanged within a time limit and without collectives inside the group.
+            # When the run is stopped, pending updates are exchanged within a time limit and without collectives inside
+            # the group.
             self._group.stop(self._environment.options.stop_grace_s / 3)
         self._abandon()
         self._inside.leave()

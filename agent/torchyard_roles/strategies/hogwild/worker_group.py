@@ -93,7 +93,7 @@ class WorkerGroup:
     def start(self) -> None:
         """Begin with the parameters that all groups share. Raises RolesError if they cannot be fetched.
 
-        The chief's group keeps its parameters, unless it was restarted and other groups have newer ones.
+        The chief's group keeps its parameters, unless it was restarted and other groups have newer parameters.
         """
         if self.group != CHIEF:
             about = self._ask_chief()

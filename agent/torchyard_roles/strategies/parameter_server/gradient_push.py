@@ -1,4 +1,4 @@
-"""The finite gradients that a worker pushes: those of one step, or their sum since the worker's last push."""
+"""The finite gradients that a worker pushes: the gradients of one step, or their sum since the worker's last push."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Outcomes:
 
 @dataclass
 class Counts(Outcomes):
-    """Counts of a server since its start or restoration, in rounds, or in pushes for late ones."""
+    """Counts of a server since its start or restoration. Late pushes are counted individually, all others in rounds."""
 
     by_group: dict[int, int] = field(default_factory=dict)
     """Accepted rounds by group."""

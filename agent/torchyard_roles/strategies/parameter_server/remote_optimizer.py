@@ -174,7 +174,7 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
     # Schedulers mark a wrapped step() with this attribute.
     hooked._wrapped_by_lr_sched = True
     vars(optimizer)["step"] = MethodType(hooked, optimizer)
-    # With this attribute, a GradScaler calls step() also with gradients that are not finite.
+    # With this attribute, a GradScaler also calls step() if gradients are not finite.
     vars(optimizer)["_step_supports_amp_scaling"] = True
 
     def own_step() -> None:

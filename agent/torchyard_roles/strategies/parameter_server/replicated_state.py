@@ -132,7 +132,7 @@ class ReplicatedTensors:
     def install(self) -> None:
         """Install the received values. Like parameters, they may be installed only between two steps.
 
-        Unchanged buffers are not sent again, so the last received ones are installed after each step, except on the
+        Unchanged buffers are not sent again, so the last received buffers are installed after each step, except on the
         worker that sends them.
         """
         for name, each in self._tensors.items():

@@ -128,7 +128,7 @@ class ParameterServerStrategy(Strategy):
         for pair in pairs:
             pair.hold()
         norm = math.sqrt(sum(pair.square() for pair in pairs))
-        # The small constant is that of torch.nn.utils.clip_grad_norm_.
+        # The small constant is the same as in torch.nn.utils.clip_grad_norm_.
         factor = min(1.0, max_norm / (norm + 1e-6))
         took_s = time.monotonic() - began
         for pair in pairs:

@@ -399,7 +399,7 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # The first pull sets the round to the server's count.
+        # The first pull sets the round to the server's round number.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0

@@ -447,7 +447,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Restore the newest part after a restart. Return whether this run has saved one."""
+        """Restore the newest part after a restart. Return whether this run has saved a part."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

@@ -201,7 +201,7 @@ class Reducer:
             again = rank in chunk.arrived  # The rank may send the part again over a new connection to the same reducer.
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            # The value is a list because parts of a rank's old connection may be handled after those of its new
+            # The value is a list because parts of a rank's old connection may be handled after parts of its new
             # connection.
             chunk.takers.setdefault(rank, []).append(deliver)
             result = chunk.result
@@ -231,7 +231,7 @@ class Reducer:
                 self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
     def figures(self) -> dict[str, float]:
-        """Return metrics by the names of `metrics_report.METRICS`."""
+        """Return metrics with names from `metrics_report.METRICS`."""
         found = {"clients": float(len(self._connections))}
         if self._round is not None:
             found["wait_s"] = self._round.waited[1]

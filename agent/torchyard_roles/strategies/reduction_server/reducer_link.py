@@ -33,7 +33,7 @@ class Operation:
 
 @dataclass(eq=False)
 class Chunk:
-    """A piece of an operation that one reducer sums."""
+    """The part of an operation that one reducer sums in one message."""
 
     operation: Operation
     at: At
