@@ -78,7 +78,7 @@ def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int
 
 
 def _present(last: Entry, status: os.stat_result) -> Entry:
-    """Returns the entry of a log's present state. Times never decrease, although a script may have set any time."""
+    """Returns the entry for a log's present state. Times never decrease, although a script may have set any time."""
     return status.st_size, max(last[1], min(status.st_mtime, time.time()))
 
 

@@ -260,7 +260,7 @@ class Cluster:
 
         Args:
             dataset: A dataset, or a DataLoader whose dataset and options are used.
-            batch_size, shuffle, options: As for DataLoader. The batch size is per worker.
+            batch_size, shuffle, options: As in DataLoader. The batch size is per worker.
             seed: The seed of the order, which changes with every epoch. The default is 0 with several workers, and
                 torch's default generator in a single process.
             evaluation: Whether each sample is given to exactly one worker, in the dataset's order, so that `mean()` of
@@ -511,7 +511,7 @@ class Cluster:
         if self._saver is not None or not self._environment.checkpoints:
             return
         if self._checkpoint_group.size == 1 and self._environment.group_size > 1 and not self.is_chief:
-            return  # With the strategy none, each process trains its own model, and only the chief's model is saved.
+            return  # With the strategy `none`, each process trains its own model, and only the chief's model is saved.
         from pathlib import Path
 
         from torchyard_roles.checkpoints.saver import CheckpointSaver

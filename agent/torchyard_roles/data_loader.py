@@ -315,7 +315,7 @@ def make_loader(
     Args:
         dataset: A dataset, or a DataLoader whose dataset and options are used.
         batch_size: The batch size per worker.
-        shuffle, options: As for DataLoader, with its defaults.
+        shuffle, options: As in DataLoader, with its defaults.
 
     Raises:
         UsageProblem: The data cannot be divided.

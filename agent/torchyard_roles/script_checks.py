@@ -33,7 +33,7 @@ def check_torch() -> None:
 
 
 def check_plain(model: torch.nn.Module) -> None:
-    """Check that no other library distributes the model already. Raises UsageProblem."""
+    """Check that the model is not already distributed by another library. Raises UsageProblem."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     if isinstance(model, (DataParallel, DistributedDataParallel)):

@@ -49,7 +49,7 @@ class Progress:
 
     @property
     def samples(self) -> int:
-        """The number of samples in the batches of the steps since the start of this process."""
+        """The number of samples in all batches whose steps have been taken since this process started."""
         return self._samples_stepped
 
     def resume(self, step: int) -> None:

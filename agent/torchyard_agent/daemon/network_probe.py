@@ -42,7 +42,7 @@ Params = dict[str, Any]
 
 
 class NetworkProbe:
-    """The methods `network.*`. Each launch listens with its own token."""
+    """The methods `network.*`. Each launch uses its own token."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, _Listener] = {}

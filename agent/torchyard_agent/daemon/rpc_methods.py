@@ -27,7 +27,7 @@ LAUNCH_DEADLINE_S = 20.0
 
 
 class Methods:
-    """The table of methods, with the parts of the daemon that implement them."""
+    """The table of methods, and the objects of the daemon that implement the methods."""
 
     def __init__(self, agent_dir: str, hello: Params, runs: Runs, telemetry: Telemetry, retire: Callable[[], None]):
         self._agent_dir = agent_dir

@@ -220,7 +220,7 @@ class Runs:
         """Aborts a run whose desktop has disconnected after `prepare` and before the run has begun."""
 
         async def abort() -> None:
-            with contextlib.suppress(RpcError):  # The keeper has exited, or the desktop has aborted the run already.
+            with contextlib.suppress(RpcError):  # The keeper has exited, or the desktop has already aborted the run.
                 await self.forward("abort", {"run_id": run_id})
 
         if run_id in self._prepared:

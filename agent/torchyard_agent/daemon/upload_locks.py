@@ -1,4 +1,4 @@
-"""Locks for uploads into a store that several hosts share: one desktop sends a snapshot, the others wait.
+"""Locks for uploads into a store that several hosts share: one desktop sends a snapshot while the others wait.
 
 A lock is a file in the store, created with O_EXCL. Its holder updates the file's modification time while the holder is
 alive. The clocks of the hosts differ, so a lock is considered stale if its time does not change while the lock is

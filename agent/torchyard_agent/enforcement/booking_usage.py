@@ -1,4 +1,4 @@
-"""Evidence of idle bookings and of the use of GPUs, kept for desktops that connect later. No I/O.
+"""Evidence of idle bookings and of GPU use, kept for desktops that connect later. No I/O.
 
 A booking is in use while any of its GPUs on this host is in use, that is, while a process that uses the GPU computes on
 the GPU or a CPU, the GPU has load without a visible process, or a run holds the GPU. A sleeping process is not

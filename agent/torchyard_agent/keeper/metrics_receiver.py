@@ -60,7 +60,7 @@ class LatestMetrics:
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """Returns the metrics of the first rank, with the highest step and the sum of the throughputs of all ranks.
+        """Returns the first rank's metrics, but with the highest step and the total throughput of all ranks.
 
         The result is empty before the first report.
         """

@@ -1,6 +1,6 @@
 """Replay of a run's journal: folds the events of one host into a view of the run.
 
-The daemon replays runs whose keeper has exited; the desktop replays those that it follows.
+The daemon replays runs whose keeper has exited; the desktop replays the runs that it follows.
 """
 
 from __future__ import annotations

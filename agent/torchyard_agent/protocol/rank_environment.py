@@ -6,7 +6,7 @@ primary's keeper computes them from the plan before each generation; `torchyard 
 Trainers under launcher torch get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is the
 set of replicas that one torchrun would start: either a single replica with GPUs, which sees no other GPUs, so that
 `cuda:LOCAL_RANK` is its own; or all replicas of a gang without GPUs on one host. Other roles do not get the trainers'
-variables: a server or evaluator with RANK and MASTER_ADDR would try to join the trainers. CLUSTER_SPEC has the format
+variables: with RANK and MASTER_ADDR, a server or evaluator would try to join the trainers. CLUSTER_SPEC has the format
 of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG that of TensorFlow.
 
 `torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, the key for the server at TORCHYARD_STORE, is a secret

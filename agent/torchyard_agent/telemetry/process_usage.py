@@ -1,4 +1,4 @@
-"""CPU and memory of the replicas' process trees, from proc(5)."""
+"""CPU and memory use of the replicas' process trees, from proc(5)."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _serve(order: str) -> None:
         gc.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with contextlib.suppress(BrokenPipeError):  # The keeper has sent the orders already and closed its end.
+    with contextlib.suppress(BrokenPipeError):  # The keeper has already sent the orders and closed its end.
         channel.send(b"+")
     data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     if not data:

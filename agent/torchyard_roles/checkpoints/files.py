@@ -203,7 +203,7 @@ def part_steps(root: Path, who: str) -> list[int]:
 
 
 def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
-    """Delete the parts of all steps except those in `keep`."""
+    """Delete the parts of all steps except the steps in `keep`."""
     kept = set(keep)
     for step in part_steps(root, who):
         if step not in kept:

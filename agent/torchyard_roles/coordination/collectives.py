@@ -117,7 +117,7 @@ class Collectives:
         return [each["x"] for each in found]
 
     def _load(self, data: bytes) -> Any:
-        """Load a value, with GPU tensors on this process's device and others on the CPU."""
+        """Load a value, with GPU tensors on this process's device and other tensors on the CPU."""
 
         def place(storage: Any, location: str) -> Any:
             on_cpu = location == "cpu" or self._device.type != "cuda"

@@ -244,7 +244,7 @@ class JoinStore:
             for callback in callbacks:
                 try:
                     callback(value)
-                except Exception as error:  # An error in one callback must not stop the others.
+                except Exception as error:  # An error in one callback must not prevent other callbacks.
                     name = getattr(callback, "__qualname__", callback)
                     print(f"torchyard: {name} failed on a change in the join store: {error!r}", file=sys.stderr)
 
@@ -320,7 +320,7 @@ class _Link:
 
     def cut(self) -> None:
         """Shut the connection down, which wakes the receiving thread."""
-        with contextlib.suppress(OSError):  # The socket may be closed already.
+        with contextlib.suppress(OSError):  # The socket may already be closed.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -3,9 +3,9 @@
 A *meeting* is one collective call of all trainers, such as mean(). Each rank stores its value, the last rank of a
 worker group marks the group's part as complete, and all ranks read the values of all groups. Meetings are numbered.
 
-In asynchronous strategies a group may restart while the others wait in a meeting. It joins the open meeting, which is
-the first meeting that at least one group has not completed. If that meeting belongs to another line of the script, the
-group ended
+In asynchronous strategies a group may restart while the others wait in a meeting. The group then joins the open
+meeting, which is the first meeting that at least one group has not completed. If that meeting belongs to another line
+of the script, the group ended
 between two calls: the group then repeats the earlier call and gets the same result as before. A resumed script also
 repeats the calls before its first new step. A part that the group had completed before its restart stays valid. Keys
 below `meet/<scope>/`:

@@ -24,7 +24,7 @@ def tune(sock: socket.socket, dead_after_s: int) -> None:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(OSError, AttributeError):
-        # The peer may have disconnected already, and the option exists only on Linux.
+        # The peer may already have disconnected, and the option exists only on Linux.
         if sock.getsockname()[0] == sock.getpeername()[0]:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -430,9 +430,9 @@ class Connection:
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """Shut the connection down. A receiving thread gets PeerLost. The descriptor stays valid until close()."""
+        """Shut the connection down. A receiving thread gets PeerLost. The descriptor remains valid until close()."""
         self._closed = True
-        with suppress(OSError):  # The peer has closed the connection already.
+        with suppress(OSError):  # The peer has already closed the connection.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -66,8 +66,8 @@ class Strategy(ABC):
         This method is called on every trainer once before leave(), unless the run is stopped.
 
         Returns:
-            Whether the parameters differ from those after the last step, in which case the step's checkpoint is saved
-            again.
+            Whether the parameters differ from the parameters after the last step, in which case the step's checkpoint
+            is saved again.
         """
         return False
 
@@ -119,7 +119,7 @@ class Strategy(ABC):
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
         """Scale the gradients of the next step to a norm of at most `max_norm`, and return the earlier norm.
 
-        The default clips the local gradients, which is correct if they have been averaged already.
+        The default clips the local gradients, which is correct if they have already been averaged.
         """
         import torch
 
@@ -128,7 +128,7 @@ class Strategy(ABC):
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
         """Clip each element of the next step's gradients to the interval from -`value` to `value`.
 
-        The default clips the local gradients, which is correct if they have been averaged already.
+        The default clips the local gradients, which is correct if they have already been averaged.
         """
         import torch
 

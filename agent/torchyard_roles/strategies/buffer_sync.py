@@ -18,7 +18,7 @@ class SyncedBuffers:
         """None for a buffer on a GPU, where a comparison would block."""
 
     def add(self, model: torch.nn.Module) -> None:
-        """Add the buffers of a model, except those that were added before."""
+        """Add the buffers of a model, except buffers that were added before."""
         seen = {(id(module), name) for module, name in self._places}
         self._places += [
             (module, name)
@@ -46,7 +46,7 @@ class SyncedBuffers:
         ]
 
     def note(self, changed: Sequence[int] | None = None) -> None:
-        """Copy the current values of all buffers, or only of those that `changed` marks."""
+        """Copy the current values of all buffers, or only of the buffers that `changed` marks."""
         before = self._copies
         self._copies = [
             before[number] if changed is not None and not changed[number] else _copy(value)

@@ -219,7 +219,7 @@ class GradientAverager:
     def _finish_pass(self) -> None:
         self._armed = False
         if not self._fired:
-            return  # The pass accumulated no gradients, as for example in torch.autograd.grad().
+            return  # The pass accumulated no gradients, for example in torch.autograd.grad().
         self._passes += 1
         self._all_passes += 1
         self._exchange(_PASS)

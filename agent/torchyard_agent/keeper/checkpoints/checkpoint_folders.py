@@ -1,7 +1,7 @@
 """Checkpoint folders on this host's disk: completeness, removal, and inheritance by a new run.
 
-`torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`, which get their names once they are
-complete. The file `checkpoint.json` in a folder lists the other files and their sizes; the agent does not read the
+`torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`, which get their final names once they
+are complete. The file `checkpoint.json` in a folder lists the other files and their sizes; the agent does not read the
 contents of the other files.
 """
 

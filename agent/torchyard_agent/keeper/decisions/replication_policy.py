@@ -1,6 +1,6 @@
-"""Decisions about which host receives a copy of which checkpoint. No I/O.
+"""Decisions about which checkpoints are copied to which hosts. No I/O.
 
-The chief saves to the disk of its own host, which is the primary's host. If the hosts share no folder for checkpoints,
+The chief saves to the disk of its own host, which is the primary's host. If the hosts do not share a checkpoint folder,
 the newest complete checkpoint is copied to the hosts of the evaluators and to one other host, the peer, so that the
 training survives the loss of the chief's host.
 

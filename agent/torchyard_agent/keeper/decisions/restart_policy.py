@@ -7,7 +7,7 @@ Two generations of a gang never run at the same time: a gang is restarted only w
 that it runs no process of the gang, and every other host has been silent for longer than its lease plus the time that
 its ranks need to end.
 
-Trainers are restarted only once all servers and reducers are up, including those that had ended after the trainers:
+Trainers are restarted only once all servers and reducers are up, including servers that had ended after the trainers:
 otherwise the trainers would use up their restarts while a server is missing.
 """
 
@@ -219,7 +219,7 @@ def _restart(step: Step, gang: Gang) -> None:
 
 
 def _servers_are_up(step: Step) -> bool:
-    """Returns whether all servers are up, and restarts those that had ended when their trainers disconnected.
+    """Returns whether all servers are up, and restarts servers that had ended when their trainers disconnected.
 
     The end of a server after its trainers is not a failure: such a server is restarted even if it has no restarts left.
     """

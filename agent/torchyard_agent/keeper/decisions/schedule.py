@@ -16,7 +16,7 @@ class Schedule:
         own: The booking for which the run was launched, if any.
         start_at: The planned start; None for a run that starts immediately.
         submitted: When the keepers received the run.
-        warn_s, notice_s, grace_s: As for `booking_policy.next_step`.
+        warn_s, notice_s, grace_s: As in `booking_policy.next_step`.
     """
 
     def __init__(

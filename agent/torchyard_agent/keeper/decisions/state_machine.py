@@ -64,7 +64,7 @@ def begin(
 
 
 def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instruction]]:
-    """Returns the new state and the instructions after `event` at `now`, in seconds of a monotonic clock."""
+    """Returns the new state and the instructions after `event` at `now`, in seconds on a monotonic clock."""
     if run.state.is_terminal:
         return run, []
     step = Step(run, now)

@@ -167,7 +167,7 @@ class MessageChannel:
     def discard(self, is_stale: Callable[[Message], bool]) -> None:
         """Drops the unacknowledged messages for which `is_stale` returns true.
 
-        If the other end has not received a dropped message, it observes a gap in the message numbers.
+        If the other end has not received a dropped message, the other end observes a gap in the message numbers.
         """
         kept = [(number, message) for number, message in self._unacknowledged if not is_stale(message)]
         self._unacknowledged = deque(kept)

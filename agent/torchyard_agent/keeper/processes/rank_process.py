@@ -187,7 +187,7 @@ def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
 
 
 def _named(program: str) -> str:
-    """Returns the program's name, preceded by the setting that it comes from if that is known."""
+    """Returns the program's name, preceded by the setting that names the program, if that is known."""
     return f"python: {program}" if os.path.basename(program).startswith("python") else program
 
 

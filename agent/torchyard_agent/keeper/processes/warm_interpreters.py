@@ -276,7 +276,7 @@ class WarmInterpreters:
         self._importing.discard(key)
         self._confirmed.discard(key)
         known = self._waiting.pop(key)
-        with contextlib.suppress(RuntimeError):  # The event loop may have ended already.
+        with contextlib.suppress(RuntimeError):  # The event loop may already have ended.
             asyncio.get_running_loop().remove_reader(known.channel)
         known.channel.close()
 

@@ -72,7 +72,7 @@ class Master:
 
 
 class Holdings:
-    """The state of a group that its threads share: addresses of groups, hosts of shards, and its own masters.
+    """The state of a group that is shared by its threads: addresses of groups, hosts of shards, and its own masters.
 
     Args:
         peers: The first ranks of all groups, in the order of groups.
@@ -190,7 +190,7 @@ class Holdings:
 
 
 class DeltaServer:
-    """A server of a group's holdings for the other groups, with one thread per connection.
+    """A server that gives the other groups access to a group's state, with one thread per connection.
 
     The constructor starts the server.
     """

@@ -32,7 +32,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Begin to watch the parameters, except those that are watched already."""
+        """Begin to watch the parameters, except parameters that are already watched."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter
@@ -62,8 +62,8 @@ class LocalGradientGuard:
         """Raise UsageProblem if gradients or parameters have changed in a way that the servers cannot detect.
 
         Args:
-            changed: Returns the numbers of parameters whose values differ from those after the last step. Such values
-                are sent to the servers. Called only if a version counter has changed.
+            changed: Returns the numbers of parameters whose values differ from the values after the last step. Such
+                values are sent to the servers. Called only if a version counter has changed.
             may_be_unscaled: Whether a GradScaler may have unscaled the gradients, which is unknown outside step().
         """
         found = getattr(self._optimizer, "found_inf", None) is not None

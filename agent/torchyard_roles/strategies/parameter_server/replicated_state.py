@@ -62,7 +62,7 @@ class ReplicatedState:
                 self._buffers[group] = self._coming.pop(group)
 
     def bring_buffers(self, session: Receiver) -> None:
-        """Send a session the valid buffers of its group, unless it has them already."""
+        """Send a session the valid buffers of its group, unless the session already has them."""
         with self._lock:
             serial, values = self._buffers.get(session.group, (0, None))
             if values is None or serial == session.buffers_seen:
@@ -114,7 +114,7 @@ class ReplicatedTensors:
         return [(name, each.packed()) for name, each in self._tensors.items()]
 
     def changed_buffers(self) -> torch.Tensor | None:
-        """Return the buffers to send, or None if this worker sends none or they are unchanged since the last send."""
+        """Return the buffers to send, or None if this worker sends none or the buffers have not changed."""
         if not self._sends_buffers or "buffers" not in self._tensors:
             return None
         buffers = self._tensors["buffers"].packed()

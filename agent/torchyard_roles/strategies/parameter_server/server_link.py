@@ -185,7 +185,7 @@ class ServerLink:
                 # The thread ends when the server has read the message and disconnected.
                 self._threads[1].join(timeout=5)
             except PeerLost:
-                pass  # The server has disconnected already.
+                pass  # The server has already disconnected.
         self._end_threads()
         self._connection = None
 

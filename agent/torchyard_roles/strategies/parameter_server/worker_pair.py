@@ -313,7 +313,7 @@ class WorkerPair:
     def hold(self) -> None:
         """Push the gradients, which the servers sum and hold, and request their norm.
 
-        Raises UsageProblem if an exchange is held already.
+        Raises UsageProblem if an exchange is already held.
         """
         self._check_not_held()
         self._installed.check()
@@ -541,7 +541,7 @@ class WorkerPair:
         self.flush(self.steps)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Wait for the other groups, as Servers.wait_for_other_groups()."""
+        """Wait for the other groups, like Servers.wait_for_other_groups()."""
         self._servers.wait_for_other_groups(logs=logs)
 
     def leave(self) -> None:

@@ -56,7 +56,7 @@ class LocalGroups:
 
 
 def first_of_host(counts: Sequence[int], rank: int) -> int:
-    """Return the first rank on the host of `rank`. `counts` is as for LocalGroups."""
+    """Return the first rank on the host of `rank`. `counts` is as in LocalGroups."""
     start = 0
     for count in counts:
         if rank < start + count:

@@ -149,7 +149,7 @@ class RemoteLink:
             self._ended = True
             is_connected = not self._parked
             self._changed.notify_all()
-        with suppress(RolesError):  # The reducer may have ended already.
+        with suppress(RolesError):  # The reducer may already have ended.
             if goodbye:
                 self.connection.send({"bye": 1})
             elif cause is not None and is_connected:

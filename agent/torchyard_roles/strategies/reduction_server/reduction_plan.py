@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """A way to sum gradients. `weights` are the shares of each reducer, then of each worker, with the sum 1."""
+    """A way to sum gradients. `weights` are the shares of each reducer, then of each worker, and add up to 1."""
 
     kind: str
     """`ring`, `reducers` or `mixed`."""
