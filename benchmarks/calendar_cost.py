@@ -1,4 +1,4 @@
-"""Benchmark of commands and of the window with a calendar of 100,000 bookings of 256 GPUs.
+"""Benchmark of commands and of the window, with a calendar that contains 100,000 bookings of 256 GPUs.
 
 Each command is compared with the same command on a calendar with few bookings. The window shows a week while another
 process changes the calendar. Both are measured with SQLite and with a separate PostgreSQL server.
