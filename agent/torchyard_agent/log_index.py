@@ -47,7 +47,7 @@ class LogIndexWriter:
             file = os.open(log + SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if count else os.O_TRUNC), 0o600)
             try:
                 if os.pwrite(file, _record(last), count * RECORD) < RECORD:
-                    return  # The disk is full, and the next entry replaces this one.
+                    return  # The disk is full, and the next entry replaces this entry.
             finally:
                 os.close(file)
             count += 1

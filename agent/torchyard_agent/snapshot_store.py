@@ -222,7 +222,7 @@ def _pour(source: int, copy: int) -> int:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Writes all data, because on a nearly full disk a call may write only a part."""
+    """Writes all data, because on a nearly full disk, a call may write only part of the data."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]

@@ -121,7 +121,7 @@ def _connect_or_start(
     """
     listener = _bind(address)
     if listener is None:
-        settle()  # A daemon of another archive does not unpack this one.
+        settle()  # A daemon of another archive does not unpack this archive.
     else:
         with listener:
             _fork_daemon(listener, agent_dir, sha256, settle, by, start_error)

@@ -110,7 +110,7 @@ class Connection:
             self.close()
 
     async def _wait_for_reader(self) -> None:
-        """Waits until the peer has read enough answers. Raises ConnectionError if it does not read at all."""
+        """Waits until the peer has read enough answers. Raises ConnectionError if the peer does not read at all."""
         loop = asyncio.get_running_loop()
         before, since = self.backlog, loop.time()
         while len(self._tasks) > MAX_UNANSWERED or self.backlog > PAUSE_BACKLOG:

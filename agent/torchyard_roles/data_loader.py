@@ -409,7 +409,7 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """Return the number of samples in a batch, which is the length of its first tensor, or 0 without one."""
+    """Return the number of samples in a batch, which is the length of its first tensor, or 0 if it has none."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1
     if isinstance(batch, Mapping):

@@ -25,7 +25,7 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int) -> Identity | None:
-    """Returns the process that has the PID now, or None if there is none or it is hidden (hidepid, a container)."""
+    """Returns the process that has the PID now, or None if the PID is unused or hidden (hidepid, a container)."""
     try:
         fields = read_stat(pid)
         if fields[0] in (b"Z", b"X"):

@@ -1,4 +1,4 @@
-"""The agents' calendar: a snapshot, sent by desktops, of the bookings of the next days. No I/O.
+"""The agents' calendar: a snapshot, sent by desktops, of the bookings for the next few days. No I/O.
 
 Agents have no access to the booking store. They enforce a snapshot only while it is fresh; with a stale snapshot they
 only record findings. Times are seconds since 1970.

@@ -32,7 +32,7 @@ def _begin() -> None:
     if order is not None:
         try:
             _serve(order)
-        except BaseException as error:  # The script must not run without an order of the keeper.
+        except BaseException as error:  # The script must not run without an order from the keeper.
             os.write(2, f"the interpreter could not be started early: {error!r}\n".encode("utf-8", "replace"))
             os._exit(1)
     _import_the_real_one()
@@ -75,7 +75,7 @@ def _serve(order: str) -> None:
         channel.send(b"i")
     planned = dict(os.environ)
     whole = True
-    gc.disable()  # Imports create little garbage, and the collector would take a fifth of the time of torch's import.
+    gc.disable()  # Imports create little garbage; collections would take a fifth of the time of importing torch.
     try:
         for name in described["imports"]:
             importlib.import_module(name)

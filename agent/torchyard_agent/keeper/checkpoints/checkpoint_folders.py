@@ -106,7 +106,7 @@ def _names(folder: str) -> list[str]:
 
 
 def keep_newest(folder: str, count: int = KEPT) -> None:
-    """Removes all complete checkpoints except the newest `count` ones, and ignores failures."""
+    """Removes all complete checkpoints except the newest `count`, and ignores failures."""
     complete = [name for name in _names(folder) if files_of(os.path.join(folder, name)) is not None]
     for name in complete[: max(0, len(complete) - count)]:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

@@ -1,6 +1,6 @@
 """The gang link: authenticated connections of members to the primary over the data network.
 
-Ranks connect to the same port, with another key, to use the join store (`join_store`).
+Ranks connect to the same port, with a different key, to use the join store (`join_store`).
 
 A `MessageChannel` is one end of a conversation that survives reconnects: messages are numbered, acknowledged, and sent
 again after an interruption. Each handshake is limited to five seconds and has its own task, so that a silent client

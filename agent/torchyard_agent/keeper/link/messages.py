@@ -180,7 +180,7 @@ def encode(message: FromPrimary | FromMember) -> Json:
 
 
 def decode_from_primary(data: Json) -> FromPrimary:
-    """Decodes a message of the primary.
+    """Decodes a message from the primary.
 
     Raises:
         KeyError: The message type is unknown.
@@ -191,7 +191,7 @@ def decode_from_primary(data: Json) -> FromPrimary:
 
 
 def decode_from_member(data: Json, host: str) -> FromMember:
-    """Decodes a message of the member on `host`. That host replaces any host that the message names.
+    """Decodes a message from the member on `host`. That host replaces any host that the message names.
 
     Raises:
         KeyError: The message type is unknown.

@@ -134,7 +134,7 @@ class Holdings:
 
     def about(self) -> dict[str, Any]:
         """Return the state from which other groups start: lineage, hosts, and the known version of each shard."""
-        lineage = self.lineage  # The lineage is read first, because all copies exist once it is set.
+        lineage = self.lineage  # The lineage is read first, because all copies exist once the lineage is set.
         versions = []
         for shard, copy in enumerate(self.copies):
             master = self.masters.get(shard)

@@ -194,7 +194,8 @@ class Shard:
     def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
         if not self.rules.in_rank_order or self.rules.backup_workers:
-            # With backup workers the members are known only later, so _complete_if_all_there() sums their gradients.
+            # With backup workers, the contributing members are known only later, so _complete_if_all_there() sums their
+            # gradients.
             if self.rules.in_rank_order:
                 total.waiting[contribution.push.rank] = contribution
             else:
