@@ -2,8 +2,8 @@
 
 python -m tools.strategy_pictures docs/pictures/strategies
 
-Each picture has a background card, so the picture looks the same on light and dark pages. The colours match those of
-the window.
+Each picture has a background card, so the picture looks the same on light and dark pages. The colours match the
+window's colours.
 """
 
 from __future__ import annotations
