@@ -1,4 +1,4 @@
-"""Entry point of `make bench`, which runs all benchmarks, or only those that are named as arguments.
+"""Entry point of `make bench`. Runs all benchmarks, or only the benchmarks that are named as arguments.
 
 The exit status is 1 if a promise was missed.
 """

@@ -1,7 +1,8 @@
 """Benchmark of a calendar with 100,000 bookings of 256 GPUs, in SQLite and in a separate PostgreSQL server.
 
-Promises at p95: the search for clashes with the insert takes at most 5 ms in SQLite and 10 ms in PostgreSQL; finding a
-slot takes at most 200 ms, even for an unsatisfiable request, which examines every gap. PostgreSQL runs with fsync.
+Promises at p95: the search for conflicts together with the insert takes at most 5 ms in SQLite and 10 ms in PostgreSQL;
+finding a slot takes at most 200 ms, even if no slot satisfies the request and every gap is examined. PostgreSQL runs
+with fsync.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Benchmark of commands and of the window with a calendar of 100,000 bookings of 256 GPUs.
+"""Benchmark of commands and of the window, with a calendar that contains 100,000 bookings of 256 GPUs.
 
 Each command is compared with the same command on a calendar with few bookings. The window shows a week while another
 process changes the calendar. Both are measured with SQLite and with a separate PostgreSQL server.
 
 Promises: every command takes at most 1.2 times as long; a change by another process costs the window at most 20 ms of
-CPU time until it is drawn, and 100 kB of written data. As on a user's computer, each command is a process of its own,
-and begins with a local copy of the calendar that lacks most bookings. Commands that list everything, or usage over a
-long time, are not measured, because their output itself grows with the calendar.
+CPU time until it is drawn, and 100 kB of written data. As on a user's computer, each command runs in a separate
+process, and begins with a local copy of the calendar that lacks most bookings. Commands that list all bookings, or
+usage over a long time, are not measured, because their output itself grows with the calendar.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def calendars(folder: Path, server: Cluster) -> Iterator[dict[tuple[str, str], t
     """Creates the calendars.
 
     Yields:
-        By kind of database and size: the addresses of the calendar for the user and for an admin.
+        For each kind of database and each size, the addresses of the calendar for the user and for an admin.
     """
     with server.connect("owner", "postgres") as connection:
         connection.execute("CREATE DATABASE few")
@@ -104,7 +104,7 @@ def record_week(store: BookingStore, now: datetime) -> None:
 
 
 class Commands:
-    """The desktop of a user with one calendar. Each command succeeds and finds only a few results."""
+    """The desktop of a user with one calendar. Each measured command succeeds and finds only a few results."""
 
     def __init__(self, folder: Path, lab: Lab, url: str):
         self.desktop = Desktop(folder, lab)
@@ -167,8 +167,8 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
     """Measures the cost of a change by another process for a window that shows the Bookings page.
 
     Returns:
-        Milliseconds of CPU time of this process until the change is drawn, with the kB that it has written; and the
-        promises.
+        The CPU time of this process in milliseconds until the change is drawn, the kB that the process has written, and
+        the promises.
     """
     home = Home(folder / f"window-{kind}")
     home.path.mkdir()
@@ -196,7 +196,7 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
     wait(lambda: model.seen.is_live and model._watch is not None and model._watch.is_watching.is_set())
     wait(is_copied)
-    time.sleep(2)  # Starting the watch of the calendar has delayed effects, which must not be measured.
+    time.sleep(2)  # Starting to watch the calendar has delayed effects, which must not be measured.
     wait(lambda: model._loading is None or model._loading.is_finished)
     begun = time.monotonic() + 3
     wait(lambda: time.monotonic() > begun)
@@ -238,7 +238,7 @@ def bytes_written() -> int:
 
 
 def main() -> list[Promise]:
-    """Measures the windows first, because their copies of the calendars are complete, and then the commands."""
+    """Measures the windows first, since their copies of the calendars are complete, and then the commands."""
     application = themed_application()
     found: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}

@@ -1,7 +1,7 @@
-"""Benchmark of a deploy to eight hosts, until every agent answers.
+"""Benchmark of a deployment to eight hosts, until every agent answers.
 
-It is compared with an upload of the same bytes by paramiko alone, and with Ansible. Promises: at most 3 times the
-duration of the upload, and less than a quarter of that of Ansible.
+The deployment is compared with an upload of the same bytes by paramiko alone, and with Ansible. Promises: at most 3
+times the duration of the upload, and less than a quarter of Ansible's duration.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def bare(lab: Lab, data: bytes) -> float:
 
 
 def ansible(lab: Lab, folder: Path, data: bytes) -> float:
-    """Copies the same bytes to all hosts by ansible-playbook, with pipelining and 8 forks. Returns the seconds."""
+    """Copies the same bytes to all hosts by ansible-playbook (pipelining, 8 forks). Returns the seconds taken."""
     playbook = Path(sys.executable).with_name("ansible-playbook")
     (folder / "archive").write_bytes(data)
     (folder / "inventory").write_text(

@@ -1,10 +1,10 @@
-"""Benchmark of `torchyard run` on three hosts with running agents, from Enter to the first optimizer step.
+"""Benchmark of `torchyard run` on three hosts with running agents, from pressing Enter to the first optimizer step.
 
-It is compared with a manual start of torchrun on the hosts. Both arms run the same plain DDP script. In the manual
-start the code is already on the hosts, and one ssh per host starts torchrun on all hosts at once. Promise: at most 0.55
-times that duration.
+The command is compared with a manual start of torchrun on the hosts. Both arms run the same plain DDP script. In the
+manual start the code is already on the hosts, and one ssh per host starts torchrun on all hosts at once. Promise: at
+most 0.55 times the duration of the manual start.
 
-If the hosts share few cores, as in a lab, the import of torch alone takes longer than that. The promise is then at most
+If the hosts share few cores, as in a lab, importing torch alone takes longer than that. The promise is then at most
 1.15 times the duration of the imports of the script, started by ssh on all hosts at once.
 """
 
@@ -59,7 +59,7 @@ program: {script: first_step.py}
 
 
 def first_step(lab: Lab, begin: float) -> float:
-    """Returns the seconds from `begin` until every rank had made its first step."""
+    """Returns the seconds from `begin` until every rank had taken its first step."""
     steps = [host.home / "first-step" for host in lab.hosts]
     seconds = max(float(step.read_text()) for step in steps) - begin
     for step in steps:
@@ -97,7 +97,7 @@ def by_hand(lab: Lab, script: Path) -> float:
 
 
 def imports_alone(lab: Lab) -> float:
-    """Starts an interpreter on each host that only imports what the script imports. Returns the duration in seconds."""
+    """On each host, starts an interpreter with the script's imports only. Returns the duration in seconds."""
     begin = time.time()
     started = [
         subprocess.Popen([*ssh(lab), f"{host.user}@{host.address}", f"{sys.executable} -c '{IMPORTS}'"])

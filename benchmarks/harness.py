@@ -1,4 +1,4 @@
-"""Comparison of arms in one run. The order alternates (A B B A), so that noise of the machine affects all arms."""
+"""Comparison of arms in one run. The order alternates (A B B A), so that noise on the machine affects all arms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def timed(work: Callable[[], object]) -> float:
 def alternate(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Measures all arms in the order A B B A A B B A … and returns the values of each arm.
 
-    The arms are measured once before that, and these values are discarded.
+    Before that, the arms are measured once, and the results are discarded.
     """
     found: dict[str, list[float]] = {name: [] for name in arms}
     for measure in arms.values():

@@ -1,6 +1,6 @@
 """Benchmark of an idle daemon on a host: memory, and CPU time over half a minute, with and without a watching desktop.
 
-Promises: at most 25 MB of resident memory and 0.5% of a core.
+Promises: at most 25 MB of resident memory and at most 0.5% of a core.
 """
 
 from __future__ import annotations

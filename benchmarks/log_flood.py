@@ -1,6 +1,6 @@
 """Benchmark of the agent while a replica writes 50,000 lines per second and a desktop follows the log.
 
-Promises: keeper and daemon together take at most 15% of a core, and no line is lost.
+Promises: the keeper and the daemon together use at most 15% of a core, and no line is lost.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def flood(team: Team, topology: Path, followed_to: Path, found: dict[str, list[f
 
 
 def main() -> list[Promise]:
-    """Measures on one host of the lab. As for users, the desktop that follows the log is the command."""
+    """Measures on one host of the lab. As in normal use, the desktop that follows the log is the command."""
     names = ("keeper, % of a core", "daemon, % of a core", "lines written, 1000/s")
     found: dict[str, list[float]] = {name: [] for name in (*names, "until the desktop had them all, s", "lines lost")}
     with tempfile.TemporaryDirectory() as folder, Lab(1, directory=Path(folder) / "lab") as lab:

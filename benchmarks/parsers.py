@@ -1,6 +1,6 @@
 """Test of all parsers with 100,000 inputs.
 
-In bounded time and memory, each input must lead to a value or to the parser's own error. `TORCHYARD_SEED=N python -m
+Each input must result in a value or in the parser's own error, in bounded time and memory. `TORCHYARD_SEED=N python -m
 benchmarks parsers` repeats the inputs of an earlier run.
 """
 
@@ -27,7 +27,7 @@ SHOWN = 3
 
 
 def run_inputs(name: str, number: int, inputs: int) -> tuple[str, int, list[str]]:
-    """Tries inputs on a parser. Returns the name of the parser, the number of inputs, and the violations."""
+    """Tests a parser with inputs. Returns the name of the parser, the number of inputs, and the violations."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     (parser,) = [one for one in PARSERS if one.name == name]

@@ -1,7 +1,7 @@
 """Benchmark of the placement of 1,000 replicas on 256 hosts with 8 GPUs each. Promise: at most 0.5 s.
 
 The four cases are: packed; spread; with constraints on models, CPUs, memory and labels; and an infeasible topology,
-which includes the search for the reasons.
+which includes the search for the reasons for the failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHAPES = {
 
 
 def fleet() -> tuple[HostFacts, ...]:
-    """Returns hosts in two racks of equal size. A quarter of them has H100s, and a quarter has no GPU."""
+    """Returns hosts in two racks of equal size. A quarter of the hosts have H100s, and a quarter have no GPU."""
     hosts = []
     for number in range(HOSTS):
         model, memory = (("NVIDIA H100", 81_559), ("NVIDIA A100", 40_960))[number % 4 > 0]

@@ -1,8 +1,8 @@
 """Benchmark of sending an unchanged folder of 10,000 files again, to one host and to four.
 
-Each round makes the snapshot again, which examines every file, and offers it over open links, so that the SSH handshake
-is not included. The other arms are the same without cached hashes on this computer, and rsync over the system's ssh
-including its handshake. Promise: at most 1 s per host.
+Each round creates the snapshot again, which examines every file, and offers the snapshot over open links, so the SSH
+handshake is not included. The other arms are the same procedure without cached hashes on this computer, and rsync over
+the system's ssh including its handshake. Promise: at most 1 s per host.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def rsync(lab: Lab, host: LabHost, folder: Path) -> float:
 
 
 def prepared(links: Sequence[AgentLink], root: str) -> float:
-    """Returns the seconds until every host has the run's own copy of the snapshot, for which a launch also waits."""
+    """Returns the seconds until every host has the run's own copy of the snapshot. A launch waits for it too."""
     begin = time.perf_counter()
     run_id = f"bench-{time.monotonic_ns()}"
     share = {

@@ -1,10 +1,11 @@
-"""Benchmark of a trainer's failure on three hosts: the time to the end of all other ranks and to the next first step.
+"""Benchmark of a trainer's failure on three hosts: the time until all other ranks have ended and training resumes.
 
 Promises: all other ranks have ended within 5 s, and the restart of the gang takes at most 0.5 times a first start. Both
-use a real DDP script. A first start is measured from the time when the primary has the run, so that it includes no work
-of a desktop; a restart is measured from the death of the trainer. Both end when every rank has made its first step. At
-the restart, spares are waiting. The first start has none, because its run has a setup line. The hardest case for ending
-the other ranks is measured too: ranks that are in no collective and ignore SIGTERM.
+use a real DDP script. A first start is measured from the time at which the primary has received the run, so the
+desktop's work is not included; a restart is measured from the death of the trainer. Both measurements end when every
+rank has taken its first step. At the restart, spares are waiting. The first start has no spares, because its run has a
+setup line. The hardest case for ending the other ranks is also measured: ranks that are in no collective and ignore
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def until_gone(team: Team) -> tuple[float, float]:
     Returns:
         The time of the failure in seconds since 1970, and the seconds until all others had ended.
     """
-    # The oldest process of the script on a host is its rank; a spare is younger.
+    # The oldest process of the script on a host is the rank; a spare is younger.
     *others, victim = [min(outside_pids(host, "script.py")) for host in team.lab.hosts]
     failed = time.time()
     os.kill(victim, signal.SIGKILL)
@@ -77,7 +78,7 @@ def until_gone(team: Team) -> tuple[float, float]:
 
 
 def last_first_step(team: Team, generation: int) -> float:
-    """Returns the time at which the last rank of a generation made its first step."""
+    """Returns the time at which the last rank of a generation took its first step."""
     marks = [host.home / f"first-step-{generation}" for host in team.lab.hosts]
     wait_until(lambda: all(mark.exists() for mark in marks), within_s=90)
     when = max(float(mark.read_text()) for mark in marks)
@@ -87,7 +88,7 @@ def last_first_step(team: Team, generation: int) -> float:
 
 
 def started(run: LaunchedRun) -> float:
-    """Returns the time at which the primary got the run."""
+    """Returns the time at which the primary received the run."""
     first = next(state for state in run.of("run_state") if state["state"] == "starting")
     return datetime.fromisoformat(first["time"]).timestamp()
 

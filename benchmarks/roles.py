@@ -1,7 +1,7 @@
 """Benchmark of the training roles: compared with plain DDP, the ring, theoretical bounds, and PyTorch's RPC servers.
 
-Every arm is a run that `torchyard run` launches on hosts of the lab. The cables are shaped where a result is compared
-with a bound. All hosts share the cores of this machine.
+Every arm is a run that `torchyard run` launches on hosts of the lab. The cables are shaped if a result is compared with
+a bound. All hosts share the cores of this machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Steps:
-    """Durations of steps: for each step and trainer, the seconds of its backward pass and of the whole step."""
+    """Durations of steps: for each step and trainer, the seconds of the backward pass and of the whole step."""
 
     ranks: list[list[list[float]]]
 
@@ -46,7 +46,7 @@ class Steps:
 
 
 class Arms:
-    """Launches the runs of arms on a lab and reads the measurements of their trainers."""
+    """Launches the runs of the arms in a lab, and reads the measurements of their trainers."""
 
     def __init__(self, folder: Path, lab: Lab, setup: Sequence[str] = ()) -> None:
         """Prepares the launches.
@@ -62,7 +62,7 @@ class Arms:
         shutil.copytree(PROGRAMS, self._place)
 
     def run(self, script: str, strategy: Mapping[str, Any], roles: Mapping[str, int], *args: object) -> dict[str, Any]:
-        """Launches a run and returns the measurements of each trainer by its replica.
+        """Launches a run, and returns the measurements of each trainer by replica.
 
         Args:
             roles: Number of replicas of each role. They are placed on the hosts in this order, one per host.
@@ -112,7 +112,7 @@ class Arms:
 
 
 def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
-    """Calls `measure` with the arms on a lab with `count` new hosts."""
+    """Calls `measure` with the arms in a lab with `count` new hosts."""
     with tempfile.TemporaryDirectory() as folder, Lab(count, directory=Path(folder) / "lab") as lab:
         arms = Arms(Path(folder), lab, setup)
         try:
@@ -122,7 +122,7 @@ def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
 
 
 def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
-    """Returns the median of the ratios of the rounds.
+    """Returns the median of the rounds' ratios.
 
     The arms of a round run one after the other, so that variations of the machine's speed cancel out.
     """
@@ -209,8 +209,8 @@ def exchanges_of_eight(arms: Arms) -> list[Promise]:
 def overlap(arms: Arms) -> list[Promise]:
     """Measures downpour while a sleep simulates an accelerator and hides the exchange.
 
-    With S = 2 servers, the cable's bandwidth B, a step of t = 1 s and M = 10 MB, N* = S·B·t/M = 5 workers can be
-    served; the benchmark has up to N = 4.
+    With S = 2 servers, the cable's bandwidth B, a step of t = 1 s and M = 10 MB, the servers can support N* = S·B·t/M =
+    5 workers; the benchmark has up to N = 4 workers.
     """
     arms.shape("200mbit")
     sleep_s, megabytes = 1.0, 10.0

@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks roles_cost
 
 CPU time is also meaningful on a busy machine. There are two workers and one reducer or one parameter server, each in a
-process of its own. A value is the CPU time of a process (getrusage()) divided by the GB of gradients that each worker
-sends and receives, or for a reducer or server by the GB of all workers. The system calls for sending and receiving
+separate process. A value is the CPU time of a process (getrusage()) divided by the GB of gradients that each worker
+sends and receives, or, for a reducer or server, by the GB of all workers. The system calls for sending and receiving
 alone take 0.31 core-seconds per GB.
 """
 
@@ -34,7 +34,7 @@ KIB = 1024
 GLOO = "gloo, a rank"
 ARMS = {
     # Each entry has the kind, the bytes of a chunk, and the core-seconds per GB of an earlier version, measured when
-    # those of gloo were 0.47. Half of that ratio is promised.
+    # gloo took 0.47 core-seconds per GB. The promise is half of that ratio.
     "reducer, 128 KiB": ("reducer", 128 * KIB, 1.0),
     "reducer, 1 MiB": ("reducer", 1024 * KIB, 0.62),
     "reducer, 4 MiB": ("reducer", 4096 * KIB, 0.62),
@@ -50,7 +50,7 @@ def cpu_s() -> float:
 
 
 def serve(kind: str) -> None:
-    """Runs a reducer or a server. It prints its port, and then its CPU time for each input line."""
+    """Runs a reducer or a server, which prints its port, and then its CPU time for each input line."""
     import torch
 
     from torchyard_roles.exchange.tensor_connection import listen
@@ -74,7 +74,7 @@ def serve(kind: str) -> None:
 
 
 def train(kind: str, chunk: int, rank: int, port: int) -> None:
-    """Runs a worker. For each input line, it makes steps and prints their CPU time."""
+    """Runs a worker. For each input line, the worker runs steps and prints their CPU time."""
     import torch
 
     torch.set_num_threads(1)
@@ -158,7 +158,7 @@ def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], ob
 
 
 def measure(kind: str, chunk: int) -> tuple[list[float], list[float]]:
-    """Returns the core-seconds per GB in each round, of a worker and of the server or reducer (empty without one)."""
+    """Returns the core-seconds per GB in each round, for a worker and for the server or reducer, if any."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*args: object) -> subprocess.Popen[str]:

@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.roles_exchange --workers 4 --reducers 4 --rate 200
 
 Every worker and reducer is a process on its own lab host, whose cable is shaped. All arms run alternately in one
-launch. A value is the time of one exchange of the slowest worker, where all workers begin together.
+launch. A value is the duration of one exchange on the slowest worker; all workers begin at the same time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def run_reducer(plan: dict[str, Any]) -> None:
 def measure(
     workers: int, reducers: int, rate_mbit: int, size: int, rounds: int, arms: list[str], tuning: dict[str, int]
 ) -> dict[str, list[float]]:
-    """Returns the seconds of each arm in each round. A first round is measured and discarded."""
+    """Returns the seconds of each arm in each round. An initial round is measured and discarded."""
     from tests.lab.lab import Lab
 
     names = [f"worker-{number}" for number in range(workers)] + [f"reducer-{number}" for number in range(reducers)]

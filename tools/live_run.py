@@ -1,4 +1,4 @@
-"""A live run for screenshots. Only the links to hosts are simulated; all other code is that of the product."""
+"""A live run for screenshots. Only the links to hosts are simulated; all other code is the product's own."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
 
 
 def begin_live_run(wiring: WindowConnections, state: str, design: Topology | None = None) -> fake_hosts.Acting:
-    """Begins a simulated run on the sample hosts. Its start is dated some minutes ago."""
+    """Begins a simulated run on the sample hosts, with a start time some minutes in the past."""
     fake_hosts.BEGAN = time.time() - RUNS_FOR_S
     name = design.name if design is not None else NAMES[state]
     cast = fake_hosts.Acting(
         wiring.fleet.facts(), *POOLS[state], name=name, run_id="20261121-093000-7f3e", design=design
     )
     for replica in cast.plan.replicas:
-        # Steps and losses agree with those of `Acting.measure`: twelve steps every three seconds.
+        # Steps and losses match the values of `Acting.measure`: twelve steps every three seconds.
         losses = {step: 0.41 + 1.8 * math.exp(-step / 360) for step in range(0, 4 * RUNS_FOR_S - 10, 10)}
         lines = (LOG.format(epoch=step // 1251, step=step, loss=loss) for step, loss in losses.items())
         cast.logs[replica.name] = "".join(lines).encode()

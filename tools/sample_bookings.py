@@ -25,7 +25,8 @@ H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
 HOSTS = {"gpu-a": (8, *H100), "gpu-b": (8, *H100), "gpu-c": (4, *A100), "gpu-d": (4, *A100)}
 
 WEEK = (
-    # Each entry has title, owner, GPUs, start and end (days after Monday and hour), and the used part of the booking.
+    # Each entry has title, owner, GPUs, start and end (as days after Monday and hour), and the part of the booking that
+    # was used.
     ("ViT-L pretraining", "vision", "gpu-a:0-3", (0, 9), (1, 18), (0.0, 1.0)),
     ("ablation 7", "speech", "gpu-a:4-7", (0, 13), (0, 22), (0.0, 0.4)),
     ("probe", "robots", "gpu-a:4-5", (1, 8), (1, 20), (0.0, 1.0)),
@@ -75,7 +76,7 @@ def at(day: int, hour: float) -> datetime:
 
 
 class Sample:
-    """A private calendar in `folder` with the bookings for `state` and a fixed clock."""
+    """A private calendar in `folder`, with the bookings for `state` and a fixed clock."""
 
     def __init__(self, folder: Path, state: str):
         self.file = folder / "bookings.sqlite3"
@@ -93,7 +94,7 @@ class Sample:
         return open_store(url, person, clock=self.clock)
 
     def show_in(self, model: BookingsModel) -> None:
-        """Replaces the calendar and the clock of the model. Call it before the page is shown."""
+        """Replaces the calendar and the clock of the model. Must be called before the page is shown."""
         model.clock = self.clock
         model._open = lambda: (Calendar(f"sqlite:///{self.file}", ME, self.cache, open_it=self.open), ZONE)
 

@@ -87,7 +87,7 @@ def write_sample(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
 
 
 def let_hosts_answer(fleet: FleetModel) -> None:
-    """Marks all hosts except the silent one as recently checked and sampled. No host is contacted."""
+    """Marks all hosts except the silent host as recently checked and sampled. No host is contacted."""
     now = datetime.now(UTC)
     for status in fleet.hosts:
         if status.name in SILENT_HOSTS:
@@ -112,7 +112,7 @@ def _acts(now: datetime) -> tuple[Act, ...]:
 
 
 class _UnreachableFleet:
-    """Replacement of a fleet that never contacts its hosts."""
+    """Replacement for a fleet that never contacts its hosts."""
 
     def __init__(self, names: Iterable[str]):
         self.hosts = dict.fromkeys(names)

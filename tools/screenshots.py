@@ -75,7 +75,7 @@ class PngCamera:
 
 
 def _lay_over(picture: QPixmap, panel: QWidget) -> None:
-    """Draws a panel over the middle of a picture. A line replaces the frame that a desktop environment would draw."""
+    """Draws a panel over the middle of a picture. A line represents the frame that a desktop environment would draw."""
     painter = QPainter(picture)
     at = panel.rect()
     at.moveCenter(QRectF(QPointF(), picture.deviceIndependentSize()).center().toPoint())

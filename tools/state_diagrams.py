@@ -1,8 +1,9 @@
-"""Generates docs/state-diagrams.md with the state diagrams of run, replica, gang and booking.
+"""Generates docs/state-diagrams.md, which contains the state diagrams of a run, a replica, a gang and a booking.
 
-Run it with `python -m tools.state_diagrams`. The keeper's decisions are pure functions, so that the transitions of run,
-replica and gang can be observed in thousands of seeded random histories. The states before a run has keepers, which the
-desktop determines, and those of a booking are tables in this module. A test compares the page with the generated text.
+Run it with `python -m tools.state_diagrams`. The keeper's decisions are pure functions, so the transitions of run,
+replica and gang can be observed in thousands of seeded random histories. The states that the desktop determines before
+a run has keepers, and the states of a booking, are tables in this module. A test compares the page with the generated
+text.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def diagram(transitions: Transitions, first: str, last: list[str]) -> str:
 
 
 def observed() -> tuple[Transitions, Transitions, Transitions]:
-    """Returns the transitions of run, replicas and gangs that occur in random histories of events."""
+    """Returns the transitions of runs, replicas and gangs that occur in random histories of events."""
     runs: Transitions = set()
     replicas: Transitions = set()
     gangs: Transitions = set()

@@ -1,9 +1,9 @@
-"""Draws the picture for the documentation page of each strategy.
+"""Draws a picture for the documentation page of each strategy.
 
 python -m tools.strategy_pictures docs/pictures/strategies
 
-Each picture has a background card, so that it looks the same on light and dark pages. The colours are those of the
-window.
+Each picture has a background card, so the picture looks the same on light and dark pages. The colours match the
+window's colours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Picture:
         )
 
     def chip(self, x: float, y: float, name: str, below: str = "", *, height: float = CHIP_H) -> None:
-        """Draws a replica centred at (x, y) in the colour of its role, with a short text about its contents."""
+        """Draws a replica centred at (x, y) in the colour of its role, with a short text on its contents."""
         left, top = x - CHIP_W / 2, y - height / 2
         self._parts.append(
             f'<rect x="{left:g}" y="{top:g}" width="{CHIP_W}" height="{height:g}" rx="7" '

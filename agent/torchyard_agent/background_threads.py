@@ -37,7 +37,7 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
 async def uncancelled(awaitable: Awaitable[Result]) -> Result:
     """Delays a cancellation until `awaitable` is done.
 
-    Otherwise a thread could still be working on files that the caller removes next.
+    Otherwise, a thread could still be using files that the caller removes next.
     """
     done = asyncio.ensure_future(awaitable)
     try:
@@ -45,7 +45,7 @@ async def uncancelled(awaitable: Awaitable[Result]) -> Result:
     except asyncio.CancelledError:
         await asyncio.wait({done})
         if not done.cancelled():
-            # Reading the exception marks it as retrieved, so that asyncio logs no warning; the cancellation is raised
-            # instead.
+            # Reading the exception marks it as retrieved, so that asyncio does not log a warning; the cancellation is
+            # raised instead.
             done.exception()
         raise

@@ -1,13 +1,14 @@
 """The first code that runs on a host: installs the agent's archive if necessary, then becomes the bridge.
 
-The code is sent over stdin and run by the first interpreter ≥ 3.9, so it must be self-contained and import little. It
-reads a header line, answers with a line that begins with the nonce (a login shell may have printed other text before
-it), receives the archive if the host has none, and runs `torchyard_agent.ssh_bridge` of that archive.
+The code is sent over stdin and run by the first Python interpreter of version 3.9 or later, so it must be
+self-contained and import little. It reads a header line, answers with a line that begins with the nonce (a login shell
+may have printed other text before it), receives the archive if the host has none, and runs `torchyard_agent.ssh_bridge`
+from that archive.
 
 A new archive is stored as one file and run from memory, so that the first answer does not wait for seventy files to be
 written and compiled; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is
-zlib-compressed JSON that maps paths to text, which needs no modules other than the agent's own; the import of tarfile
-would take 38 ms.
+zlib-compressed JSON that maps paths to text, which needs no modules other than the agent's own; importing tarfile would
+take 38 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-sys.path[:] = [path for path in sys.path if path]  # The folder in which the login starts is removed from the path.
+sys.path[:] = [path for path in sys.path if path]  # Removes the login's initial folder.
 sys.dont_write_bytecode = True  # Only `daemon.bytecode` writes bytecode.
 
 try:  # Python's own implementation is used because OpenSSL, which `hashlib` loads, takes 4 MB of memory.
@@ -71,7 +72,7 @@ def receive(size: int, name: str, place: str) -> bytes:
 
 
 def whole_archive(place: str, name: str) -> bytes:
-    """Returns the text of the archive at `place`; b"" if the file is missing or damaged, as by a power failure."""
+    """Returns the text of the archive at `place`; b"" if the file is missing or damaged."""
     try:
         with open(place, "rb") as file:
             return decompressed(file.read(), name)
@@ -82,7 +83,7 @@ def whole_archive(place: str, name: str) -> bytes:
 def decompressed(data: bytes, name: str) -> bytes:
     """Returns the archive's text, or b"" if its hash is not `name`.
 
-    The hash is that of the text, since different builds of zlib produce different compressed bytes.
+    The hash is computed from the text, because different builds of zlib produce different compressed bytes.
     """
     import zlib
 
@@ -98,7 +99,7 @@ class Unsafe(Exception):
 
 
 def refuse_unsafe_store(store: str, agent_dir: str) -> None:
-    """Raises Unsafe if another user except root could create files in the store or replace a parent of it."""
+    """Raises Unsafe if any other user except root could create files in the store or replace a parent of it."""
     path, inside = store, True
     while True:
         try:
@@ -106,7 +107,7 @@ def refuse_unsafe_store(store: str, agent_dir: str) -> None:
         except FileNotFoundError:
             about = None
         if about is not None:
-            # Above the agent's folder the sticky bit is sufficient, as in /tmp. In a container, owners without a
+            # Above the agent's folder, the sticky bit is sufficient, as in /tmp. In a container, owners without a
             # mapping appear as 65534.
             owners = (os.getuid(), 0) if inside else (os.getuid(), 0, 65534)
             if about.st_uid not in owners:
@@ -122,7 +123,7 @@ def refuse_unsafe_store(store: str, agent_dir: str) -> None:
 def hash_of_sources(folder: str) -> str:
     """Returns the SHA-256 over the paths and bytes of all sources in a folder.
 
-    The result is "" if the folder contains a file that no archive has, or that another user owns or may write.
+    The result is "" if the folder contains a file that occurs in no archive, or that another user owns or may write to.
     """
     sources = []
     for parent, folders, names in os.walk(folder):
@@ -145,7 +146,7 @@ def hash_of_sources(folder: str) -> str:
 
 
 def is_unpacked(folder: str, sources: str) -> bool:
-    """Returns whether a folder contains exactly the sources of an archive, by their hash. Raises OSError.
+    """Returns whether a folder contains exactly the sources of an archive, as verified by their hash. Raises OSError.
 
     A folder that was changed, or left incomplete by a power failure, is removed.
     """
@@ -165,7 +166,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
 
 
 def unpack(sources: dict[str, str], folder: str) -> None:
-    """Writes the archive's files and renames their folder to its final name, so that it is complete or absent."""
+    """Writes the archive's files and renames their folder to its final name, so the folder is complete or absent."""
     import shutil
 
     scratch = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -210,7 +211,7 @@ class Sources:
         exec(compile(self._sources[below], origin, "exec"), module.__dict__)
 
     def settle(self) -> None:
-        """Unpacks the archive. From then on, Python imports from its folder."""
+        """Unpacks the archive. From then on, Python imports from the unpacked folder."""
         if self in sys.meta_path:
             unpack(self._sources, self._folder)
             sys.meta_path.remove(self)
@@ -218,7 +219,7 @@ class Sources:
 
 
 def do_nothing() -> None:
-    """Does nothing, because the archive is unpacked already."""
+    """Does nothing, because the archive is already unpacked."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The journal of a run: a file of JSON lines that is only appended to, with its writer and its reader."""
+"""The journal of a run: an append-only file of JSON lines, with its writer and its reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """The writer of a journal. A full disk delays the writing, but never ends a run.
+    """The writer of a journal. A full disk delays writing, but never ends a run.
 
     Args:
         on_growth: Called after each event.
@@ -35,7 +35,7 @@ class Journal:
         self._seq += 1
         entry = {"epoch": self.epoch, "seq": self._seq, "time": timestamps.now(), "event": event, **fields}
         line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-        # A lone surrogate becomes its JSON escape, because the output of programs is not always valid text.
+        # A lone surrogate is written as a JSON escape, because the output of programs is not always valid text.
         self._unwritten += line.encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
         self._on_growth()
@@ -51,7 +51,7 @@ class Journal:
             self._unwritten = self._unwritten[written:]
 
     def close(self) -> None:
-        """Syncs and closes the file, because a power failure must not undo the run's end after it was reported."""
+        """Syncs and closes the file, so that a power failure cannot undo a run's end that has been reported."""
         self.flush()
         self._closed = True
         try:

@@ -1,9 +1,9 @@
 """The index of a log, which records the log's sizes at points in time, with its writer and its reader.
 
 The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
-of the change that led to it, in seconds since the epoch. Ranks write to their logs themselves, so the keeper records
-sizes at intervals instead of lines. The time is that of the file's last change, and therefore exact for a rank that
-writes less often than the keeper checks.
+of the change that led to this size, in seconds since the epoch. Ranks write to their logs themselves, so the keeper
+records sizes at intervals instead of lines. The recorded time is the time of the file's last change, and is therefore
+exact for a rank that writes less often than the keeper checks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogIndexWriter:
             file = os.open(log + SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if count else os.O_TRUNC), 0o600)
             try:
                 if os.pwrite(file, _record(last), count * RECORD) < RECORD:
-                    return  # The disk is full, and the next entry replaces this one.
+                    return  # The disk is full, and the next entry replaces this entry.
             finally:
                 os.close(file)
             count += 1
@@ -57,7 +57,7 @@ class LogIndexWriter:
 def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int) -> list[Entry]:
     """Returns at most `most` entries for the bytes of `log` from `begin` to `end`.
 
-    Bytes that the index does not cover have the time of the log's last change. These are the newest bytes, and all
+    Bytes that the index does not cover are given the time of the log's last change. These are the newest bytes, and all
     bytes of a log without an index or with a damaged one.
 
     Args:
@@ -78,7 +78,7 @@ def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int
 
 
 def _present(last: Entry, status: os.stat_result) -> Entry:
-    """Returns the entry of a log's present state. Times never decrease, although a script may have set any time."""
+    """Returns the entry for a log's present state. Times never decrease, although a script may have set any time."""
     return status.st_size, max(last[1], min(status.st_mtime, time.time()))
 
 
@@ -97,7 +97,7 @@ def _record(entry: Entry) -> bytes:
 
 
 def _parse(data: bytes) -> list[Entry]:
-    """Parses the complete records. Raises ValueError if any is damaged, as by a power failure."""
+    """Parses the complete records. Raises ValueError if any record is damaged, for example by a power failure."""
     entries = []
     for begin in range(0, len(data) - RECORD + 1, RECORD):
         size, seconds = data[begin : begin + RECORD].split()

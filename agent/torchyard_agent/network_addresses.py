@@ -22,7 +22,7 @@ _NETLINK_TIMEOUT_S = 2.0
 
 
 def address_towards(host: str) -> str:
-    """Returns the address by which this host reaches `host` (a name or an address). Raises RpcError."""
+    """Returns the local address through which this host reaches `host` (a name or an address). Raises RpcError."""
     try:
         found = socket.getaddrinfo(host, _DISCARD_PORT, type=socket.SOCK_DGRAM)
     except OSError as error:

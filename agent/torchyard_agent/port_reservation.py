@@ -12,7 +12,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 
 class NoPortFree(RpcError):
-    """The range of ports that the firewall permits has no free port left."""
+    """The range of ports that the firewall permits does not contain a free port."""
 
     def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
         if first_last is None:
@@ -26,9 +26,9 @@ class NoPortFree(RpcError):
 
 
 class HeldPorts:
-    """TCP ports that are bound but not listened on, so that the kernel gives them to no other process.
+    """TCP ports that are bound but not listened on, so that the kernel does not assign them to other processes.
 
-    The users of the ports (torch's TCPStore, NCCL, gloo, Torchyard's servers) bind them too with SO_REUSEADDR, and
+    The users of the ports (torch's TCPStore, NCCL, gloo, Torchyard's servers) also bind them, with SO_REUSEADDR, and
     listen. The ports stay reserved in the meantime, for the next generation of a gang.
     """
 

@@ -1,4 +1,4 @@
-"""The store of working folders from desktops: content-addressed files, and a manifest for each snapshot.
+"""The store of working folders that desktops have sent: content-addressed files, and a manifest for each snapshot.
 
 A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and {"path",
 "folder"} for empty folders; the SHA-256 of its canonical JSON is the root that names the snapshot (see
@@ -63,13 +63,13 @@ def read_manifest(agent_dir: str, root: str) -> list[Entry] | None:
 
 
 def missing(agent_dir: str, manifest: list[Entry]) -> list[str]:
-    """Returns the hashes of the files that the store lacks, each once. A file of a wrong size counts as missing."""
+    """Returns the hashes of the files that the store lacks, each once. A file of the wrong size is missing too."""
     wanted = {entry["sha256"]: entry["size"] for entry in manifest if "sha256" in entry}
     return sorted(sha256 for sha256, size in wanted.items() if _size(blob(agent_dir, sha256)) != size)
 
 
 class Incoming:
-    """The uploads of one sender, whose name distinguishes its pieces from those of other senders."""
+    """The uploads of one sender, whose name distinguishes its partial files from those of other senders."""
 
     def __init__(self, agent_dir: str, sender: str):
         self._agent_dir = agent_dir
@@ -79,11 +79,11 @@ class Incoming:
         self._is_over = False
 
     def put(self, sha256: str, data: bytes, *, last: bool) -> None:
-        """Writes a piece of a file, which is removed on failure.
+        """Writes a part of a file. The file is removed on failure.
 
         Raises:
             SnapshotProblem: The complete file does not match its hash.
-            OSError: The piece cannot be written.
+            OSError: The part cannot be written.
         """
         with self._lock:
             if not self._is_over:
@@ -222,7 +222,7 @@ def _pour(source: int, copy: int) -> int:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Writes all data, because on a nearly full disk a call may write only a part."""
+    """Writes all data, because on a nearly full disk, a call may write only part of the data."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]

@@ -47,7 +47,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
-    with contextlib.suppress(ConnectionError):  # A daemon that ends before it accepts the connection resets it.
+    with contextlib.suppress(ConnectionError):  # A daemon that ends resets connections in its queue.
         _relay(daemon)
     if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
@@ -121,7 +121,7 @@ def _connect_or_start(
     """
     listener = _bind(address)
     if listener is None:
-        settle()  # A daemon of another archive does not unpack this one.
+        settle()  # A daemon of another archive does not unpack this archive.
     else:
         with listener:
             _fork_daemon(listener, agent_dir, sha256, settle, by, start_error)
@@ -143,11 +143,11 @@ def _bind(address: str) -> socket.socket | None:
 
 
 def _connect(address: str) -> socket.socket:
-    """Connects to the name. Raises ConnectionError if no process listens, PermissionError if another user's does."""
+    """Connects to the name. Raises ConnectionError if no process listens, PermissionError if another user's does so."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The timeout is set in the kernel: with Python's timeout the socket would be non-blocking, and a full queue an
-        # immediate error.
+        # The timeout is set in the kernel: with Python's timeout, the socket would be non-blocking, and a full queue
+        # would be an immediate error.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *_seconds(START_DEADLINE_S)))
         try:
             client.connect(address)

@@ -31,7 +31,8 @@ def install() -> None:
         if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             listener = listener_at(hostname, port)
         if listener is None:
-            # For further groups of the process the address is in use, and torch finds the existing store.
+            # When the process creates further groups, the address is already in use, and torch finds the existing
+            # store.
             return usual(hostname, port, rank, world_size, timeout, use_libuv)
         return rendezvous.TCPStore(
             host_name=hostname,

@@ -1,4 +1,4 @@
-"""JSON-RPC over abstract Unix sockets: the server and client of daemon and keepers."""
+"""JSON-RPC over abstract Unix sockets: the server and the client that the daemon and the keepers use."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Connection:
             self.close()
 
     async def _wait_for_reader(self) -> None:
-        """Waits until the peer has read enough answers. Raises ConnectionError if it does not read at all."""
+        """Waits until the peer has read enough answers. Raises ConnectionError if the peer does not read at all."""
         loop = asyncio.get_running_loop()
         before, since = self.backlog, loop.time()
         while len(self._tasks) > MAX_UNANSWERED or self.backlog > PAUSE_BACKLOG:
@@ -231,7 +231,7 @@ async def connect(address: str, on_notification: NotificationListener | None = N
     uid = peer_uid(writer.get_extra_info("socket"))
     if uid != os.getuid():
         writer.close()
-        if uid == -1:  # The socket is not connected: asyncio overlooks the EAGAIN of a Unix socket.
+        if uid == -1:  # Not connected: asyncio overlooks EAGAIN from a Unix socket.
             raise BlockingIOError(errno.EAGAIN, f"the process at @{address[1:]} accepts no connections")
         raise PermissionError(f"@{address[1:]} is served by another user")
     connection = Connection(reader, writer, {}, on_notification)

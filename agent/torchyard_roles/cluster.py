@@ -176,8 +176,8 @@ class Cluster:
     def _begin_further(self, pairs: Pairs) -> None:
         """Handle a further call of distribute().
 
-        The model and optimizer of this call are saved and restored together with the first ones. The model is loaded
-        before the strategy distributes it, since servers or other groups may have newer parameters.
+        The model and optimizer of this call are saved and restored together with those of the first call. The model is
+        loaded before the strategy distributes it, since servers or other groups may have newer parameters.
         """
         model, optimizer = f"model {self._calls}", f"optimizer {self._calls}"
         resumed = self._resumed
@@ -231,8 +231,8 @@ class Cluster:
     def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
         """Load each new checkpoint into `model` and yield its step, until training ends. For evaluators.
 
-        The iterator is empty in the other roles, so that a script may have this loop before its training loop. Metrics
-        that are reported inside the loop carry the step of the checkpoint.
+        The iterator is empty in the other roles, so a script may contain this loop before its training loop. Metrics
+        that are reported inside the loop have the step of the checkpoint.
         """
         if self.role != "evaluator" or not self._environment.checkpoints:
             return
@@ -260,12 +260,12 @@ class Cluster:
 
         Args:
             dataset: A dataset, or a DataLoader whose dataset and options are used.
-            batch_size, shuffle, options: As for DataLoader. The batch size is per worker.
+            batch_size, shuffle, options: As in DataLoader. The batch size is per worker.
             seed: The seed of the order, which changes with every epoch. The default is 0 with several workers, and
                 torch's default generator in a single process.
             evaluation: Whether each sample is given to exactly one worker, in the dataset's order, so that `mean()` of
-                sums and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations
-                count neither as steps nor as epochs.
+                sums and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations are
+                counted neither as steps nor as epochs.
 
         Raises:
             UsageProblem: The data cannot be divided among workers, for example because the dataset has a custom
@@ -303,7 +303,7 @@ class Cluster:
         return self._strategy.accumulating()
 
     def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return the plain module without its wrappers, such as that of torch.compile()."""
+        """Return the plain module without wrappers such as the wrapper of torch.compile()."""
         from torchyard_roles.model_optimizer_pairs import unwrap
 
         return unwrap(model)
@@ -361,9 +361,9 @@ class Cluster:
         """Return the mean over all trainers of a number, a tensor, or a dict or list of them.
 
         Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
-        All trainers must make this call and those of the four methods below in the same order; an evaluator gets its
-        own value. In asynchronous strategies a restarted group joins the call in which the other groups wait, and a
-        group that has ended no longer takes part.
+        All trainers must call this method and the four methods below in the same order; in an evaluator, the methods
+        return the evaluator's own value. In asynchronous strategies a restarted group joins the call in which the other
+        groups wait, and a group that has ended no longer takes part.
 
         Raises:
             PeerLost: A trainer ended without the call.
@@ -511,7 +511,7 @@ class Cluster:
         if self._saver is not None or not self._environment.checkpoints:
             return
         if self._checkpoint_group.size == 1 and self._environment.group_size > 1 and not self.is_chief:
-            return  # With the strategy none, each process trains its own model, and only the chief's model is saved.
+            return  # With the strategy `none`, each process trains its own model, and only the chief's model is saved.
         from pathlib import Path
 
         from torchyard_roles.checkpoints.saver import CheckpointSaver

@@ -3,8 +3,8 @@
 Training shares are reshuffled in every epoch, in an order that depends only on the seed and the epoch. N workers with
 batches of B see the same samples in each step as one process with batches of N·B.
 
-Evaluation shares assign each sample to exactly one worker, so that sums over all workers are exact; shares may differ
-by one sample.
+Evaluation shares assign each sample to exactly one worker, so sums over all workers are exact; shares may differ by one
+sample.
 
 In a resumed run finished epochs yield nothing, and the interrupted epoch continues at its next batch in the same order.
 """
@@ -35,7 +35,7 @@ from torchyard_roles.training_metrics import Progress
 
 
 class DataShare(NamedTuple):
-    """The share number `part` of `parts` equal shares of the data."""
+    """Share number `part` of `parts` equal shares of the data."""
 
     part: int = 0
     parts: int = 1
@@ -136,7 +136,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         return max(self._begun - 1, self._finished_before)
 
     def position(self) -> dict[str, Any]:
-        """Return the position as plain data: epochs begun, batches of the last one, and the source of its order.
+        """Return the position as plain data: epochs begun, batches in the last epoch, and the source of its order.
 
         Before the first iteration of a resumed loader, this is the position at which the loader resumes.
         """
@@ -194,7 +194,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         if resuming is not None and self._begun == resuming["begun"]:
             yield from self._rest(resuming)
             return
-        # The request may save the order and may change it, so the order is determined before and after it.
+        # The call of _on_request() may save the order and may change it, so the order is determined before and after
+        # the call.
         self._order = self._order_of_next()
         self._on_request(self, True)
         self._order = self._order_of_next()
@@ -241,7 +242,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
                 self._on_request(self, False)
                 return
             self._batches += 1
-            if torch.is_grad_enabled():  # Evaluation batches do not count as throughput.
+            if torch.is_grad_enabled():  # Evaluation batches are not part of the throughput.
                 self._progress.batch(samples(batch))
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
@@ -314,7 +315,7 @@ def make_loader(
     Args:
         dataset: A dataset, or a DataLoader whose dataset and options are used.
         batch_size: The batch size per worker.
-        shuffle, options: As for DataLoader, with its defaults.
+        shuffle, options: As in DataLoader, with its defaults.
 
     Raises:
         UsageProblem: The data cannot be divided.
@@ -408,7 +409,7 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """Return the number of samples in a batch, which is the length of its first tensor, or 0 without one."""
+    """Return the number of samples in a batch, which is the length of its first tensor, or 0 if it has none."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1
     if isinstance(batch, Mapping):

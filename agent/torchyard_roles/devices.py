@@ -14,7 +14,7 @@ from torchyard_roles.errors import EnvironmentProblem
 def choose(environment: Environment) -> torch.device:
     """Return the device `cuda:N` for process N of its replica if each process has a GPU, else the CPU.
 
-    Raises EnvironmentProblem if torch does not see GPUs of the plan: a rank on the CPU would block its peers on GPUs.
+    Raises EnvironmentProblem if torch does not see the planned GPUs: a rank on the CPU would block its peers on GPUs.
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen >= environment.local_world_size:
@@ -30,7 +30,7 @@ def choose(environment: Environment) -> torch.device:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Return the batch with all its tensors on `device`, including those in nested containers."""
+    """Return the batch with all its tensors on `device`, including tensors in nested containers."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

@@ -27,7 +27,7 @@ LONGEST_NUMBER = 18
 
 @dataclass(frozen=True)
 class Environment:
-    """The identity of a process in its run. `rank` and `world_size` count trainers only."""
+    """The identity of a process in its run. `rank` and `world_size` refer to trainers only."""
 
     role: str = "worker"
     replica: str = ""
@@ -135,8 +135,8 @@ def read(environ: Mapping[str, str]) -> Environment:
 def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
     """Return (rank, size) in the worker group, which by default contains all trainers.
 
-    If the replica's command starts torchrun, there are more processes than Torchyard counts, and the group contains the
-    processes that torchrun counts.
+    If the replica's command starts torchrun, there are more processes than Torchyard knows of, and the group contains
+    the processes that torchrun knows of.
     """
     if rank is None:
         return 0, 1
@@ -170,9 +170,9 @@ def _key(environ: Mapping[str, str]) -> bytes:
 
 
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
-    """Return (rank, world size). Torchyard's variables take precedence over those of torchrun.
+    """Return (rank, world size). Torchyard's variables take precedence over torchrun's variables.
 
-    In asynchronous strategies RANK counts the ranks of one worker group, and is therefore not the rank in the run.
+    In asynchronous strategies RANK is the rank within one worker group, and is therefore not the rank in the run.
     """
     pairs = [("TORCHYARD_RANK", "TORCHYARD_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
     if _has_own_launcher(environ):

@@ -8,7 +8,7 @@ RolesError                 base class: a message and a hint
 ├── StoreTimeout           another process did not make an expected call in time, such as mean()
 ├── PeerLost               a process of the run has ended or is unreachable
 ├── NotFinite              the gradients of a step are NaN or infinite, and strategy.on_nan is fail
-└── ProtocolError          the peer sent an invalid message, or has another key, size or dtype
+└── ProtocolError          the peer sent an invalid message, or has a different key, size or dtype
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EnvironmentProblem(RolesError):
 
 
 class UsageProblem(RolesError):
-    """A call is wrong. Raised by that call, so that the traceback shows its line."""
+    """A call is wrong. Raised by that call, so the traceback shows its line."""
 
 
 class NotInThisVersion(RolesError):

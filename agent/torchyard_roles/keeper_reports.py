@@ -63,7 +63,7 @@ class ServingReports:
     """Periodic reports of a server or reducer, sent by a background thread.
 
     Args:
-        figures: Returns metrics by the names of `metrics_report.METRICS`. Called by the thread.
+        figures: Returns metrics with names from `metrics_report.METRICS`. Called by the thread.
         traffic: Returns the number of bytes sent and received so far, for the rate. Called by the thread.
     """
 

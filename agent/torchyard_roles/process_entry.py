@@ -24,7 +24,7 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
     """Join the run, and wait for the other trainers.
 
     Without the environment of Torchyard or torchrun the run has one process. A second call returns the same cluster. In
-    parameter servers and reducers the call serves until training ends and then exits the process.
+    parameter servers and reducers, the call handles requests until training ends, and then exits the process.
 
     Args:
         strategy: Creates a custom strategy, which replaces all_reduce if several processes train.
@@ -52,7 +52,7 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
 
 
 def _serve(environment: Environment) -> None:
-    """Serve until the trainers have left. Raises SystemExit with the message of a RolesError."""
+    """Handle requests until the trainers have left. Raises SystemExit with the message of a RolesError."""
     try:
         if environment.role == "ps":
             from torchyard_roles.strategies.parameter_server.server_process import serve
@@ -66,9 +66,9 @@ def _serve(environment: Environment) -> None:
 def _at_exit(leave: Callable[[], None]) -> None:
     """Call `leave` at the end of the script, while threads can still be started.
 
-    leave() needs threads to contact all servers at once. In `atexit` callbacks executors accept no work (Python 3.9)
-    and no thread starts (3.12), so the callback is registered with those that end the threads of executors, which run
-    earlier.
+    leave() needs threads to contact all servers at once. In `atexit` callbacks, executors accept no work (Python 3.9)
+    and no thread can be started (3.12), so this callback is registered with the callbacks that end the threads of
+    executors, which run earlier.
     """
     register = getattr(threading, "_register_atexit", atexit.register)
     register(leave)

@@ -33,7 +33,7 @@ def check_torch() -> None:
 
 
 def check_plain(model: torch.nn.Module) -> None:
-    """Check that no other library distributes the model already. Raises UsageProblem."""
+    """Check that the model is not already distributed by another library. Raises UsageProblem."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     if isinstance(model, (DataParallel, DistributedDataParallel)):
@@ -51,7 +51,7 @@ def check_plain(model: torch.nn.Module) -> None:
 
 
 def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Check that each model has trainable parameters and each optimizer parameters of a model. Raises UsageProblem."""
+    """Check that each model has trainable parameters and each optimizer trains a model. Raises UsageProblem."""
     names = ", ".join(type(each).__name__ for each in models)
     trainable = {id(parameter) for model in models for parameter in model.parameters() if parameter.requires_grad}
     if not trainable:

@@ -1,8 +1,8 @@
 """The beginning and end of a run's steps, detected by hooks on the script's optimizers, models and loaders.
 
-With one optimizer, a step of the run ends with the optimizer's step(). With several, it lasts until the next batch of
-the cluster's loader, or in a script without such a loader, until each optimizer has stepped. In a script without an
-optimizer, a step ends at the next forward pass or batch after a backward pass.
+With one optimizer, a step of the run ends with the optimizer's step(). With several optimizers, a step lasts until the
+next batch of the cluster's loader or, in a script without such a loader, until each optimizer has stepped. In a script
+without an optimizer, a step ends at the next forward pass or batch after a backward pass.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StepTracker:
                 model.no_sync = NoSync(self._strategy.accumulating)
 
     def at_loader_request(self, more: bool) -> None:
-        """Handle the script's request for a batch of the cluster's loader. `more` is false if no batch is left."""
+        """Handle the script's request for a batch of the cluster's loader. `more` is false after the last batch."""
         self._has_loader = True
         self.end_pending()
         self._boundary(begins=more)

@@ -64,7 +64,7 @@ def read_options(text: str, kind: str) -> Options:
 
 
 def _fits(default: object, value: object) -> bool:
-    """Return whether a value is not negative and has the type of its default; a number of seconds may be any number."""
+    """Return whether a value is not negative and has the type of its default. An int may replace a float."""
     if isinstance(default, str):
         return isinstance(value, str)
     if default is None and value is None:

@@ -49,11 +49,11 @@ class Progress:
 
     @property
     def samples(self) -> int:
-        """The number of samples in the batches of the steps since the start of this process."""
+        """The number of samples in all batches whose steps have been taken since this process started."""
         return self._samples_stepped
 
     def resume(self, step: int) -> None:
-        """Set the number of steps to that of a checkpoint."""
+        """Set the number of steps to the number in a checkpoint."""
         self._steps = step
 
     def batch(self, samples: int) -> None:

@@ -1,4 +1,4 @@
-"""The network of both arms of the comparison of parameter servers: that of PyTorch's MNIST example, 4.8 MB."""
+"""The network for both arms of the parameter server comparison: the network of PyTorch's MNIST example, 4.8 MB."""
 
 import torch
 from torch import nn

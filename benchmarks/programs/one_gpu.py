@@ -1,6 +1,6 @@
 """Trains the same models on one GPU, in a world of size 1 with NCCL, alternately with plain DDP and with `AllReduce`.
 
-Prints JSON with the milliseconds per step of each turn, by model and arm.
+Prints JSON with the milliseconds per step in each turn, by model and arm.
 """
 
 import json

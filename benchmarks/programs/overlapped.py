@@ -1,7 +1,8 @@
-"""Measures computing with and without an exchange in the background. The seconds go to figures-<replica>.json.
+"""Measures computation with and without an exchange in the background. Writes the seconds to figures-<replica>.json.
 
 The work consists of many small torch operations, whose Python code holds the interpreter lock, which the threads of the
-exchange need too. Only the first worker computes, so that it has a core to itself; the others sleep for the same time.
+exchange also need. Only the first worker computes, so that this worker has a core to itself; the other workers sleep
+for the same time.
 """
 
 import argparse
@@ -24,7 +25,7 @@ def compute(kernels: int) -> None:
 
 
 def kernels_of(seconds: float) -> int:
-    """Returns the number of small operations that take this time on this machine, in the fastest of several tries."""
+    """Returns the number of small operations that take this time on this machine, from the fastest of several runs."""
     fastest = min(_timed(1000) for _ in range(20))
     return int(1000 * seconds / fastest)
 

@@ -1,6 +1,6 @@
-"""Trains the same model in turns: with plain DDP, with `distribute`, and with each process independently.
+"""Trains the same model in turns: with plain DDP, with `distribute`, and in each process independently.
 
-All turns follow each other in one launch, so that noise of the machine affects all of them. Every rank writes the
+All turns follow one another in a single launch, so that noise on the machine affects all of them. Every rank writes the
 samples per second of its turns, by arm, to figures-<replica>.json in the folder of the run.
 """
 
@@ -23,7 +23,7 @@ BATCH = {"compute": 128, "communication": 32}
 
 
 def compute_bound() -> nn.Module:
-    """Returns a model with much arithmetic and 0.3 MB of parameters."""
+    """Returns a model with a lot of arithmetic and 0.3 MB of parameters."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1),
         nn.ReLU(),

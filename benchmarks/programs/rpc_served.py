@@ -1,7 +1,7 @@
 """Trains the MNIST network with torch.distributed.rpc, as in PyTorch's tutorial: trainers call the model on rank 0.
 
-The server runs the forward and backward passes of all trainers. Gradients are computed by dist_autograd, steps by
-DistributedOptimizer.
+The server runs the forward and backward passes of all trainers. dist_autograd computes the gradients, and
+DistributedOptimizer takes the steps.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    # TensorPipe also determines its address by the host's name, which may be unresolvable.
+    # TensorPipe also determines its address from the host's name, which may be unresolvable.
     os.environ.setdefault("TP_SOCKET_IFNAME", os.environ.get("GLOO_SOCKET_IFNAME", ""))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     options = rpc.TensorPipeRpcBackendOptions(

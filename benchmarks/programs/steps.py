@@ -1,8 +1,8 @@
-"""Makes steps of a model with the given number of megabytes. The durations are written to figures-<replica>.json.
+"""Runs steps of a model with the given number of megabytes. Writes the durations to figures-<replica>.json.
 
-For each step, the file has the seconds of its backward pass and of the whole step. With `--compute 0`, gradients are
-ready at once, so that a step consists of its exchange. Otherwise they are ready after a sleep that simulates an
-accelerator.
+For each step, the file contains the seconds of its backward pass and of the whole step. With `--compute 0`, the
+gradients are ready immediately, so a step consists of its exchange. Otherwise the gradients are ready after a sleep
+that simulates an accelerator.
 """
 
 import argparse
@@ -20,7 +20,7 @@ PARTS = 15
 
 
 class Flat(nn.Module):
-    """Model that consists of parameters only, so that its gradients take almost no time."""
+    """Model that consists only of parameters, so computing its gradients takes almost no time."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()

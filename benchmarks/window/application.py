@@ -1,4 +1,4 @@
-"""The QApplication for all benchmarks of the window, with the theme."""
+"""The QApplication, with the theme, for all benchmarks of the window."""
 
 from __future__ import annotations
 

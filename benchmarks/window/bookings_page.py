@@ -1,10 +1,10 @@
 """Benchmark of drawing the calendar: a week of 256 lanes on 32 hosts with usage, as dense as 100,000 bookings a year.
 
-Promises: a week of 256 lanes is drawn in at most 100 ms in a window of 1440 × 900 pixels, which shows only a part of
-the lanes; and no step of a drag takes longer than two frames of a screen, from the mouse event to the last pixel,
-including the check for a refusal. The time to draw all lanes in one picture is reported without a promise. Drawing
-happens on one thread and waits for nothing. The CPU time of that thread is measured, because the elapsed time would
-include other work of the machine.
+Promises: a week of 256 lanes is drawn in at most 100 ms in a window of 1440 × 900 pixels, which shows only part of the
+lanes; and no step of a drag takes longer than two screen frames, from the mouse event to the last pixel, including the
+check for a refusal. The time to draw all lanes in a single picture is reported without a promise. Drawing happens on
+one thread and waits for nothing. The CPU time of that thread is measured, because the elapsed time would include other
+work on the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PEOPLE = ("kim", "vision", "speech", "robots", "intern", "nlp", "audio")
 
 
 def full_week() -> CalendarState:
-    """Returns a week in which groups of one to four GPUs are booked without gaps and used until now."""
+    """Returns a week in which groups of one to four GPUs are booked without gaps and have been in use until now."""
     slots = tuple(
         Slot(f"GPU-{host:02}-{number}", f"n{host:02}", number, "NVIDIA H100 80GB HBM3", 81559)
         for host in range(HOSTS)
@@ -144,7 +144,7 @@ def of_thread(work: Callable[[], object]) -> float:
 
 
 def drag(page: BookingsPage) -> list[float]:
-    """Drags a booking over the calendar. Returns the duration of each step: mouse event, refusal and repaint."""
+    """Drags a booking over the calendar. Returns the duration of each step: mouse event, refusal check and repaint."""
     viewport = page.surface.viewport()
     block = next(
         one for one in page.surface.picture.blocks if one.start > NOW.timestamp() and one.booking.owner == "kim"

@@ -1,7 +1,8 @@
 """Benchmark of the canvas: dragging a chip, live updates, opening 128 hosts, and panning.
 
-Promises: a frame of a drag among 200 replicas on 32 hosts takes at most 2 times a frame of a bare scene with as many
-rectangles; live updates of these replicas at 1 Hz take at most 10% of a core; 1,000 replicas on 128 hosts open in 1 s.
+Promises: a frame of a drag among 200 replicas on 32 hosts takes at most twice as long as a frame of a bare scene with
+as many rectangles; live updates of these replicas at 1 Hz take at most 10% of a core; 1,000 replicas on 128 hosts open
+in 1 s.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LIVE_S = 12
 
 
 def spread_plan() -> tuple[Plan, list[HostFacts]]:
-    """Returns a plan with 200 replicas spread over 32 hosts with 8 GPUs each, 6 or 7 on each host."""
+    """Returns a plan with 200 replicas spread over 32 hosts with 8 GPUs each, with 6 or 7 replicas on each host."""
     return samples.many(HOSTS, REPLICAS, spread=True)
 
 
@@ -53,7 +54,7 @@ def canvas() -> tuple[TopologyScene, CanvasView]:
 
 
 def bare(like: TopologyScene, zoom: float) -> tuple[QGraphicsView, QGraphicsRectItem]:
-    """Returns a plain scene with a filled rectangle in place of each rack and chip. One rectangle can be dragged."""
+    """Returns a plain scene that has a filled rectangle for each rack and chip. One rectangle can be dragged."""
     scene = QGraphicsScene()
     rects = [like.rect_of_rack(host) for host in like.hosts] + [like.rect_of(name) for name in like.names]
     items = [scene.addRect(rect, theme().pen("line"), theme().brush("s2")) for rect in rects]
@@ -133,7 +134,7 @@ def drag_arms(zoom: float) -> tuple[dict[str, Callable[[], float]], list[QGraphi
 
 
 def live_share() -> float:
-    """Returns the percentage of a core that updates of all replicas at 1 Hz take, including painting."""
+    """Returns the percentage of a core used by updates of all replicas at 1 Hz, including painting."""
     scene, view = canvas()
     view.fit()
     updates = [samples.many_states(scene.names, seed) for seed in range(LIVE_S + 1)]
@@ -150,7 +151,7 @@ def live_share() -> float:
 
 
 def opening() -> float:
-    """Returns the seconds from a plan of 1,000 replicas on 128 hosts to the first painting."""
+    """Returns the seconds from receiving a plan of 1,000 replicas on 128 hosts to the first painting."""
     plan, hosts = samples.many(128, 1000)
 
     def open_it() -> None:

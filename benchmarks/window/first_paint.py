@@ -2,7 +2,7 @@
 
 Each arm is a new process, measured from its start; the bare window's process also imports pyqtgraph. The first paint
 ends with the next turn of the event loop after the window's first paintEvent (signal `painted` of the main window),
-because all children of the window are painted by then. Promise: at most 1.5 times the bare window.
+because all children of the window are painted by then. Promise: at most 1.5 times the duration for the bare window.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def first_paint(program: str, folder: Path, *arguments: str) -> float:
     """Returns the seconds from the start of a new Python process to the end of the first paint of its window."""
     noted = folder / "painted"
     noted.unlink(missing_ok=True)
-    # Installed programs have bytecode. The bytecode of both arms is kept in this folder; the discarded round writes it.
+    # Installed programs have bytecode. The bytecode of both arms is kept in this folder and is written in the discarded
+    # round.
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     begin = time.monotonic()
@@ -72,7 +73,7 @@ def first_paint(program: str, folder: Path, *arguments: str) -> float:
 
 
 def write_fleet(folder: Path) -> tuple[str, ...]:
-    """Writes a fleet of three hosts and returns the options for it. No host is contacted before the first paint."""
+    """Writes a fleet of three hosts, and returns the options to use it. No host is contacted before the first paint."""
     fleet = folder / "fleet.yaml"
     lines = [f"  - {{name: {name}, address: {name}.invalid}}\n" for name in ("gpu-a", "gpu-b", "gpu-c")]
     fleet.write_text("version: 1\nhosts:\n" + "".join(lines))

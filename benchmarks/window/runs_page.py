@@ -1,7 +1,7 @@
 """Benchmark of the Runs page while it follows a run of 200 replicas on 32 hosts, in each of its views, at 1 Hz.
 
-Promise: the live page takes at most 10% of a core in every view. The plots show 16 curves of an hour. The measurement
-includes all work of the page from the arrival of a host's sample on its link to the last pixel.
+Promise: the live page uses at most 10% of a core in every view. The plots show 16 curves that span an hour. The
+measurement includes all work of the page from the arrival of a host's sample on its link to the last pixel.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def run_of_many() -> Acting:
 
 
 def spin(seconds: float) -> None:
-    """Runs the event loop for some seconds. Idle time takes no CPU."""
+    """Runs the event loop for some seconds. While idle, the loop uses no CPU time."""
     loop = QEventLoop()
     QTimer.singleShot(round(seconds * 1000), loop.quit)
     loop.exec()
 
 
 def fill(page: RunsPage) -> None:
-    """Fills the plots with samples of an hour, which is the maximum."""
+    """Fills the plots with the samples of one hour, which is the maximum."""
     assert page.feed is not None
     chance = np.random.default_rng(1)
     for track in page.feed.picture.tracks.values():
@@ -63,7 +63,7 @@ def fill(page: RunsPage) -> None:
 
 
 def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
-    """Returns the percentage of a core that the page takes with a view."""
+    """Returns the percentage of a core that the page uses with a view."""
     page.bar.views.set_value(view)
     # Samples are created in advance, because the work of the hosts must not be measured.
     samples = [

@@ -1,8 +1,8 @@
-"""The audit log of a host: acts on the agent and its runs, with time and user, appended to `audit.jsonl`.
+"""The audit log of a host: actions on the agent and its runs, with time and user, in `audit.jsonl`.
 
-The log contains the acts that concern no run or must outlive it; all other acts are in the run's journal. A successful
-undeploy removes the log. The daemon records its start here before it imports large modules, so this module imports
-little.
+The log contains actions that do not concern a run or whose records must outlive the run; all other actions are recorded
+in the run's journal. Entries are only appended. A successful undeploy removes the log. The daemon records its start
+here before it imports large modules, so this module imports little.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STARTS = ("deploy", "upgrade", "start")
 
 
 def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> None:
-    """Appends an act. Write errors are printed, and do not prevent the act."""
+    """Appends an action. Write errors are printed, and do not prevent the action."""
     path = _path(agent_dir, node)
     line = json.dumps({"time": timestamps.now(), **attribution_entry(what, by, **more)}).encode() + b"\n"
     try:
@@ -49,7 +49,7 @@ def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> 
 
 
 def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object) -> None:
-    """Records a daemon's start: `deploy` for the first on this host, `upgrade` for another archive, else `start`."""
+    """Records a daemon's start: `deploy` for the first one on this host, `upgrade` for a new archive, else `start`."""
     before = next((act for act in reversed(list(_acts(agent_dir, node))) if act.get("what") in _STARTS), None)
     more = {"version": version, "sha256": sha256}
     if before is None:
@@ -61,7 +61,7 @@ def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object)
 
 
 def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]]:
-    """Returns the last acts, oldest first. Incomplete lines are skipped."""
+    """Returns the most recent actions, oldest first. Incomplete lines are skipped."""
     acts = list(_acts(agent_dir, node))
     return acts[-max(1, min(last, MAX_ACTS)) :]
 
@@ -77,7 +77,7 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
             try:
                 result = await method(connection, params)
             except RpcError as refusal:
-                if what == "undeploy":  # An undeploy that succeeds removes this file, so only a refusal is recorded.
+                if what == "undeploy":  # A successful undeploy removes this file, so only a refusal is recorded.
                     note(agent_dir, node, what, by, refused=refusal.code)
                 raise
             note(agent_dir, node, what, by, **more)
@@ -110,7 +110,7 @@ def _rotate(path: str) -> None:
         if _is_full(path):
             os.replace(path, _older(path))
     except OSError:
-        pass  # Another process holds the lock, or the file system has no locks; the next line tries again.
+        pass  # Another process holds the lock, or the file system does not support locks. The next entry tries again.
     finally:
         os.close(folder)
 

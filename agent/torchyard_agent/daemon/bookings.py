@@ -1,8 +1,8 @@
-"""Bookings on a host: the calendar from desktops, observation of the GPUs' use, and enforcement.
+"""Bookings on a host: the calendar received from desktops, observation of GPU use, and enforcement.
 
 The calendar is stored in the host's folder (0600), so that a restarted daemon can read it. The GPUs are sampled only
 when needed: every 10 s while enforcement is on and the calendar is valid, else once per minute while a GPU of this host
-is booked. A sample that telemetry has just taken is used instead of a new one.
+is booked. If telemetry has just taken a sample, that sample is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Pace(NamedTuple):
 
     @property
     def gap_s(self) -> float:
-        """The longest time between two samples that still counts as continuous observation."""
+        """The longest time between two samples that is still treated as continuous observation."""
         return max(5.0, 3.0 * max(self.enforce_s, self.evidence_s))
 
 
@@ -119,7 +119,7 @@ class Bookings:
         return {"kept": kept, "taken": timestamps.rfc3339(self._calendar.taken)}
 
     async def confirm(self, connection: Connection, params: Params) -> Any:
-        """Confirms that the snapshot of this revision is valid at `taken`. `kept` is false for another revision."""
+        """Confirms that the snapshot of this revision is valid at `taken`. `kept` is false for a different revision."""
         host = _host(params)
         try:
             taken = timestamps.parse_timestamp(params.get("taken"))
@@ -141,11 +141,11 @@ class Bookings:
         await self._update_keepers()
 
     async def status(self, connection: Connection, params: Params) -> Any:
-        """Returns the state of the calendar, findings and acts."""
+        """Returns the state of the calendar, the findings and the actions."""
         return self.summary()
 
     async def evidence(self, connection: Connection, params: Params) -> Any:
-        """Returns the evidence of idle bookings and of use, from `since` on."""
+        """Returns the evidence of idle bookings and of GPU use since `since`."""
         since = params.get("since")
         try:
             after = 0.0 if since is None else timestamps.parse_timestamp(since)
@@ -206,7 +206,7 @@ class Bookings:
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        # A stale calendar that still contains bookings is used for findings, but not for acts.
+        # A stale calendar that still contains bookings is used for findings, but not for actions.
         enforces = enforcement.level != OFF and now < known.until
         if not enforces:
             self._enforcer.forget()
@@ -218,7 +218,7 @@ class Bookings:
         now = time.time()
         self._here = {gpu["uuid"] for gpu in sample["gpus"] if gpu["uuid"]}
         if not self._here:
-            return max(300.0, self._pace.evidence_s)  # This host has no GPU, or no driver at present.
+            return max(300.0, self._pace.evidence_s)  # This host currently has no GPU or no driver.
         held = held_gpus()
         self._note(known, sample, held, now)
         if enforces:
@@ -252,7 +252,7 @@ class Bookings:
             self._write(self._evidence_file, booking_usage.to_json(self._idle, self._uses))
 
     def _write(self, path: str, data: dict[str, Any]) -> None:
-        """Writes a file atomically. If the disk is full, the data is only missing after a restart of the daemon."""
+        """Writes a file atomically. If the disk is full, the data is lost when the daemon restarts."""
         scratch = f"{path}.{os.getpid()}"
         try:
             file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -280,7 +280,7 @@ def _check_clock(taken: float) -> None:
 
 
 def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
-    """Returns the seconds until a sample is needed, or None if only a new calendar can change that.
+    """Returns the seconds until a sample is needed, or None if none is needed before a new calendar arrives.
 
     Args:
         here: The GPUs of this host; None if unknown.
@@ -294,7 +294,7 @@ def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: flo
 
 
 def held_gpus() -> set[str]:
-    """Returns the GPUs that runs of any user hold, including idle and restarting runs."""
+    """Returns the GPUs that are held by the runs of any user, including idle and restarting runs."""
     try:
         lines = read_all("/proc/net/unix").split(b"\n")
     except OSError:

@@ -1,8 +1,8 @@
-"""Compilation of an archive's bytecode in a separate process: `python bytecode.py FOLDER`.
+"""Compilation of an archive's modules to bytecode in a separate process: `python bytecode.py FOLDER`.
 
-On a full disk, Python before late 3.12 (including compileall) leaves a truncated bytecode file, with which every import
-of the module fails. This module therefore reads each file back before it renames the file to its final name, and no
-other program writes bytecode into an archive.
+On a full disk, Python before late 3.12 (including compileall) leaves a truncated bytecode file, which makes every
+import of the module fail. This module therefore reads each file back before it renames the file to its final name, and
+no other program writes bytecode into an archive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER_BYTES = 16
 
 
 def compile_all(folder: str) -> None:
-    """Compiles all modules without bytecode. Write errors are ignored, because they only delay later starts."""
+    """Compiles all modules that have no bytecode yet. Write errors are ignored: they only delay later starts."""
     for parent, _, names in os.walk(folder):
         for name in names:
             if name.endswith(".py"):

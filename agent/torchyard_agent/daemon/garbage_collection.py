@@ -1,9 +1,9 @@
 """Garbage collection of ended runs, snapshots, agent archives and old log text, by age and size.
 
 The collection runs in a separate process (see `garbage_collection_trigger`), since it may scan a hundred thousand
-files. It keeps runs whose keeper is alive, archives from which a keeper or daemon runs, and snapshots to which a run of
-any host with the same home refers. Each host removes only its own runs, since other hosts cannot know whether a keeper
-is alive. Folders are renamed before they are removed, so that they exist completely or not at all.
+files. It keeps runs whose keeper is alive, archives from which a keeper or daemon runs, and snapshots that are used by
+a run on any host with the same home. Each host removes only its own runs, since other hosts cannot know whether a
+keeper is alive. Folders are renamed before they are removed, so a folder is either complete or absent.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ log = logging.getLogger("torchyard_agent.daemon.garbage_collection")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the age and size of ended runs on this host."""
+    """Limits on the age and size of ended runs on this host."""
 
     days: float = KEEP_DAYS
     bytes: float = KEEP_GB * GB
@@ -93,7 +93,7 @@ class EndedRun:
 
 
 def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, str]:
-    """Returns the runs to remove, by ID, with the reason. A run without an end is removed by its age only."""
+    """Returns the IDs of runs to remove, with the reasons. A run without a recorded end is removed only for its age."""
     gone: dict[str, str] = {}
     kept = 0
     for place, run in enumerate(sorted(runs, key=lambda run: run.last_at, reverse=True)):
@@ -135,7 +135,7 @@ def _part(what: str, work: Callable[[], int]) -> int:
 
 
 def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
-    """Removes folders of ended runs, and returns their number."""
+    """Removes folders of ended runs, and returns the number of removed folders."""
     _empty_removed(agent_dir, node)
     state = paths.gc_state(agent_dir, node)
     known = _read_sizes(state)
@@ -216,7 +216,7 @@ def _read_sizes(path: str) -> dict[str, list[int]]:
 
 
 def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
-    """Removes snapshots to which no run of any host refers, unless an upload is under way. Returns their number."""
+    """Removes snapshots that no run on any host uses, unless an upload is in progress. Returns their number."""
     if UploadLocks(agent_dir, node).others():
         return 0
     count = prune(agent_dir, now)
@@ -226,7 +226,7 @@ def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
 
 
 def prune(agent_dir: str, now: float | None = None) -> int:
-    """Removes unused snapshots and files, and returns the number of snapshots. Failures are ignored."""
+    """Removes unused snapshots and files, and returns the number of removed snapshots. Failures are ignored."""
     now = time.time() if now is None else now
     store = paths.store_dir(agent_dir)
     try:
@@ -238,7 +238,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
     try:
         used = used_by_runs(agent_dir)
     except OSError:
-        return 0  # The runs of some host cannot be read at present, so nothing may be removed.
+        return 0  # The runs of at least one host are currently unreadable, so nothing may be removed.
     old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
     for root in old:
         shutil.rmtree(paths.snapshot_dir(agent_dir, root), ignore_errors=True)
@@ -247,7 +247,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
 
 
 def used_by_runs(agent_dir: str) -> set[str]:
-    """Returns the roots of all snapshots to which runs of any host refer. Raises OSError if a record is unreadable."""
+    """Returns the roots of all snapshots that runs on any host use. Raises OSError if a record is unreadable."""
     found = set()
     for host in _names(os.path.join(agent_dir, "hosts")):
         for run_id in _names(paths.runs_dir(agent_dir, host)):
@@ -276,7 +276,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
         if manifest is None and os.path.exists(
             os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
         ):
-            return  # The manifest is unreadable at present, so its files must be kept.
+            return  # The manifest is currently unreadable, so its files must be kept.
         wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
     for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
         for name in names:
@@ -287,7 +287,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
 
 
 def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
-    """Removes agents that were unused for long, and incomplete uploads. Returns the number of agents."""
+    """Removes agents that have not been used for a long time, and incomplete uploads. Returns the number of agents."""
     store = paths.store_dir(agent_dir)
     in_use = archives_in_use(agent_dir, node, now)
     count = 0
@@ -315,9 +315,9 @@ def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
 
 
 def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
-    """Returns the archives from which daemons and keepers of all hosts with this store run; None if unknown.
+    """Returns the archives that are used by daemons and keepers on all hosts with this store; None if unknown.
 
-    Those of this host are found in command lines, those of other hosts in records written by daemons and runs.
+    Archives used on this host are found in command lines, archives used on other hosts in records of daemons and runs.
     """
     found = _named_by_processes(paths.store_dir(agent_dir))
     hosts = os.path.join(agent_dir, "hosts")
@@ -343,14 +343,14 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
 
 
 def _named_by_processes(store: str) -> set[str]:
-    """Returns the archives of this store that appear in command lines of this user's processes."""
+    """Returns the archives of this store that appear in the command lines of this user's processes."""
     mark = os.fsencode(store) + b"/"
     pieces = (piece for _, line in each_process("cmdline") for piece in line.split(mark)[1:])
     return {piece[:64].decode("ascii", "replace") for piece in pieces}
 
 
 def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
-    """Shortens a log to its end while other processes append to it. Returns whether it was shortened."""
+    """Removes the beginning of a long log while other processes append to it. Returns whether it did so."""
     with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if size <= limit:
@@ -388,7 +388,7 @@ def _remove(folder: str, removed: str) -> None:
 
 
 def _empty_removed(agent_dir: str, node: str) -> None:
-    """Removes folders that an earlier collection could not remove, since over NFS open files remain for a while."""
+    """Removes folders that an earlier collection could not remove, since open files remain for a while on NFS."""
     folder = os.path.join(paths.host_dir(agent_dir, node), REMOVED)
     for name in _names(folder):
         _remove_tree(os.path.join(folder, name))

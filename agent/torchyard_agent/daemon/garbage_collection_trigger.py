@@ -1,7 +1,7 @@
 """The trigger of garbage collection, a separate process that starts after a request and at most once an hour.
 
-An idle daemon runs no timer. The hour is measured by a file's modification time, even across daemons that replace each
-other.
+An idle daemon runs no timer. The hour is measured from a file's modification time, so that the limit also applies
+across successive daemons.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class GarbageCollectionTrigger:
-    """A wrapper of the daemon's methods, by which each request may trigger a collection."""
+    """A wrapper around the daemon's methods, which lets each request trigger a collection."""
 
     def __init__(self, agent_dir: str, node: str, sha256: str):
         self._agent_dir = agent_dir
@@ -35,7 +35,7 @@ class GarbageCollectionTrigger:
         self._not_before = float("-inf")
 
     def watch(self, methods: dict[str, Method]) -> dict[str, Method]:
-        """Returns the methods, each of which then calls `trigger`."""
+        """Returns the methods in a form in which each of them also calls `trigger`."""
 
         def watched(method: Method) -> Method:
             async def answer(connection: Connection, params: dict[str, Any]) -> Any:

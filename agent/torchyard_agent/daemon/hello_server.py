@@ -1,8 +1,8 @@
 """A small server that answers `hello` before asyncio and other large modules are imported.
 
 A deployment is complete when every agent has answered `hello`; the imports (0.1 s of CPU per host) are delayed until
-the first other request. Deploying to eight hosts on two cores took 4.0 times as long as a bare upload with asyncio
-imported at the start, and 2.3 times without.
+the first other request. Deploying to eight hosts on two cores took 4.0 times as long as a bare upload if asyncio was
+imported at the start, and 2.3 times as long otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def answer_hello(
     """Answers `hello` requests until another method is called.
 
     Args:
-        settle: Unpacks a new archive. Called once no request has arrived for a moment.
+        settle: Unpacks a new archive. Called when no request has arrived for a short time.
         retiring: Called with the parameters of `retire`.
 
     Returns:
@@ -100,12 +100,12 @@ def _answer(
             return pending, method
         answer = {"jsonrpc": "2.0", "id": id, "result": hello if method == "hello" else {}}
         try:
-            # A line as short as this is sent completely or not at all.
+            # A line this short is sent completely or not at all.
             client.send(json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT)
         except BlockingIOError:
             return pending, "never reads"  # The full server disconnects clients that do not read.
         except OSError:
-            pass  # The request counts even if its client has disconnected.
+            pass  # A `retire` request is executed even if its client has disconnected.
         if method == "retire":
             params = request.get("params")
             retiring(params if isinstance(params, dict) else {})

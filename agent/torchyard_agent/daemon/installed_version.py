@@ -40,7 +40,7 @@ def noted(path: str) -> tuple[str, str]:
 
 
 def newer_than(agent_dir: str, node: str, version: str) -> str | None:
-    """Returns the SHA-256 of the last agent of this host, if it is newer and its archive still exists, else None."""
+    """Returns the SHA-256 of this host's last agent if that agent is newer and its archive still exists, else None."""
     newest, sha256 = noted(os.path.join(paths.host_dir(agent_dir, node), NOTE))
     if version_order(newest) <= version_order(version):
         return None

@@ -25,9 +25,9 @@ def main(
         settle: Unpacks an archive that has run from memory so far.
         by: The user of the desktop that started the daemon.
     """
-    umask.keep_files_private()  # systemd sets another umask.
+    umask.keep_files_private()  # systemd sets a different umask.
     with open("/proc/self/comm", "w") as name:
-        # `ps` and `top` show this name, because the command line is that of the bootstrap.
+        # `ps` and `top` show this name, because the process's command line is still that of the bootstrap.
         name.write("torchyard-agent")
     hello = {
         "version": __version__,

@@ -1,8 +1,8 @@
 """Probes of the connections between hosts on the data network: reachability of ports, and throughput.
 
-A host listens briefly at ports that a run holds there (bound but not listening) or at one port of its range. Clients
-send a token that only the launching desktop knows. Connections are reset instead of closed, so that none stays in
-TIME_WAIT at a port that a rank is about to use.
+A host listens briefly on ports that a run holds on that host (bound but not listening), or on one port of its range.
+Clients send a token that only the launching desktop knows. Connections are reset instead of closed, so that none
+remains in TIME_WAIT on a port that a rank is about to use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Params = dict[str, Any]
 
 
 class NetworkProbe:
-    """The methods `network.*`. Each launch listens with its own token."""
+    """The methods `network.*`. Each launch uses its own token."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, _Listener] = {}
@@ -56,7 +56,7 @@ class NetworkProbe:
         }
 
     async def listen(self, connection: Connection, params: Params) -> Any:
-        """Listens at `address`, at each of `ports` (held for a run) or at one port of `port_range` (null for any).
+        """Listens at `address`, on each of `ports` (held for a run) or on one port of `port_range` (null for any port).
 
         Returns `address`, `ports` and, with `traffic`, whether the interface is `busy` with other traffic.
         """
@@ -80,7 +80,7 @@ class NetworkProbe:
         return {"address": address, "ports": listener.ports, "busy": busy}
 
     async def reach(self, connection: Connection, params: Params) -> Any:
-        """Connects to every target {`host`, `address`, `port`}. Returns the unreachable ones, each with its `error`."""
+        """Connects to targets {`host`, `address`, `port`}. Returns the unreachable targets, each with its `error`."""
         token, source = str(params["token"]), params.get("source")
         tried = [_try(token, source, target) for target in params["targets"]]
         return [failure for failure in await asyncio.gather(*tried) if failure is not None]
@@ -123,7 +123,7 @@ class _Listener:
         return [int(listening.getsockname()[1]) for listening in self._sockets]
 
     def add(self, port: int) -> None:
-        """Listens at a port that a process of this user holds. Raises OSError."""
+        """Listens on a port that is held by a process of this user. Raises OSError."""
         listening = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -131,7 +131,7 @@ class _Listener:
         self._serve(listening)
 
     def hold(self, port_range: Any) -> None:
-        """Listens at a port of the range. Raises NoPortFree."""
+        """Listens on a port of the range. Raises NoPortFree."""
         held = port_reservation.hold_ports(1, port_range, self._address)
         listening = held.take(held.ports[0])
         self._sockets.append(listening)

@@ -1,6 +1,6 @@
 """Measurements of a host for a launch: limits, shared memory, the chosen GPUs, leftovers of runs, and the clock.
 
-The desktop judges the results. The only slow part is NVML, which is opened if GPUs were chosen.
+The desktop judges the results. The only slow part is NVML, which is opened only if GPUs were chosen.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _measure(uuids: list[str]) -> dict[str, Any]:
 
 
 def _limits(which: int) -> list[int | None]:
-    """Returns [soft, hard] of a limit as the ranks inherit it, with None for no limit."""
+    """Returns the [soft, hard] values of a limit as inherited by the ranks. None means that there is no limit."""
     return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which)]
 
 
@@ -100,7 +100,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
     """Returns leftovers of earlier runs: [{`run_id`, `ended` (ended PIDs), `left` (remaining PIDs), `keeper`}].
 
     This function ends processes of runs without a keeper; the result includes those ended since the last call. `keeper`
-    is true if the run has ended long ago, but its keeper is still alive.
+    is true if the run ended long ago, but its keeper is still alive.
     """
     loop = asyncio.get_running_loop()
     kept: list[str] = []

@@ -1,4 +1,4 @@
-"""The daemon's methods that desktops call, named as in docs/protocol.md."""
+"""The daemon's methods that are called by desktops, with their names from docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAUNCH_DEADLINE_S = 20.0
 
 
 class Methods:
-    """The table of methods, with the parts of the daemon that implement them."""
+    """The table of methods, and the objects of the daemon that implement the methods."""
 
     def __init__(self, agent_dir: str, hello: Params, runs: Runs, telemetry: Telemetry, retire: Callable[[], None]):
         self._agent_dir = agent_dir
@@ -109,7 +109,7 @@ class Methods:
         return await asyncio.get_running_loop().run_in_executor(None, searching)
 
     async def host_route(self, connection: Connection, params: Params) -> Any:
-        """Returns the address and interface by which this host reaches another."""
+        """Returns the address and interface through which this host reaches another host."""
         address = address_towards(str(params["to"]))
         return {"address": address, "interface": interface_of(address)}
 
@@ -164,7 +164,7 @@ class Methods:
         return {}
 
     async def state_subscribe(self, connection: Connection, params: Params) -> Any:
-        """Sends notifications `state`, beginning after the journal entry `seen` ([epoch, sequence])."""
+        """Sends `state` notifications, beginning after the journal entry `seen` ([epoch, sequence])."""
         run_id = params["run_id"]
         self._runs.folder(run_id)
         following = follow_state(connection, self._runs, run_id, params.get("seen"))
@@ -199,7 +199,7 @@ class Methods:
 
 
 def _ends(event: dict[str, Any], replica: str) -> bool:
-    """Returns whether no process writes to the replica's log after this event."""
+    """Returns whether this event implies that no process writes to the replica's log any longer."""
     if event["event"] == "replica_state" and event["replica"] == replica:
         return event["state"] in ("succeeded", "failed", "stopped", "lost")
     return bool(event["event"] == "run_ended")

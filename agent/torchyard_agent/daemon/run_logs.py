@@ -32,11 +32,12 @@ def list_logs(run_dir: str) -> list[dict[str, Any]]:
 
 
 async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[], bool]) -> dict[str, Any]:
-    """Returns a piece of one rank's log.
+    """Returns a part of one rank's log.
 
-    `offset` counts bytes from the start, or from the end if it is negative. If no data is available yet, the function
-    waits up to `wait_s`. `ended` is true if the piece reaches the end of a log that will not grow. `times` are the
-    times of the piece, or with `times_to_end` the times of all bytes from the piece on; see `log_times`.
+    `offset` is measured in bytes from the start, or from the end if it is negative. If no data is available yet, the
+    function waits up to `wait_s`. `ended` is true if the part reaches the end of a log that will not grow. `times` are
+    the times of the bytes in the part or, with `times_to_end`, of all bytes from the start of the part on; see
+    `log_times`.
     """
     name = paths.log_name(str(params["replica"]), int(params.get("local_rank", 0)))
     path = os.path.join(run_dir, "logs", os.path.basename(name))
@@ -44,7 +45,7 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     deadline = asyncio.get_running_loop().time() + min(float(params.get("wait_s", 0)), LONGEST_WAIT_S)
     offset = int(params["offset"])
     while True:
-        ended = has_ended()  # The end is checked before the size, so that all data is included.
+        ended = has_ended()  # Checked before the size, so no data is missed.
         status = os.stat(path) if os.path.exists(path) else None
         size = status.st_size if status is not None else 0
         start = max(0, size + offset) if offset < 0 else offset

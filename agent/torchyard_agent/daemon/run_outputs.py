@@ -1,4 +1,4 @@
-"""Access to the files that a run leaves on this host, for the desktop."""
+"""Access for desktops to the files that a run leaves on this host."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
 
 
 def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
-    """Returns a piece of a file of the run, from `offset` on."""
+    """Returns a part of a file of the run, starting at `offset`."""
     whole = os.path.realpath(os.path.join(run_dir, path))
     if not whole.startswith(os.path.realpath(run_dir) + os.sep):
         raise RpcError(f"{path} lies outside the run's folder", "outside")
@@ -58,7 +58,7 @@ def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
 
 
 def read_piece(path: str, offset: int) -> dict[str, Any]:
-    """Returns a piece of a file from `offset` on, as {"data" (base64), "next", "size"}. Raises OSError."""
+    """Returns a part of a file, starting at `offset`, as {"data" (base64), "next", "size"}. Raises OSError."""
     with open(path, "rb") as file:
         file.seek(offset)
         data = file.read(PIECE)

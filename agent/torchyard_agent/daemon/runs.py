@@ -30,7 +30,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Runs:
-    """Starts keepers, connects to running ones, and reads the records of ended runs."""
+    """Starts keepers, connects to running keepers, and reads the records of ended runs."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
@@ -64,7 +64,7 @@ class Runs:
         return folder
 
     def ids(self) -> list[str]:
-        """Returns the IDs of all runs with a folder on this host, oldest first, since an ID begins with its time."""
+        """Returns the IDs of all runs with a folder on this host, oldest first. Each ID begins with a time."""
         try:
             with os.scandir(paths.runs_dir(self._agent_dir, self._node)) as entries:
                 return sorted(
@@ -76,7 +76,7 @@ class Runs:
             return []
 
     async def warm(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper, and in the keeper the interpreters of its ranks (see `messages.Warm`)."""
+        """Starts the run's keeper, and within the keeper, the interpreters of its ranks (see `messages.Warm`)."""
         self._warm.add(_checked(params["run_id"]))
         keeper = await self._start_keeper(params)
         return await keeper.call("warm", params)
@@ -159,7 +159,7 @@ class Runs:
             self._launching -= 1
 
     async def wait_for_launches(self, within_s: float) -> None:
-        """Waits until all launches that this host is preparing have begun or were given up, for at most `within_s`."""
+        """Waits until all launches that this host is preparing have begun or been abandoned, for at most `within_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while (self._launching or any(map(self.is_alive, self._prepared))) and loop.time() < deadline:
@@ -167,16 +167,16 @@ class Runs:
 
     async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
         if not os.path.isdir(archive):
-            # Garbage collection has removed the archive as unused while the desktop stayed connected.
+            # While the desktop was connected, garbage collection removed the archive as unused.
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
-            # Garbage collection reads the time and the file, on all hosts that share the home.
+            # Garbage collection on all hosts that share the home reads the time and the file.
             os.utime(archive)
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))
         with open(os.path.join(folder, "keeper.log"), "ab") as log:
-            # The keeper outlives this daemon: its second fork makes it a child of init.
+            # The keeper outlives this daemon, because its second fork makes it a child of init.
             launcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _KEEPER, archive, self._agent_dir, self._node, run_id],
                 stdin=subprocess.DEVNULL,
@@ -220,7 +220,7 @@ class Runs:
         """Aborts a run whose desktop has disconnected after `prepare` and before the run has begun."""
 
         async def abort() -> None:
-            with contextlib.suppress(RpcError):  # The keeper has exited, or the desktop has aborted the run already.
+            with contextlib.suppress(RpcError):  # The keeper has exited, or the desktop has already aborted the run.
                 await self.forward("abort", {"run_id": run_id})
 
         if run_id in self._prepared:
@@ -304,7 +304,7 @@ class Runs:
         return str(self._record_of(run_id).get("person") or "")
 
     def _record_of(self, run_id: str) -> dict[str, Any]:
-        """Returns the run's record from the desktop, which is cached because it never changes."""
+        """Returns the record of the run that the desktop has sent. It is cached because it never changes."""
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
@@ -346,7 +346,7 @@ class Runs:
             try:
                 metrics = (await keeper.call("status", {}, timeout=5.0)).get("metrics", {})
             except RpcError:
-                silent = not keeper.closed  # A keeper that is only slow is still alive.
+                silent = not keeper.closed  # A slow keeper is still alive.
                 keeper = keeper if silent else None
         # The journal is read after the look-up of the keeper: if the keeper has just exited, its last entries are
         # included.
@@ -364,7 +364,7 @@ class Runs:
         }
 
     def death(self, run_id: str) -> str:
-        """Returns the reason why a run without an end has no keeper, as a clause."""
+        """Returns, as a clause, the reason why a run without a recorded end has no keeper."""
         before = read_record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
@@ -387,7 +387,7 @@ class Runs:
             self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
 
     def take_ended(self) -> dict[str, dict[str, list[int]]]:
-        """Returns by run the PIDs that were ended since the last call (`ended`) and those that remain (`left`)."""
+        """Returns, by run, the PIDs that were ended since the last call (`ended`) and the remaining PIDs (`left`)."""
         ended, self._ended = self._ended, {}
         return ended
 
@@ -396,7 +396,7 @@ class Runs:
         lines = []
         for run_id in self.ids():
             if run_id in self._warm:
-                # A run whose keeper only warms interpreters is a launch before `prepare`, which is not listed.
+                # A run whose keeper has only warmed interpreters is a launch before `prepare` and is not listed.
                 continue
             try:
                 shown = await self.show(run_id)
@@ -449,7 +449,7 @@ def _checked(run_id: object) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """Returns the contents of a run's `run.json`; {} if it is missing or invalid, as after a power failure."""
+    """Returns the contents of a run's `run.json`; {} if the file is missing, or invalid due to a power failure."""
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)

@@ -1,4 +1,4 @@
-"""The daemon's full server: an asyncio loop that serves all methods after the first one other than `hello`."""
+"""The daemon's full server: an asyncio loop that starts when a method other than `hello` is called."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def serve_until_retired(
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
     with contextlib.suppress(OSError):
-        # If the home is not writable, the next connection of a desktop starts the daemon.
+        # If the home is not writable, the next connection from a desktop starts the daemon.
         if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()
@@ -65,7 +65,7 @@ async def serve_until_retired(
 
 
 def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
-    """Compiles modules that were not imported yet in the background, so that the first keeper starts quickly."""
+    """Compiles modules that have not been imported yet in the background, so that the first keeper starts quickly."""
     script = os.path.join(archive, "torchyard_agent", "daemon", "bytecode.py")
     command, null = ["nice", "-n", "19", sys.executable, "-I", "-S", script, archive], subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)

@@ -25,7 +25,8 @@ TELEMETRY_BACKLOG = 256 * 1024
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
     """Sends the journal from the entry after `seen`, then each new entry, until the run is over.
 
-    Only the last notification has `alive` False, and it has no entries; if no `run_ended` precedes it, the keeper died.
+    Only the last notification has `alive` set to false, and it contains no entries. If no `run_ended` entry was sent
+    before, the keeper has died.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -33,7 +34,8 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            # The keeper is looked up before the journal is read, because a dead keeper writes no more entries.
+            # The keeper is looked up before the journal is read, because a dead keeper does not write any further
+            # entries.
             alive = await runs.keeper(run_id) is not None
             entries = reader.read()
             if first:
@@ -97,7 +99,7 @@ class Telemetry:
         return sample
 
     async def recent(self, within_s: float) -> dict[str, Any]:
-        """Returns the last sample if it is at most `within_s` old, else a new one."""
+        """Returns the last sample if it is at most `within_s` seconds old, else a new sample."""
         if self._last is not None and asyncio.get_running_loop().time() - self._last[0] <= within_s:
             return self._last[1]
         return await self.sample()

@@ -1,8 +1,8 @@
 """A systemd unit that starts the daemon after a reboot.
 
-The unit is installed only if the user lingers: otherwise systemd starts no unit of the user before the next login, and
-the next connection of a desktop starts the daemon. The unit names no host, since homes may be shared between hosts.
-https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
+The unit is installed only if the user lingers: otherwise systemd starts none of the user's units before the next login,
+and the daemon is started by the next connection from a desktop. The unit does not name a host, since homes may be
+shared between hosts. https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def _can_come_back(root: str) -> bool:
 
 
 def _paths(agent_dir: str, home: str | None) -> tuple[str, str]:
-    """Returns the path of the unit, and that of the link that enables it."""
+    """Returns the path of the unit, and the path of the link that enables the unit."""
     folder = os.path.join(home or os.path.expanduser("~"), ".config", "systemd", "user")
     name = f"torchyard-agent-{paths.scope(agent_dir)}.service"
     return os.path.join(folder, name), os.path.join(folder, "default.target.wants", name)
 
 
 def _quoted(word: str) -> str:
-    """Quotes a word for systemd, with its specifiers and quotes escaped."""
+    """Quotes a word for systemd, and escapes its specifiers and quotes."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
 
 

@@ -74,7 +74,7 @@ def _end_helpers(agent_dir: str) -> None:
         if not helpers:
             return
         for pid in helpers:
-            with contextlib.suppress(OSError):  # The process has ended by itself.
+            with contextlib.suppress(OSError):  # The process has already ended.
                 os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)
 
@@ -95,7 +95,7 @@ def _names(folder: str) -> set[str]:
 
 
 def _close_log() -> None:
-    """Redirects the daemon's output to /dev/null, since over NFS an open file prevents its folder's removal."""
+    """Redirects the daemon's output to /dev/null, since an open file on NFS prevents the removal of its folder."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)

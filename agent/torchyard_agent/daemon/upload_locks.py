@@ -1,7 +1,8 @@
-"""Locks for uploads into a store that several hosts share: one desktop sends a snapshot, the others wait.
+"""Locks for uploads into a store that several hosts share: one desktop sends a snapshot while the others wait.
 
-A lock is a file in the store, created with O_EXCL, whose time its holder updates while it is alive. The clocks of the
-hosts differ, so a lock counts as stale if its time does not change while it is observed, whatever the time is.
+A lock is a file in the store, created with O_EXCL. Its holder updates the file's modification time while the holder is
+alive. The clocks of the hosts differ, so a lock is considered stale if its time does not change while the lock is
+observed, regardless of the time itself.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class UploadLocks:
         return bool(self._held)
 
     def others(self) -> bool:
-        """Returns whether any upload to this store is under way, or was abandoned within the last hour."""
+        """Returns whether any upload to this store is in progress, or was abandoned within the last hour."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as locks:
             return any(abs(time.time() - lock.stat().st_mtime) < FORGOTTEN_AFTER_S for lock in locks)
         return False
@@ -80,7 +81,7 @@ class UploadLocks:
                 holder = file.read()
             touched = os.stat(path).st_mtime_ns
         except OSError:
-            return False  # The lock was just released, or its file cannot be read.
+            return False  # The lock has just been released, or its file cannot be read.
         node, _, pid = holder.rpartition(" ")
         if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
             return not os.path.exists(f"/proc/{pid}")  # An earlier daemon of this host holds the lock.

@@ -1,4 +1,4 @@
-"""Uploads of working folder snapshots from desktops, and access to their files."""
+"""Uploads of working folder snapshots from desktops, and access to the snapshots' files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Sender:
 
 
 class Uploads:
-    """The methods `snapshot.*`. Disk access is done by threads, so that the daemon can answer other requests."""
+    """The methods `snapshot.*`. Threads access the disk, so that the daemon can answer other requests."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
@@ -75,7 +75,7 @@ class Uploads:
         return {"have": False, "missing": missing, "busy": False, "free": free}
 
     async def put(self, connection: Connection, params: Params) -> Any:
-        """Stores files or pieces of them: [{"sha256", "data" (base64), "last"}]."""
+        """Stores files or parts of files: [{"sha256", "data" (base64), "last"}]."""
         sender = self._sender(connection)
         async with sender.lock:
             await self._in_a_thread(_take, sender.incoming, params["pieces"])
@@ -97,7 +97,7 @@ class Uploads:
         return {"manifest": await self._in_a_thread(snapshot_store.read_manifest, self._agent_dir, root)}
 
     async def get(self, connection: Connection, params: Params) -> Any:
-        """Returns a piece of a file of the store from `offset` on, as {"data" (base64), "next", "size"}."""
+        """Returns a part of a file in the store, starting at `offset`, as {"data" (base64), "next", "size"}."""
         return await self._in_a_thread(_read, self._agent_dir, str(params["sha256"]), int(params["offset"]))
 
     async def _in_a_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -124,12 +124,12 @@ class Uploads:
     def _forget(self, connection: Connection) -> None:
         """Ends the upload of a closed connection. Complete files are kept for the next attempt."""
         sender = self._senders.pop(connection)
-        # The thread discards the files after the writes that are under way.
+        # The thread discards the files after completing the writes in progress.
         asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)
         self._locks.release(sender.name)
 
     def _release_if_gone(self, connection: Connection, sender: _Sender, taken: asyncio.Future[bool]) -> None:
-        """Releases a lock that a thread took after its desktop had disconnected and `_forget` had run."""
+        """Releases a lock that a thread acquired after its desktop had disconnected and `_forget` had run."""
         if connection.closed:
             self._locks.release(sender.name)
 

@@ -1,8 +1,8 @@
-"""Evidence of idle bookings and of the use of GPUs, kept for desktops that connect later. No I/O.
+"""Evidence of idle bookings and of GPU use, kept for desktops that connect later. No I/O.
 
-A booking is in use while any of its GPUs on this host is in use: by a process that computes on the GPU or a CPU, by
-load without a visible process, or by a run that holds the GPU. A sleeping process does not count as use. The time
-between samples that are too far apart counts neither as use nor as idle.
+A booking is in use while any of its GPUs on this host is in use, that is, while a process that uses the GPU computes on
+the GPU or a CPU, the GPU has load without a visible process, or a run holds the GPU. A sleeping process is not
+considered active. The time between samples that are too far apart is considered neither use nor idle time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Idle(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The use of a GPU by a login, and by its run if any, from `start` to `end`."""
+    """The use of a GPU by a login, and by the login's run if there is one, from `start` to `end`."""
 
     gpu: str
     user: str
@@ -44,7 +44,7 @@ class Used(NamedTuple):
 
 
 def is_busy(gpu: Mapping[str, Any], held: Collection[str], asleep: Collection[int]) -> bool:
-    """Returns whether a GPU is in use. A GPU that does not respond counts as used.
+    """Returns whether a GPU is in use. A GPU that does not respond is considered in use.
 
     Args:
         gpu: The GPU's part of a sample.
@@ -74,7 +74,7 @@ def update_idle(
     Args:
         busy: The GPUs that the sample found in use.
         here: The GPUs of this host.
-        gap_s: The longest time between two samples that counts as continuous observation.
+        gap_s: The longest time between two samples that is treated as continuous observation.
     """
     after = {booking_id: idle for booking_id, idle in known.items() if now - idle.seen < KEPT_S}
     for one in bookings:
@@ -103,7 +103,7 @@ def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], 
 
 
 def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) -> dict[str, Any]:
-    """Returns the evidence from `since` on, in the format of `bookings.evidence` and of the file."""
+    """Returns the evidence since `since`, in the format of `bookings.evidence` and of the file."""
     return {
         "idle": [
             {"booking": booking_id, "gpus": list(one.gpus), "since": rfc3339(one.since), "seen": rfc3339(one.seen)}

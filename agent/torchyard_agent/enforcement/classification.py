@@ -1,9 +1,13 @@
-"""Classification of the use of a GPU by a process, according to the calendar. No I/O.
+"""Classification of processes that use GPUs, according to the calendar. No I/O.
 
-| class | condition | |---|---| | `own` | the GPU is booked by a person who may be the owner of the process | |
-`unbooked` | the GPU is not booked | | `others` | it is booked by a person who cannot be the owner | | `root` | it is
-booked, and root runs the process (sudo, a container's daemon) for a session that is not the booker's | | `unknown` | it
-is booked, and the process is hidden, or of a login that is not in the table |
+| class | condition |
+|---|---|
+| `own` | the GPU is booked by a person who may be the owner of the process |
+| `unbooked` | the GPU is not booked |
+| `others` | the GPU is booked by a person who cannot be the owner |
+| `root` | the GPU is booked, and root runs the process (sudo, a container's daemon) for a session that is not the
+booker's |
+| `unknown` | the GPU is booked, and the process is hidden or belongs to a login that is not in the table |
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ class Use(NamedTuple):
 
     @property
     def by(self) -> int | None:
-        """The UID of the user of the GPU; 0 if a daemon of root acted for an unknown session."""
+        """The UID of the user of the GPU; 0 if a root daemon acted for an unknown session."""
         if self.origin is None or self.uid is None:
             return self.uid
         return 0 if self.origin.as_root and self.origin.uid is None else self.origin.uid
@@ -79,14 +83,14 @@ class Finding(NamedTuple):
 
     @property
     def persons_text(self) -> str:
-        """A text such as "kim" or "one of kim, lee", or the login if the calendar does not mention it."""
+        """Text such as "kim" or "one of kim, lee", or the login if the calendar does not mention it."""
         if not self.persons:
             return self.use.user
         return self.persons[0] if len(self.persons) == 1 else f"one of {', '.join(self.persons)}"
 
 
 def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
-    """Classifies the use of a GPU. A shared login counts as the booker's if any of its persons is the booker.
+    """Classifies the use of a GPU. A shared login is treated as the booker's if one of its persons is the booker.
 
     Args:
         host: This host's name in the fleet.

@@ -1,8 +1,8 @@
-"""Enforcement of the calendar on this host: identifies owners of processes, warns them, and ends processes.
+"""Enforcement of the calendar on this host: identifies the owners of processes, warns the owners, and ends processes.
 
-Every act is recorded. The agent of a user acts on that user's processes only, root's agent on those of all users. PID,
-start time and UID are compared again before each signal (`process_identity`). A process of a run is ended by stopping
-the run, which its keeper then saves and does not restart.
+Every action is recorded. A user's agent acts only on that user's processes, and root's agent acts on the processes of
+all users. The PID, start time and UID of a process are compared again before each signal (`process_identity`). A
+process of a run is ended by stopping the run, so that the run can save its state and is not restarted by its keeper.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Enforcer:
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """Returns whose processes this agent may signal: those of all users if root runs it, else its own user's."""
+        """Returns whose processes this agent may signal: all users' if root runs the agent, else its own user's."""
         is_root = os.getuid() == 0
         return {"acts_on": "all" if is_root else "own", "root": is_root, "pidfd": process_identity.HAS_PIDFD}
 
     def summary(self) -> dict[str, Any]:
-        """Returns the findings of the last sample, and the last acts."""
+        """Returns the findings of the last sample, and the most recent actions."""
         return {"findings": [_finding_json(one) for one in self._findings], "acts": list(self._acts)}
 
     def forget(self) -> None:
-        """Discards the state when enforcement is off, so that users are warned again once it is on."""
+        """Discards the state when enforcement is off, so that users are warned again when enforcement is turned on."""
         self._state, self._findings = escalation.EMPTY, []
 
     async def enforce(
@@ -108,7 +108,7 @@ class Enforcer:
         )
 
     async def _do(self, act: Act, host: str) -> str:
-        """Carries out an act, and returns its outcome in a few words."""
+        """Carries out an action, and returns its outcome in a few words."""
         use = act.case.finding.use
         if act.what in (escalation.NOTE, escalation.REPORT) or use.uid is None or use.by is None:
             return ""
@@ -121,7 +121,7 @@ class Enforcer:
         number = signal.SIGTERM if act.what == escalation.TERMINATE else signal.SIGKILL
         keeper = process_identity.identify(use.keeper) if use.keeper else None
         if keeper is not None and keeper.uid == use.by:
-            # The keeper would restart its ranks. SIGTERM makes it stop the run with the run's own grace.
+            # The keeper would restart its ranks. SIGTERM makes the keeper stop the run with the run's grace period.
             return f"to its keeper, PID {keeper.pid}: {process_identity.send(keeper, number)}"
         return process_identity.send(Identity(use.pid, use.started, use.uid), number)
 

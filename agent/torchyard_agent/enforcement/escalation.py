@@ -1,11 +1,11 @@
-"""Decisions about the acts that follow from findings: records, warnings and signals. No I/O.
+"""Decisions about the actions that follow from findings: records, warnings and signals. No I/O.
 
-With the level observe, new findings are recorded. With warn, the user is also warned once. With stop, the use of
-another person's booking is ended after the grace, by SIGTERM and 10 s later by SIGKILL (2 min later for a run, which is
-ended through its keeper).
+At the level observe, new findings are recorded. At the level warn, the user is also warned once. At the level stop, a
+process that uses a GPU booked by another person is ended after the grace period, by SIGTERM and 10 s later by SIGKILL
+(2 min later for a run, which is ended through its keeper).
 
-Grace and delay are measured per user, GPU and booking, beginning with the first process: a process that is restarted
-every few seconds gets no additional time.
+The grace period and the delay are measured per user, GPU and booking, beginning with the first process: a process that
+is restarted every few seconds gets no additional time.
 
 Use without a booking is never ended, since a launch on one host needs no booking. Processes of root and of unknown
 logins are only reported to administrators. The agent acts only on processes that it may signal.
@@ -42,7 +42,7 @@ NOTE, REPORT, WARN, TERMINATE, KILL = "observed", "reported", "warned", "termina
 
 
 class Case(NamedTuple):
-    """A process that uses a GPU without a booking of its owner."""
+    """A process that uses a GPU for which its owner has no booking."""
 
     finding: Finding
     gpus: tuple[str, ...]
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """The warnings to a user about a GPU under one booking, for all of the user's processes."""
+    """The warnings to a user about the use of a GPU during one booking, for all of the user's processes."""
 
     until: float
     """The end of the booking."""
@@ -67,7 +67,7 @@ class Notice(NamedTuple):
 
 
 class Act(NamedTuple):
-    """An act to carry out now and to record in the audit log."""
+    """An action to carry out now and to record in the audit log."""
 
     what: str
     case: Case
@@ -94,7 +94,7 @@ def proceed(
     *,
     is_fresh: bool = True,
 ) -> tuple[State, list[Act]]:
-    """Returns the new state and the acts after a sample.
+    """Returns the new state and the actions after a sample.
 
     The case of an ended process is dropped; a case whose class or booking has changed starts again. With a stale
     calendar, findings are only recorded, and earlier warnings stay valid.
@@ -107,7 +107,7 @@ def proceed(
         return EMPTY, acts
     cases: dict[Key, Case] = {}
     notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
-    if policy.level != STOP:  # A change to a level below stop cancels the announced ends of processes.
+    if policy.level != STOP:  # If the level is lowered below stop, announced ends of processes are cancelled.
         notices = {key: notice._replace(stop_at=None, terminated_at=None) for key, notice in notices.items()}
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:
@@ -189,7 +189,7 @@ def _is_few(notice_keys: list[NoticeKey], notices: Mapping[NoticeKey, Notice]) -
 def _may_act_on(finding: Finding, reach: int | None) -> bool:
     """Returns whether the user is known and the agent may signal the user's processes.
 
-    A login without persons on an unbooked GPU is only recorded.
+    If the login belongs to no known person and the GPU is not booked, the use is only recorded.
     """
     use = finding.use
     known = use.by is not None and (bool(finding.persons) or finding.verdict in VIOLATIONS)

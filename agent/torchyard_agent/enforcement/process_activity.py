@@ -1,6 +1,7 @@
 """Detection of idle processes by the CPU time that they and their descendants use between samples.
 
-A process that only occupies GPU memory uses no CPU time; a process that loads data, or waits for a computing GPU, does.
+A process that only occupies GPU memory uses no CPU time; a process that loads data, or waits for a computing GPU, uses
+CPU time.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Activity:
 
 
 def _measure(pid: int) -> tuple[int, int] | None:
-    """Returns the start time and the CPU ticks of a process, its descendants, and those for which they have waited."""
+    """Returns a process's start time, and the CPU ticks of the process, its descendants and their reaped children."""
     root = _fields(pid)
     if root is None:
         return None

@@ -1,12 +1,14 @@
-"""The user who started a process, as known to the kernel, since a process in a container can choose its UID.
+"""The user who started a process, according to the kernel, since a process in a container can choose its UID.
 
-| condition | result | |---|---| | its user namespace was made by a user | that user, whatever UID it has inside:
-rootless podman, `unshare` | | it runs as root, or in a container or user namespace that root made | the user of its
-session, not its UID | | else | its UID |
+| condition | result |
+|---|---|
+| a user created its user namespace | that user, whatever its UID is inside (rootless podman, `unshare`) |
+| it runs as root, or in a container or user namespace that root created | the user of its session, not its UID |
+| else | its UID |
 
 The session is determined by the login (`loginuid`, which sudo, su and setuid programs keep), else by the user's slice
-of the control group, else by the first ancestor that is not root's (the shell that called sudo), else by sudo's
-variables in the environment, which are a mere claim. A container is usually started by a daemon, so that no session is
+in the control group's path, else by the first ancestor that is not root's (the shell that called sudo), else by sudo's
+variables in the environment, which are not verified. A container is usually started by a daemon, so no session is
 known. Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's user-UID.slice.
 """
 
@@ -43,7 +45,7 @@ def find_origin(pid: int, uid: int) -> Origin:
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        container = ""  # The agent itself runs in this container, or the group has such a name by chance.
+        container = ""  # The agent itself runs in this container, or the group happens to have such a name.
     ours, owner = _namespace_owner(pid)
     if owner:
         return Origin(owner, NAMESPACE, container=container, session=session)
@@ -55,7 +57,7 @@ def find_origin(pid: int, uid: int) -> Origin:
 
 
 def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
-    """Returns the origin of a process of root, from its session if the session is visible."""
+    """Returns the origin of a process that root runs, from its session if the session is visible."""
     number = _number(f"/proc/{pid}/loginuid")
     if number:
         session = _number(f"/proc/{pid}/sessionid")
@@ -107,8 +109,8 @@ def is_in_group_below(pid: int, keeper: int) -> bool:
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
     """Returns whether the process has this process's user namespace, and if not, the UID of its namespace's creator.
 
-    The creator is that of the outermost namespace below this one. The result is (None, None) for a hidden process.
-    Kernels before 4.11 do not provide the creator.
+    Of several nested namespaces below this process's namespace, the creator of the outermost namespace is returned. The
+    result is (None, None) for a hidden process. Kernels before 4.11 do not provide the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):
@@ -149,7 +151,7 @@ def _groups(pid: object) -> str:
 
 
 def _lines(groups: str) -> list[tuple[str, str]]:
-    """Returns (controllers, path) of each hierarchy."""
+    """Returns (controllers, path) for each hierarchy."""
     parts = (line.split(":", 2) for line in groups.splitlines())
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
@@ -159,7 +161,7 @@ def _paths(groups: str) -> list[str]:
 
 
 def _number(path: str) -> int:
-    """Reads a number from a file; 0 if it is unset."""
+    """Reads a number from a file. Returns 0 if the number is unset or the file cannot be read."""
     try:
         number = int(read(path, 32))
     except (OSError, ValueError):

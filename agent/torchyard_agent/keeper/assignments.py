@@ -1,4 +1,4 @@
-"""Assignments of hosts: for each host its replicas, with the commands and environments of their ranks."""
+"""The assignments of hosts: for each host, its replicas, with the commands and environments of their ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Assignments:
     ) -> dict[str, list[ReplicaAssignment]]:
         """Returns the replicas of a gang for a restart, grouped by host.
 
-        Ranks and world sizes count only the replicas that take part in the new generation, not those in `dropped`.
+        Ranks and world sizes include only the replicas that take part in the new generation, not the replicas in
+        `dropped`.
         """
         taking_part = [replica for replica in self._start["replicas"] if replica["name"] not in dropped]
         environment = RankEnvironment(self._start["cluster"], taking_part, self.meeting_point)

@@ -1,7 +1,7 @@
 """The address of a run's keeper: a random abstract socket, named by a symbolic link in the run's folder.
 
 Creating a link is atomic and needs no space on a full disk. Other users of the host can see the socket's name and bind
-it after the keeper's end, so a socket that belongs to another user does not count as a keeper.
+it after the keeper's end, so a socket that belongs to another user is not treated as a keeper.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECT_S = 5.0
 
 
 def publish(folder: str, address: str) -> bool:
-    """Publishes the bound address as the run's. Returns False if another keeper of the run is running."""
+    """Publishes the bound address as the keeper's address. Returns False if another keeper of the run is running."""
     note = paths.keeper_note(folder)
     while True:
         try:
@@ -46,7 +46,7 @@ def withdraw(folder: str) -> None:
 
 
 def is_alive(folder: str) -> bool:
-    """Returns whether a keeper of this run is running on this host, and True if that is unknown."""
+    """Returns whether a keeper of this run is running on this host; True if that is unknown."""
     address = read(folder)
     if address is None:
         return False

@@ -1,4 +1,4 @@
-"""The keeper of a run on a host: prepares the host, runs its primary or member, and serves the `run.*` methods."""
+"""The keeper of a run on a host: prepares the host, acts as the primary or a member, and serves the `run.*` methods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Serves the methods of one run on this host until the run is over and none of its processes is left."""
+    """Serves the methods of one run on this host until the run is over and none of its processes remains."""
 
     def __init__(self, agent_dir: str, node: str, run_id: str, timeouts: Timeouts):
         self._agent_dir = agent_dir
@@ -146,7 +146,7 @@ class Keeper:
         self._give_up_launch()
 
     def _renew_lease(self) -> None:
-        """Restarts the time of the launch lease. Raises RpcError if the lease has expired."""
+        """Renews the launch lease. Raises RpcError if the lease has expired."""
         if self._has_expired:
             raise RpcError(
                 f"{self._host} gave up the launch of run {self._run_id}: its desktop had not renewed it "
@@ -303,7 +303,7 @@ class Keeper:
         return self._ranks, self._status, self._resources
 
     async def stop(self, connection: Connection, params: Params) -> Any:
-        """Requests the run's end on all of its hosts. `force` skips the grace; `by` names the user."""
+        """Requests the run's end on all of its hosts. `force` skips the grace period; `by` names the user."""
         force, by = bool(params.get("force")), clean_name(params.get("by"))
         reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
         self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
@@ -417,7 +417,7 @@ class Keeper:
 
 
 def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssignment:
-    """Returns the rank with the run's folder in place of the desktop's placeholder for it."""
+    """Returns the rank, in which the desktop's placeholder for the run's folder is replaced by that folder."""
     argv = [word.replace(placeholder, folder) for word in rank["argv"]]
     env = {name: value.replace(placeholder, folder) for name, value in rank["env"].items()}
     return RankAssignment(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)

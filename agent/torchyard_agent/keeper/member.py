@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class Member:
     """The keeper of a host that is not the primary.
 
-    When its lease expires, the member ends its ranks and frees its GPUs. The primary may still run and wait for this
-    host, so the member tries to connect for another `host_wait_s`, and rejoins the run if it succeeds.
+    When its lease expires, the member ends its ranks and frees its GPUs. The primary may still be running and waiting
+    for this host, so the member tries to connect for another `host_wait_s`, and rejoins the run if it succeeds.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Member:
         ranks.send = self._send
 
     async def run(self) -> None:
-        """Runs until the run has ended, or the primary is lost and this host has no process of the run left."""
+        """Runs until the run has ended, or the primary is lost and no process of the run remains on this host."""
         self._status.start()
         tasks = [self._loop.create_task(self._keep_connected()), self._loop.create_task(self._watch_lease())]
         waited: set[asyncio.Future[Any]] = {self._finished, *tasks}
@@ -212,7 +212,7 @@ class Member:
         self._status.end(state, reason)
 
     async def _end_ranks(self) -> None:
-        # The primary counts these ranks as lost already, so their ends are not reported.
+        # The primary already considers these ranks lost, so their ends are not reported.
         self._ranks.send = lambda message: None
         self._ranks.end(self._ranks.names, state_machine.KILL_AFTER_S)
         self._ranks.sweep(state_machine.KILL_AFTER_S)
@@ -244,7 +244,7 @@ class Member:
 
 
 async def _resolved(address: str) -> str:
-    """Returns the IP address of a host that is given by name or address. Raises OSError."""
+    """Returns the IP address of a host that is specified by name or address. Raises OSError."""
     if address.replace(".", "").isdecimal() or ":" in address:
         return address
     found = await in_a_thread(socket.getaddrinfo, address, None)

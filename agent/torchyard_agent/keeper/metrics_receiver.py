@@ -1,4 +1,4 @@
-"""The receiver of training metrics, which arrive as datagrams, with the latest values of each replica."""
+"""The receiver of training metrics, which arrive as datagrams. It keeps the latest values of each replica."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def to_json(metrics: dict[str, float]) -> Metrics:
 
 
 class LatestMetrics:
-    """The latest metrics of each replica of this host, merged from its ranks."""
+    """The latest metrics of each replica on this host, combined from the metrics of its ranks."""
 
     def __init__(self, replicas: set[str]):
         self._ranks: dict[str, dict[int, dict[str, float]]] = {name: {} for name in replicas}
@@ -42,12 +42,12 @@ class LatestMetrics:
     def take(self, datagram: bytes) -> str | None:
         """Stores the metrics of a datagram, and returns the replica that sent them.
 
-        Returns None if the datagram is invalid or names no replica of this host.
+        Returns None if the datagram is invalid or does not name a replica of this host.
         """
         try:
             decoded = metrics_report.decode(datagram)
         except (OverflowError, RecursionError):
-            # Python parses JSON with numbers out of range, or nested too deeply, only with these errors.
+            # Python raises these errors for JSON with numbers out of range or with too many levels of nesting.
             return None
         if decoded is None or decoded[0] not in self._ranks:
             return None
@@ -60,7 +60,7 @@ class LatestMetrics:
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """Returns the metrics of the first rank, with the highest step and the sum of the throughputs of all ranks.
+        """Returns the first rank's metrics, but with the highest step and the total throughput of all ranks.
 
         The result is empty before the first report.
         """
@@ -69,7 +69,7 @@ class LatestMetrics:
             return {}
         merged = dict(ranks[min(ranks)])
         steps = [metrics["step"] for metrics in ranks.values() if "step" in metrics]
-        if steps:  # Servers report no step.
+        if steps:  # Servers do not report a step.
             merged["step"] = max(steps)
         rates = [metrics["throughput"] for metrics in ranks.values() if "throughput" in metrics]
         if rates:

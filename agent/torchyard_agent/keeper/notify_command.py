@@ -55,7 +55,7 @@ async def finish(process: subprocess.Popen[bytes]) -> None:
     """Waits for the command to end, and kills it after LIMIT_S."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LIMIT_S
-    # The process is polled, because the keeper reaps all children by itself.
+    # The process is polled, because the keeper itself reaps all children.
     while process.poll() is None:
         if loop.time() > deadline:
             log.warning("the notify command took longer than %.0f s and was killed", LIMIT_S)

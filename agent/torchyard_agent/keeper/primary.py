@@ -1,4 +1,4 @@
-"""The primary of a run: sends assignments to hosts, feeds events to the decisions and executes their instructions."""
+"""The primary of a run: sends assignments to hosts, passes events to the decisions and executes their instructions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Primary:
             self._members.close()
 
     def _create_replication(self) -> CheckpointSender | None:
-        """None if the run's hosts share a folder for checkpoints. A run on one host only has its own journaled."""
+        """None if the hosts share a checkpoint folder. For a run on one host, the result only reports checkpoints."""
         members = self._start["members"]
         if not self._start["carry"]:
             return None
@@ -177,7 +177,7 @@ class Primary:
             self._calendar_changed.set()
 
     async def _follow_schedule(self) -> None:
-        """Begins a scheduled run at its time, and ends a run at its booking's deadline."""
+        """Begins a scheduled run at its start time, and ends a run at its booking's deadline."""
         if self._schedule.start_at is not None:
             verdict = await self._start_time()
             if verdict.refused:
@@ -209,7 +209,7 @@ class Primary:
             await self._sleep(at - now)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps until the time is over, a new calendar arrives or the wall clock must be read again."""
+        """Sleeps until the time has elapsed, a new calendar arrives or the wall clock must be read again."""
         self._calendar_changed.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._calendar_changed.wait(), min(max(seconds, 0.01), MAX_SLEEP_S))
@@ -283,7 +283,7 @@ class Primary:
     def start_gang(self, instruction: instructions.StartGang) -> None:
         assert self._run is not None
         run = self._run
-        # A worker group without members still counts, because the number of shards of a shared model is fixed.
+        # A worker group without members is still counted, because the number of shards of a shared model is fixed.
         dropped = {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
         by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, dropped)
         orders: dict[str, FromPrimary] = {host: messages.StartGeneration(part) for host, part in by_host.items()}
@@ -342,7 +342,7 @@ class Primary:
             return
         cut_off = bool(introduction.get("cut_off"))  # Older members do not send this field.
         if cut_off and not self._run.host(host).lost:
-            # No other event reports that the member has ended its ranks: its heartbeats have arrived here in time.
+            # No other event reports that the member has ended its ranks: its heartbeats arrived here in time.
             self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
         channel = self._members.channel(host)
         if channel is None:
@@ -354,7 +354,7 @@ class Primary:
                 self._members.send(host, messages.RunEnded(self._status.ended))
         elif not self._run.host(host).lost:
             self._feed(events.LinkRestored(host))
-        # A lost member may not have noticed its loss: `lost` has it end its ranks first and then report its return.
+        # A lost member may not know that it is lost: `lost` makes it end its ranks and then report its return.
         stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
         await channel.run_connection(stream, int(introduction["got"]))
         if not channel.connected and not self._run.state.is_terminal:

@@ -90,7 +90,7 @@ async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
     acquiring = asyncio.ensure_future(in_a_thread(_acquire, agent_dir, folder, prepare))
     try:
         resources = await uncancelled(acquiring)
-    except asyncio.CancelledError:  # The client has disconnected, so that nothing will use the resources.
+    except asyncio.CancelledError:  # The client has disconnected, so nothing will use the resources.
         if not acquiring.cancelled() and acquiring.exception() is None:
             acquiring.result().release()
         raise

@@ -44,7 +44,7 @@ class AuthenticationError(Exception):
 
 
 class KeyRefused(AuthenticationError):
-    """The listener has reported that this caller has another key."""
+    """The listener has reported that this caller has a different key."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -96,7 +96,7 @@ class CallerHandshake:
 class ListenerHandshake:
     """The listener's half of the handshake, for callers that know one of several keys.
 
-    It is used like CallerHandshake.
+    This class is used like CallerHandshake.
     """
 
     def __init__(self, *keys: bytes) -> None:
@@ -170,7 +170,7 @@ class FrameCodec:
 
 
 def _frame_mac(keyed: hmac.HMAC, number: int, payload: bytes) -> bytes:
-    mac = keyed.copy()  # A copy takes a third of the time of a new HMAC with the same key.
+    mac = keyed.copy()  # Copying takes a third of the time that creating a new HMAC with the same key takes.
     mac.update(number.to_bytes(8, "big") + payload)
     return mac.digest()
 

@@ -1,4 +1,4 @@
-"""The calendar of agents: a snapshot of the bookings of the coming days, which desktops send. No I/O.
+"""The agents' calendar: a snapshot, sent by desktops, of the bookings for the next few days. No I/O.
 
 Agents have no access to the booking store. They enforce a snapshot only while it is fresh; with a stale snapshot they
 only record findings. Times are seconds since 1970.
@@ -79,7 +79,7 @@ class Calendar(NamedTuple):
         return next((rule for pattern, rule in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
 
     def on(self, gpu: str, now: float) -> CalendarBooking | None:
-        """Returns the booking that is active on a GPU, of which the store admits at most one, or None."""
+        """Returns the booking that is active on a GPU, or None. The store permits at most one such booking."""
         return next((one for one in self.bookings if gpu in one.gpus and one.is_running(now)), None)
 
     def booking(self, booking_id: str) -> CalendarBooking | None:
@@ -89,7 +89,7 @@ class Calendar(NamedTuple):
         """Returns the persons to whom a login of a host may belong.
 
         A login belongs to the person of the same name only if the table mentions neither that login nor that person on
-        any host: otherwise the login of that name may be another person's.
+        any host: otherwise the login of that name may belong to another person.
         """
         found = {
             person
@@ -154,7 +154,7 @@ def _parse(data: object) -> Calendar:
 
 
 def _booked(data: object, known: dict[str, str]) -> CalendarBooking:
-    """Parses a booking. `known` is a table of texts, so that each GPU and owner is stored once."""
+    """Parses a booking. `known` is a table of strings, so that each GPU and owner is stored only once."""
     one = _object(data, _OF_BOOKING, "a booking")
     gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
     owner = _text(one["owner"], "owner")

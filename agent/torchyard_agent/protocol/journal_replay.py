@@ -1,6 +1,6 @@
 """Replay of a run's journal: folds the events of one host into a view of the run.
 
-The daemon replays runs whose keeper has exited; the desktop replays those that it follows.
+The daemon replays runs whose keeper has exited; the desktop replays the runs that it follows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def apply(view: Event, event: Event) -> None:
     if kind == "run_state":
         view["state"] = event["state"]
         view["waiting_for"] = event.get("waiting_for")
-        # A restart is over when the run is running, and its cause is then no longer shown.
+        # A restart is over when the run is running again; the cause of the restart is then no longer shown.
         view["reason"] = event.get("reason") or ("" if event["state"] == "running" else view["reason"])
     elif kind == "replica_state":
         replica = view["replicas"].setdefault(event["replica"], {"name": event["replica"], "restarts": 0})

@@ -11,8 +11,8 @@ FINEST_S = 0.1
 def thin(entries: list[Entry], most: int) -> list[Entry]:
     """Reduces the entries to at most `most`.
 
-    The newest half of the entries is kept, and of the older ones the last in each span of time. A byte of a removed
-    entry gets the time of the next entry, which is at most one span later.
+    The newest half of the entries is kept, and, of the older entries, the last one in each span of time. A byte of a
+    removed entry gets the time of the next entry, which is at most one span later.
     """
     newest = most // 2
     recent, older = entries[-newest:], entries[:-newest]

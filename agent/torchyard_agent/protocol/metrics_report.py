@@ -1,4 +1,4 @@
-"""Metrics reports of training scripts to their keeper: JSON datagrams that may be lost, since only the latest counts.
+"""Metrics reports of training scripts to their keeper: JSON datagrams that may be lost, since only the latest matters.
 
 The environment variable `TORCHYARD_REPORT` contains the keeper's address, which is the name of an abstract Unix socket
 with `@` in place of its leading NUL byte. A report that cannot be sent immediately is dropped, so that training never
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
 def is_name(name: object) -> bool:
-    """Returns whether a script may report a number by this name, an ASCII identifier of at most 64 characters."""
+    """Returns whether a script may report a number under this name, an ASCII identifier of at most 64 characters."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -60,7 +60,7 @@ def valid_metrics(metrics: object) -> dict[str, Any]:
 
 
 def not_finite(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns the names whose newest value is NaN or infinite, which is None here. Unknown values have no name."""
+    """Returns the names of metrics whose newest value is NaN or infinite, which is represented by None."""
     return [name for name, value in metrics.items() if value is None]
 
 

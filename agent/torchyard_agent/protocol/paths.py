@@ -1,10 +1,9 @@
 """Paths of the agent's files on a host, and names of its abstract Unix sockets.
 
 Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all other files are
-in a folder with the name of the host. Abstract sockets leave no stale files, but any user of the host may bind any
-name. The names of the daemon and of GPUs are fixed, since binding such a name is a lock; all other names are random, so
-that no other user can bind them first. Hosts on one machine have separate network namespaces, and hence separate
-sockets.
+in a folder named after the host. Abstract sockets leave no stale files, but any user of the host may bind any name. The
+names of the daemon and of GPUs are fixed, since binding such a name is a lock; all other names are random, so that no
+other user can bind them first. Hosts on one machine have separate network namespaces, and hence separate sockets.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def archive_note(run_dir: str) -> str:
 
 
 def gc_state(agent_dir: str, node: str) -> str:
-    """Returns the file with the sizes of ended runs, whose modification time is that of the last garbage collection."""
+    """Returns the file with the sizes of ended runs. Its modification time records the last garbage collection."""
     return os.path.join(host_dir(agent_dir, node), "housekeeping.json")
 
 
@@ -69,7 +68,7 @@ def log_name(replica: str, local_rank: int) -> str:
 
 
 def scope(agent_dir: str) -> str:
-    """Returns the part of socket names that distinguishes several agent folders of one user, as in tests."""
+    """Returns the part of socket names that distinguishes several agent folders of one user, for example in tests."""
     return hashlib.sha256(os.fsencode(agent_dir)).hexdigest()[:12]
 
 

@@ -13,5 +13,5 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(NAMES) + r")\}")
 
 
 def fill(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Replaces each placeholder by its value, which is not expanded again."""
+    """Replaces each placeholder with its value, which is not expanded again."""
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]

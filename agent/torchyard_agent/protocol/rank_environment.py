@@ -5,8 +5,8 @@ primary's keeper computes them from the plan before each generation; `torchyard 
 
 Trainers under launcher torch get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is the
 set of replicas that one torchrun would start: either a single replica with GPUs, which sees no other GPUs, so that
-`cuda:LOCAL_RANK` is its own; or all replicas of a gang without GPUs on one host. Other roles get none of the trainers'
-variables: a server or evaluator with RANK and MASTER_ADDR would try to join the trainers. CLUSTER_SPEC has the format
+`cuda:LOCAL_RANK` is its own; or all replicas of a gang without GPUs on one host. Other roles do not get the trainers'
+variables: with RANK and MASTER_ADDR, a server or evaluator would try to join the trainers. CLUSTER_SPEC has the format
 of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG that of TensorFlow.
 
 `torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, the key for the server at TORCHYARD_STORE, is a secret
@@ -78,7 +78,7 @@ class RankEnvironment:
     """The ranks and variables of a run in which these `replicas`, in plan order, take part.
 
     Args:
-        store: The `address:port` of the join store at the primary's keeper. Unused if the run has no store.
+        store: The `address:port` of the join store at the primary's keeper. Not used if the run has no store.
     """
 
     def __init__(self, cluster: Cluster, replicas: Sequence[ReplicaPlan], store: str = ""):
@@ -269,7 +269,7 @@ class RankEnvironment:
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # Replicas of other roles count as worlds of one rank, so that one command serves all pools.
+            # Replicas of other roles are treated as worlds of one rank, so that one command works for all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,
@@ -286,7 +286,7 @@ class RankEnvironment:
 
 def has_store(cluster: Cluster) -> bool:
     """Returns whether the primary's keeper serves a join store, which some strategies need."""
-    # Older desktops send no options, and their ranks use no store.
+    # Older desktops do not send options, and the ranks of their runs do not use a store.
     return bool(cluster.get("options", {}).get("kind", "none") != "none")
 
 

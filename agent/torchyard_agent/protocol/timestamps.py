@@ -1,7 +1,7 @@
 """Conversions of times between RFC 3339 text and seconds since 1970.
 
-The module has its own parser: that of Python 3.9 rejects `Z`, and the module `datetime` takes half a megabyte of a
-daemon's memory.
+The module has its own parser, because the parser in Python 3.9 rejects `Z`, and the module `datetime` takes half a
+megabyte of a daemon's memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The numbers of CPUs and bytes of memory that this login may use, by CPU affinity and control groups v1 and v2.
+"""The CPUs and memory that this login may use, according to CPU affinity and control groups v1 and v2.
 
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html and .../cgroup-v1/
 """

@@ -1,8 +1,8 @@
 """Recognition of display servers on a GPU by their executables, since a process can choose its own name.
 
-The executable must be installed by root: a file with a known name in a folder that only root may write, and the same
-file that this process finds at that path (in a mount namespace, a user can substitute another). A process that only
-draws is on the driver's list of graphics processes, and not on that of compute processes.
+The executable must be installed by root: a file with a known name in a folder that only root may write to, and the same
+file that this process finds at that path (in a mount namespace, a user can substitute a different file). A process that
+only draws is on the driver's list of graphics processes, and not on its list of compute processes.
 """
 
 from __future__ import annotations

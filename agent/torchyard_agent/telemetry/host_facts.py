@@ -17,7 +17,7 @@ Problem = dict[str, str]
 
 
 def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
-    """Measures the facts for JSON. The first call may take some seconds and must not run on the event loop.
+    """Measures the facts as JSON values. The first call may take some seconds and must not run on the event loop.
 
     Args:
         python: The path of the training Python from the fleet file, or None.

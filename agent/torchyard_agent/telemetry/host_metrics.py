@@ -35,7 +35,7 @@ class HostMeter:
         self._sectors = self._disk_sectors()
 
     def sample(self, now: float) -> dict[str, Any]:
-        """Measures the host at monotonic time `now`. Names and units are those of `Sampler.sample`."""
+        """Measures the host at monotonic time `now`. Names and units are as in `Sampler.sample`."""
         elapsed = max(now - self._time, 1e-3)
         busy, transferred, sectors = _cpu_ticks(), self._network(now), self._disk_sectors()
         total = busy[1] - self._busy[1]
@@ -118,7 +118,7 @@ def disk_statistics_file(folder: str) -> str | None:
     try:
         device = os.stat(folder).st_dev
         if os.major(device) == 0:
-            # btrfs and overlays have no device number, so the number of the mounted device is used.
+            # btrfs and overlays lack a device number, so the number of the mounted device is used.
             device = os.stat(_mount_source(device)).st_rdev
     except OSError:
         return None
@@ -160,7 +160,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def _memory() -> tuple[int, int]:
-    """Returns the total and the used memory in MiB. Reclaimable caches count as free."""
+    """Returns the total and the used memory in MiB. Reclaimable caches are treated as free."""
     values = {}
     for line in read("/proc/meminfo", 512).split(b"\n")[:5]:
         name, _, rest = line.partition(b":")
@@ -175,5 +175,5 @@ def _load() -> float:
 
 
 def _rate(difference: int, elapsed: float) -> int:
-    """Returns the rate per second, or 0 if the counter has decreased, as after a reload of the driver."""
+    """Returns the rate per second, or 0 if the counter has decreased, for example after the driver was reloaded."""
     return round(max(difference, 0) / elapsed)

@@ -18,7 +18,7 @@ _MAX_EVENTS = 16
 
 
 class Gpu:
-    """One GPU, with its constants and the last values that are slow to read or change rarely."""
+    """One GPU, with its constants and the last readings of values that are slow to read or rarely change."""
 
     __slots__ = ("ecc_errors", "handle", "index", "memory_mb", "name", "problem", "unsupported", "uuid", "xid")
 
@@ -123,7 +123,7 @@ class Nvml:
             return []
 
     def sample(self) -> list[dict[str, Any]]:
-        """Measures all GPUs. Names and units are those of `Sampler.sample`; unsupported values are None."""
+        """Measures all GPUs. Names and units are as in `Sampler.sample`; unsupported values are None."""
         self._read_xids()
         entries = [self._sample(gpu) for gpu in self.gpus]
         self._samples += 1

@@ -163,8 +163,8 @@ class NvmlLibrary:
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         newest = self.find(f"{name}_v3")
         if newest is not None:
-            # Versions of _v3 with and without an additional field can be told apart by two other functions: the first
-            # was added to NVML together with the field, the second when the field was removed.
+            # Versions of _v3 with and without an additional field can be distinguished by the presence of two other
+            # functions: the first was added to NVML together with the field, the second when the field was removed.
             protected = self.find("nvmlDeviceGetConfComputeMemSizeInfo") is not None
             removed = self.find("nvmlDeviceGetRunningProcessDetailList") is not None
             return newest, PROCESS_PROTECTED if protected and not removed else PROCESS_V2

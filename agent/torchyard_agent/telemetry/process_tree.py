@@ -46,7 +46,7 @@ def descendants(
         table = children_by_parent()
     found = list(dict.fromkeys(roots))
     seen = set(found)
-    for pid in found:  # The list grows during the iteration, so that all levels of the tree are visited.
+    for pid in found:  # The list grows during the iteration, so all levels of the tree are visited.
         for child in children(pid, all_threads) if table is None else table.get(pid, ()):
             if child not in seen:
                 seen.add(child)

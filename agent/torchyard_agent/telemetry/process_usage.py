@@ -1,4 +1,4 @@
-"""CPU and memory of the replicas' process trees, from proc(5)."""
+"""CPU and memory use of the replicas' process trees, from proc(5)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ProcessTrees:
                 continue
             threads = fresh or now >= tree.walk_threads_at
             tree.roots = list(roots)
-            # The walks are spread over the samples, so that each sample has a part of the cost.
+            # The walks are spread over the samples, so that each sample bears only a part of the cost.
             tree.walk_at = now + WALK_S + 0.1 * (number % 10)
             if threads:
                 tree.walk_threads_at = now + WALK_THREADS_S + (number % 10)

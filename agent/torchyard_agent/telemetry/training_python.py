@@ -41,7 +41,7 @@ PLACES = (
 """Where virtual environments, conda and pyenv keep interpreters."""
 
 # This code runs under any interpreter, Python 2 included. Only metadata of distributions is read; a torch that was
-# built in place has none, so its version is read from its version.py.
+# built in place has no metadata, so its version is read from its version.py.
 _PROBE = """
 import json, os, sys
 found = {"version": ".".join(map(str, sys.version_info[:3])), "paths": [p for p in sys.path if os.path.isdir(p)]}
@@ -118,10 +118,16 @@ def find(configured: str | None) -> TrainingPython:
 
 
 def search(named: str | None) -> list[dict[str, Any]]:
-    """The interpreters of this host, those with torch first: [{`path`, `version`, `torch`, `torch_cuda`, `numpy`,
-    `problem` (a sentence; a missing torch is none)}], each null if unknown.
+    """Runs the interpreters of this host, and returns their versions, with usable interpreters and torch first.
 
-    Runs each, for SEARCH_S in all; may take PROBE_S longer. `named`: the one in the fleet file, which is among them.
+    The search ends after SEARCH_S, or up to PROBE_S later if an interpreter is slow.
+
+    Args:
+        named: The interpreter in the fleet file, which is included.
+
+    Returns:
+        [{`path`, `version`, `torch`, `torch_cuda`, `numpy`, `problem` (a sentence; not for a missing torch)}], with
+        null for unknown values.
     """
     deadline = time.monotonic() + SEARCH_S
     found = []
@@ -136,14 +142,16 @@ def search(named: str | None) -> list[dict[str, Any]]:
 
 
 def _other_problem(python: TrainingPython) -> str | None:
-    """Why an interpreter is unusable, apart from a missing torch."""
+    """Returns why an interpreter is unusable, or None. A missing torch is not reported."""
     problem = python.problem
     return None if problem is None or problem["code"] == "no_torch" else problem["message"]
 
 
 def candidates(named: str | None) -> list[str]:
-    """Paths of interpreters on the PATH and in PLACES, the `named` one first. Links in one folder to one file are the
-    same interpreter; a link in another folder may be a virtual environment."""
+    """Returns the paths of interpreters on the PATH and in PLACES, beginning with `named`.
+
+    Links in one folder to the same file are one interpreter; a link in a different folder may be a virtual environment.
+    """
     folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(folder)]
     paths = [named] if named else []
     paths += [os.path.join(folder, name) for folder in folders for name in ("python3", "python")]

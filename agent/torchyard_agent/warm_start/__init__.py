@@ -1,1 +1,1 @@
-"""The first folder on PYTHONPATH of interpreters that are started early. It contains no module of the agent."""
+"""The first folder on PYTHONPATH of interpreters that are started early. It contains no agent modules."""

@@ -7,8 +7,8 @@ wait, the interpreter itself starts `python script.py` or `python -m module`, so
 
 1. The keeper starts `python -c …`, which proves that this interpreter imports this module, and then executes the rank's
    command line. Otherwise the process ends without running any code of the rank.
-2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte. 3.
-The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
+2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte.
+3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
    interpreter might import other modules, the process executes the command line again. If the channel is closed
    instead, the process ends.
 
@@ -32,7 +32,7 @@ def _begin() -> None:
     if order is not None:
         try:
             _serve(order)
-        except BaseException as error:  # The script must not run without an order of the keeper.
+        except BaseException as error:  # The script must not run without an order from the keeper.
             os.write(2, f"the interpreter could not be started early: {error!r}\n".encode("utf-8", "replace"))
             os._exit(1)
     _import_the_real_one()
@@ -75,7 +75,7 @@ def _serve(order: str) -> None:
         channel.send(b"i")
     planned = dict(os.environ)
     whole = True
-    gc.disable()  # Imports create little garbage, and the collector would take a fifth of the time of torch's import.
+    gc.disable()  # Imports create little garbage; collections would take a fifth of the time of importing torch.
     try:
         for name in described["imports"]:
             importlib.import_module(name)
@@ -87,7 +87,7 @@ def _serve(order: str) -> None:
         gc.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with contextlib.suppress(BrokenPipeError):  # The keeper has sent the orders already and closed its end.
+    with contextlib.suppress(BrokenPipeError):  # The keeper has already sent the orders and closed its end.
         channel.send(b"+")
     data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     if not data:
@@ -124,7 +124,7 @@ def _execute(program: str, argv: list[str], environment: dict[str, str]) -> None
     import signal
 
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        # Python ignores these signals, and a new program would inherit that.
+        # Python ignores these signals, and a new program would inherit this setting.
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(program, argv, environment)
 
@@ -139,7 +139,7 @@ def _take_the_log(log: int) -> None:
 
 
 def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> None:
-    """Applies changes of the environment since the start. Variables that an import has set are kept."""
+    """Applies changes to the environment since the start. Variables that an import has set are kept."""
     for name in planned:
         if name not in final:
             os.environ.pop(name, None)

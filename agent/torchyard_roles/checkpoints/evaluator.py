@@ -32,10 +32,10 @@ def evaluations(
 ) -> Iterator[int]:
     """Load each new complete checkpoint into `model` in order, and yield its step.
 
-    Checkpoints that are deleted before their turn are skipped. A step that is saved again as the end of `run` counts as
-    a new checkpoint. The iteration ends after the checkpoint that is marked as the end of `run`. After SIGTERM only the
-    newest checkpoint is still yielded. Since a stopped chief may be saving that checkpoint, the evaluator waits
-    `last_s` for it.
+    Checkpoints that are deleted before their turn are skipped. A step that is saved again as the end of `run` is
+    treated as a new checkpoint. The iteration ends after the checkpoint that is marked as the end of `run`. After
+    SIGTERM only the newest checkpoint is still yielded. Since a stopped chief may be saving that checkpoint, the
+    evaluator waits `last_s` for it.
 
     Raises:
         UsageProblem: A checkpoint belongs to another model.
@@ -74,7 +74,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
     except files.Damaged as damage:
-        if one.folder.exists():  # Without its folder, the checkpoint was deleted in the meantime.
+        if one.folder.exists():  # The checkpoint has not been deleted in the meantime.
             log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
@@ -88,11 +88,11 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
 
 
 class _StopSignal:
-    """Records SIGTERM, if it is entered in the main thread and the script has no handler.
+    """A context that records SIGTERM if the main thread enters it and the script has no handler.
 
-    A second signal ends the process. The handler stays after the iteration: a finished run stops its evaluator at the
-    time when it ends by itself, which must not change the exit code. After an exception the earlier handler is
-    restored.
+    A second signal ends the process. The handler stays after the iteration: a finished run stops its evaluator while
+    the evaluator ends by itself, and this signal must not change the exit code. After an exception, the earlier handler
+    is restored.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class _StopSignal:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._earlier is not None:
-            # Python removes its handlers long before torch is finalized, but an ignored signal stays ignored.
+            # Python removes its handlers long before torch is finalized, but an ignored signal remains ignored.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         elif kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._earlier)

@@ -146,7 +146,7 @@ def mark_final(root: Path, step: int, run: str) -> None:
 
 
 def prune(root: Path, kept: int = KEPT) -> None:
-    """Delete all but the newest `kept` complete checkpoints, older incomplete ones, and old unfinished saves."""
+    """Delete all but the newest `kept` complete checkpoints, also older incomplete ones and old unfinished saves."""
     there = complete(root)
     if len(there) >= kept:
         oldest = there[kept - 1].step
@@ -203,7 +203,7 @@ def part_steps(root: Path, who: str) -> list[int]:
 
 
 def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
-    """Delete the parts of all steps except those in `keep`."""
+    """Delete the parts of all steps except the steps in `keep`."""
     kept = set(keep)
     for step in part_steps(root, who):
         if step not in kept:

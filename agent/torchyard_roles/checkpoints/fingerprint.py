@@ -1,4 +1,4 @@
-"""The fingerprint of a checkpoint, which describes the structure of model and optimizer without their values."""
+"""The fingerprint of a checkpoint: a description of the structure of model and optimizer, without their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_roles.model_optimizer_pairs import names_of
 
 
 def fingerprint(model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
-    """Return names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes, for JSON."""
+    """Return names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes, as JSON."""
     groups = [len(group["params"]) for group in optimizer.param_groups]
     return {"entries": entries(model), "optimizer": names_of(optimizer), "groups": groups}
 
@@ -26,7 +26,7 @@ def entries(model: torch.nn.Module) -> list[list[Any]]:
 
 
 def first_difference(saved: Any, now: dict[str, Any]) -> str:
-    """Return the first difference between a saved fingerprint and the current one as a clause; "" if there is none."""
+    """Return the first difference between a saved and the current fingerprint as a clause; "" if there is none."""
     if not isinstance(saved, dict):
         return "it does not say of which model it is"
     difference = first_other_entry(saved, now["entries"])

@@ -32,7 +32,7 @@ class Resumed:
     """The state from which a run resumes."""
 
     def __init__(self, step: int, script: dict[str, Any], part: dict[str, Any] | None) -> None:
-        """Take over the restored state.
+        """Initialize the object with the restored state.
 
         Args:
             step: The step of the checkpoint.
@@ -119,7 +119,7 @@ def restore(
     model: torch.nn.Module,
     device: torch.device,
 ) -> Resumed | None:
-    """Load the newest complete checkpoint into `model`, and return the state to resume from. Returns None without one.
+    """Load the newest complete checkpoint into `model`, and return the state to resume from, or None.
 
     All ranks of the group must call this function; the other ranks wait until the first rank has read the checkpoint.
     Groups without the chief resume from their own parts and receive their model from the servers. Raises UsageProblem

@@ -124,7 +124,7 @@ class CheckpointSaver:
             kept: Steps whose parts are not deleted.
             last: Whether to wait until the checkpoint is written; otherwise a thread writes it.
             final: Whether to mark the checkpoint as the end of training.
-            anew: Whether to save again a step that was saved already, since the model has changed.
+            anew: Whether to save a step again that has already been saved, since the model has changed.
 
         Returns:
             False if the save has failed, which is also logged.
@@ -159,7 +159,7 @@ class CheckpointSaver:
             "fingerprint": self._fingerprint,
             "strategy": self._kind,
         }
-        if last:  # At the interpreter's exit, no threads can be started.
+        if last:  # During the interpreter's exit, no threads can be started.
             self._write(step, contents, about)
             return self._written
         self._writer = threading.Thread(target=self._write, args=(step, contents, about), name="torchyard-checkpoint")
@@ -293,7 +293,7 @@ class CheckpointSaver:
             return
 
     def _failed(self, step: int, error: Exception) -> None:
-        """Log a failed save, and have the step saved again at the end of training or at a stop."""
+        """Log a failed save, and have the step saved again when training ends or stops."""
         self._written = False
         if self._saved == step:
             self._saved = -1

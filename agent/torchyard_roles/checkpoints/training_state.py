@@ -1,7 +1,7 @@
 """The state that each rank saves in addition to the chief's checkpoint: random states and positions in the data.
 
-A rank outside the chief's process group also saves the script's objects (`of_script`), since it cannot receive those of
-the chief.
+A rank outside the chief's process group also saves the script's objects (`of_script`), since it cannot receive the
+chief's objects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore the result of random_state(). A state of another kind of device is ignored."""
+    """Restore the result of random_state(). The state of a different kind of device is ignored."""
     torch.set_rng_state(state["torch"])
     random.setstate(_tuples(state["python"]))
     if device.type == "cuda" and "cuda" in state:
@@ -37,7 +37,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     if "numpy" in state:
         try:
             import numpy
-        except ImportError:  # numpy is not installed; a script that needs it fails without this state.
+        except ImportError:  # numpy is not installed; a script that needs numpy fails anyway.
             return
         kind, keys, position, has_gauss, gauss = state["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), int(position), int(has_gauss), gauss))
@@ -87,7 +87,7 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
     copy: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
     for key, each in value.items():
         copy[key] = copied(each, f"{where}[{key!r}]")
-    metadata = getattr(value, "_metadata", None)  # A module's state_dict() has format versions in this attribute.
+    metadata = getattr(value, "_metadata", None)  # A module's state_dict() contains format versions in this attribute.
     if metadata is not None:
         copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # as torch does
     return copy

@@ -33,7 +33,7 @@ AT_ONCE = 4096
 
 
 class Collectives:
-    """The collective calls of one process.
+    """The collective calls that one process makes.
 
     Args:
         meet: Returns the run's join store, or None.
@@ -69,7 +69,7 @@ class Collectives:
         self._exchanged("barrier", None)
 
     def broadcast(self, x: Any) -> Any:
-        # The argument of the other ranks is neither read nor sent.
+        # The arguments of the other ranks are neither read nor sent.
         mine = plain(x, "broadcast") if self._environment.rank in (0, None) else None
         return self._exchanged("broadcast", mine)[0]
 
@@ -93,7 +93,7 @@ class Collectives:
         return self._meetings
 
     def _exchanged(self, what: str, x: Any) -> list[Any]:
-        """Exchange values with all trainers, and return those of all trainers in rank order."""
+        """Exchange values with all trainers, and return the values of all trainers in rank order."""
         if self._is_alone:
             return [x]
         if self._has_left:
@@ -117,7 +117,7 @@ class Collectives:
         return [each["x"] for each in found]
 
     def _load(self, data: bytes) -> Any:
-        """Load a value, with GPU tensors on this process's device and others on the CPU."""
+        """Load a value, with GPU tensors on this process's device and other tensors on the CPU."""
 
         def place(storage: Any, location: str) -> Any:
             on_cpu = location == "cpu" or self._device.type != "cuda"

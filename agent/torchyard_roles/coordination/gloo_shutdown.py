@@ -26,7 +26,7 @@ def settle(tasks: Path = Path("/proc/self/task")) -> None:
 
 def _asleep(tasks: Path) -> bool:
     if not tasks.is_dir():
-        return True  # Other systems than Linux have no such files; the time between two samples must suffice there.
+        return True  # Systems other than Linux have no such files; there, the time between two samples must suffice.
     for task in tasks.iterdir():
         try:
             _, rest = (task / "stat").read_text(encoding="utf-8", errors="replace").split("(", 1)

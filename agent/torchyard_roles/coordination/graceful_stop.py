@@ -2,8 +2,8 @@
 
 A rank inside a collective runs no Python code, so a thread reads the signal from the wake-up descriptor. It *publishes*
 the last step that its rank has begun; from then on the rank begins no step without permission. The first rank of the
-group takes the maximum of all published steps. All ranks can finish that step, since all take part in it, and they stop
-after it.
+group determines the maximum of all published steps. All ranks can finish that step, since all of them take part in it,
+and they stop after it.
 
     thread of a rank            join store                         training thread
     SIGTERM  ─────────────────> stop/<gang>/<generation>/<rank>
@@ -55,7 +55,7 @@ class GracefulStop:
         self._process = os.getpid()
 
     def install(self, step: int) -> bool:
-        """Handle SIGTERM from now on, when `step` steps are done.
+        """Handle SIGTERM from now on. `step` is the number of finished steps.
 
         Returns:
             False if the script has its own handler, or outside the main thread, since only the main thread may set a
@@ -163,8 +163,8 @@ class GracefulStop:
     def _agree(self, store: JoinStore, begun: int) -> int:
         """Determine the step after which all ranks stop. Raises StoreLost and StoreTimeout.
 
-        The ranks of a failed gang are not complete and cannot do this; the keeper records the failure in the store
-        before it sends SIGTERM.
+        Some ranks of a failed gang are missing, so the others cannot determine this step; the keeper records the
+        failure in the store before it sends SIGTERM.
         """
         store.watch(self._failed, lambda _: _end("ended: another of its gang has failed"))
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
@@ -181,7 +181,7 @@ class GracefulStop:
 
 
 def _ignore_signal(*_: Any) -> None:
-    """Do nothing, as Python's handler of the signal: the thread reads the signal from the descriptor."""
+    """Do nothing. This is Python's handler of the signal; the thread reads the signal from the descriptor."""
 
 
 def _end(why: str) -> None:

@@ -42,7 +42,7 @@ class JoinStore:
     """A dictionary of bytes that all ranks of a run share. All methods are thread-safe.
 
     A key has at most 256 bytes, a value at most 64 KiB, and the store at most 10,000 keys; calls that exceed a limit
-    raise UsageProblem. Every call raises StoreLost once the store was unreachable for RECONNECT_S.
+    raise UsageProblem. Every call raises StoreLost once the store has been unreachable for RECONNECT_S.
     """
 
     def __init__(self, address: str, key: bytes, who: str, rank: int | None = None) -> None:
@@ -126,7 +126,7 @@ class JoinStore:
         self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
-        """Call `callback` with the current value and with each new one, on a thread of the store.
+        """Call `callback` with the current value and with each new value, on a thread of the store.
 
         Callbacks run one at a time and may use the store. After a reconnection, intermediate values may be missing.
         """
@@ -244,7 +244,7 @@ class JoinStore:
             for callback in callbacks:
                 try:
                     callback(value)
-                except Exception as error:  # An error in one callback must not stop the others.
+                except Exception as error:  # An error in one callback must not prevent other callbacks.
                     name = getattr(callback, "__qualname__", callback)
                     print(f"torchyard: {name} failed on a change in the join store: {error!r}", file=sys.stderr)
 
@@ -320,7 +320,7 @@ class _Link:
 
     def cut(self) -> None:
         """Shut the connection down, which wakes the receiving thread."""
-        with contextlib.suppress(OSError):  # The socket may be closed already.
+        with contextlib.suppress(OSError):  # The socket may already be closed.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

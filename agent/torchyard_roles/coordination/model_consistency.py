@@ -153,7 +153,7 @@ def _compare(
 
 
 def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
-    """Wait for all ranks of the gang. The gang's first rank names those that are missing."""
+    """Wait for all ranks of the gang. The gang's first rank names the missing ranks."""
     if environment.group_size == 1:
         return
     scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")

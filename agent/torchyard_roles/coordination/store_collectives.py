@@ -3,11 +3,12 @@
 A *meeting* is one collective call of all trainers, such as mean(). Each rank stores its value, the last rank of a
 worker group marks the group's part as complete, and all ranks read the values of all groups. Meetings are numbered.
 
-In asynchronous strategies a group may restart while the others wait in a meeting. It joins the open meeting, which is
-the first one that some group has not completed. If that meeting belongs to another line of the script, the group ended
-between two calls: it repeats the earlier call and gets the same result as before. A resumed script also repeats the
-calls before its first new step. A part that the group had completed before its restart stays valid. Keys below
-`meet/<scope>/`:
+In asynchronous strategies a group may restart while the others wait in a meeting. The group then joins the open
+meeting, which is the first meeting that at least one group has not completed. If that meeting belongs to another line
+of the script, the group ended
+between two calls: the group then repeats the earlier call and gets the same result as before. A resumed script also
+repeats the calls before its first new step. A part that the group had completed before its restart stays valid. Keys
+below `meet/<scope>/`:
 
     3/0/1/2       value of rank 1 of group 0 in generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
     3/0/2         number of ranks of that generation that stored their value
@@ -134,8 +135,8 @@ class StoreCollectives:
     def _without_the_ended(self, number: int, groups: list[int], what: str) -> list[int]:
         """Return the groups that have not ended. Raises PeerLost if a group ended without this call.
 
-        The end of a group is no error in a stopped run, or after a restart, when the number of calls may differ between
-        groups. The result is the same on all ranks, since an ended group completes no further parts.
+        The end of a group is not an error in a stopped run, or after a restart, when the number of calls may differ
+        between groups. The result is the same on all ranks, since an ended group completes no further parts.
         """
         why = f"it has ended without calling {what}(), which all trainers do alike"
         present = []

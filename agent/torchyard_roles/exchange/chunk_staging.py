@@ -1,6 +1,6 @@
 """Staging of a worker's gradients and parameters as chunks, without copies where possible.
 
-On the CPU, a chunk needs no copy if it is one piece of a contiguous tensor, which is true for nearly all bytes of a
+On the CPU, a chunk needs no copy if it is one section of a contiguous tensor, which is true for nearly all bytes of a
 large model. Small parameters share chunks and are copied. GPU tensors are copied through pinned memory in a separate
 CUDA stream for each GPU, since copies in the default stream and the next step's kernels would wait for each other.
 """
@@ -150,8 +150,8 @@ class Staging:
                     if not torch.equal(place, part):  # Unchanged values may still be in an autograd graph.
                         place.copy_(part)
                 else:
-                    # In another layout, such as channels_last, a row-major copy is changed and written back by one
-                    # thread at a time.
+                    # For a parameter in a different layout, such as channels_last, a row-major copy is changed and
+                    # written back by one thread at a time.
                     with self._writing:
                         rows = parameter.contiguous()
                         place = rows.view(-1)[piece.start : piece.stop]
@@ -199,6 +199,7 @@ class PackedTensors:
             start += size
             values = values.view(tensor.shape).to(tensor.device)
             if not torch.equal(tensor, values):
-                # The tensor is changed through `.data`, which autograd does not count, as in batch norm's own updates.
-                # If the update were counted, autograd would reject a backward pass that does not use the buffer.
+                # The tensor is changed through `.data`, whose changes autograd does not track, as in batch norm's own
+                # updates. If the update were tracked, autograd would reject a backward pass that does not use the
+                # buffer.
                 tensor.data.copy_(values)

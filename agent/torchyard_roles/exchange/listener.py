@@ -1,6 +1,6 @@
 """The listening side of connections: accepting, authenticating and counting clients.
 
-Any process on the data network can connect. At most UNAUTHENTICATED connections are held at a time, so that they cannot
+Any process on the data network can connect. At most UNAUTHENTICATED connections are held at a time, so they cannot
 exhaust the descriptors; a failed accept() is retried; refusals are counted and logged at most once a minute.
 """
 
@@ -95,7 +95,7 @@ class Connections:
             self._open.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a closed connection. Its bytes stay counted."""
+        """Remove a closed connection. Its bytes remain in the totals."""
         with self._lock:
             self._open.discard(connection)
             sent, received = self._past

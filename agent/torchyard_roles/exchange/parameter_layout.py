@@ -4,8 +4,9 @@
     shards       |------------ 0 ------------|------------ 1 ---------------|
     chunks       |--- 0 ---|--- 1 ---|-- 2 --|--- 3 ---|---- 4 ---|--- 5 ---|
 
-Shards are contiguous and balanced by bytes. A chunk is within one shard, dtype and parameter group of the optimizer, so
-that it is summed and stepped independently. Every rank and server computes the same layout from the same description.
+Shards are contiguous and balanced by bytes. A chunk contains elements of only one shard, dtype and parameter group of
+the optimizer, so it can be summed and stepped independently. Every rank and server computes the same layout from the
+same description.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ or more, during which the training thread waits."""
 
 
 class Entry(NamedTuple):
-    """The description of one parameter, which is equal on workers and servers."""
+    """The description of one parameter, which is identical on workers and servers."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,7 +73,7 @@ class Piece(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A piece of the parameters that is pushed, summed, stepped and pulled as one message.
+    """A part of the parameters that is pushed, summed, stepped and pulled as one message.
 
     `number` is unique over all shards.
     """
@@ -109,7 +110,7 @@ class Layout:
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
         """Return the layout, and the model's parameters in the order of the layout.
 
-        A shared parameter counts once. Frozen parameters and those without an optimizer are left out. Raises
+        A shared parameter is counted once. Frozen parameters and parameters without an optimizer are left out. Raises
         UsageProblem if the optimizer trains tensors that are not parameters of the model.
         """
         group_of = {id(held): number for number, group in enumerate(optimizer.param_groups) for held in group["params"]}
@@ -135,7 +136,7 @@ class Layout:
         return sum(entry.bytes for entry in self.entries)
 
     def shards(self, count: int, weights: Sequence[float] | None = None) -> list[tuple[Piece, ...]]:
-        """Divide the parameters into `count` contiguous shards of equal bytes, or in proportion to `weights`.
+        """Divide the parameters into `count` contiguous shards of equal size in bytes, or in proportion to `weights`.
 
         The size of each shard is exact to one element (with `whole_parameters`, to half a parameter at each end).
         Shards may be empty if there are more shards than elements.
@@ -172,8 +173,8 @@ class Layout:
         """Divide `count` shards into chunks, and return all chunks in order.
 
         Args:
-            chunk_bytes: The largest chunk in bytes, except for a parameter that may not be divided. None chooses the
-                size by the size of a shard.
+            chunk_bytes: The largest chunk in bytes, except for a parameter that may not be divided. None derives the
+                size from the size of a shard.
         """
         if chunk_bytes is None:
             chunk_bytes = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, self.bytes // count // CHUNKS_A_SHARD))

@@ -17,14 +17,14 @@ def tune(sock: socket.socket, dead_after_s: int) -> None:
 
     An idle connection is probed, and a connection with unacknowledged data times out. The kernel chooses the sizes of
     buffers and grows them as needed: fixed sizes gained nothing on loopback, and on slow links large buffers delay
-    later chunks. Between two processes of one host the congestion control is reno: BBR paces with a timer for every 64
-    KiB, which took a quarter of a reducer's CPU time.
+    later chunks. Between two processes on one host, the congestion control is reno, because BBR paces with a timer for
+    every 64 KiB, which took a quarter of a reducer's CPU time.
     """
     if sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(OSError, AttributeError):
-        # The peer may have disconnected already, and the option exists only on Linux.
+        # The peer may already have disconnected, and the option exists only on Linux.
         if sock.getsockname()[0] == sock.getpeername()[0]:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -51,7 +51,7 @@ def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> 
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """Read exactly `size` bytes. Each read waits until the deadline, or without one for the socket's own timeout."""
+    """Read exactly `size` bytes. Each read waits until the deadline, or for the socket's timeout."""
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0
     while done < size:

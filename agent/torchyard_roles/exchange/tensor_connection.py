@@ -8,7 +8,8 @@ the receiving tensor before any byte is received. The bytes have no MAC and are 
 A dead host is detected within 10 s (DEAD_AFTER_S). The kernel also treats a receiver as dead if its window stays full
 for that time, so receivers must keep reading, and senders limit their data by credit.
 
-On loopback, a rate of 2 to 4 GB/s was measured in one direction with chunks of 1 MiB, with a full core at each end.
+On loopback, a rate of 2 to 4 GB/s was measured in one direction with chunks of 1 MiB, with one core fully used at each
+end.
 """
 
 from __future__ import annotations
@@ -429,9 +430,9 @@ class Connection:
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """Shut the connection down. A receiving thread gets PeerLost. The descriptor stays valid until close()."""
+        """Shut the connection down. A receiving thread gets PeerLost. The descriptor remains valid until close()."""
         self._closed = True
-        with suppress(OSError):  # The peer has closed the connection already.
+        with suppress(OSError):  # The peer has already closed the connection.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Synchronous data-parallel training: a ring all-reduce averages the gradients of all workers in each step.
 
-With batches of equal size, the result is that of a single process that trains on all batches together.
+With batches of equal size, the result is the same as with a single process that trains on all batches together.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class AllReduce(Strategy):
     def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         """Average the gradients before a step, or after each call of the step's closure.
 
-        With a closure the loss is averaged too, so that a line search takes the same decisions on all ranks.
+        With a closure the loss is averaged too, so that a line search makes the same decisions on all ranks.
         """
         averager = self._averager
         assert averager is not None

@@ -26,7 +26,7 @@ class Strategy(ABC):
         finish → leave
 
     A *boundary* is passed once between two optimizer steps, when the script requests its next batch or runs the model
-    again. At that time, code after `optimizer.step()`, such as `scheduler.step()`, has run.
+    again. By that time, code after `optimizer.step()`, such as `scheduler.step()`, has run.
     """
 
     needs_optimizer = False
@@ -66,8 +66,8 @@ class Strategy(ABC):
         This method is called on every trainer once before leave(), unless the run is stopped.
 
         Returns:
-            Whether the parameters differ from those after the last step, in which case the step's checkpoint is saved
-            again.
+            Whether the parameters differ from the parameters after the last step, in which case the step's checkpoint
+            is saved again.
         """
         return False
 
@@ -75,8 +75,8 @@ class Strategy(ABC):
         """Complete the pending work of finished steps, such as pushing the remaining gradients.
 
         This method is called on every trainer of a group before `step` is saved or the run stops after it, with the
-        same step on all, and possibly twice. A trainer that receives the announcement of a save too late calls it a few
-        steps later. Raises RolesError.
+        same step on all, and possibly twice. A trainer that receives the announcement of a save too late calls this
+        method a few steps later. Raises RolesError.
         """
 
     def save(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
@@ -103,7 +103,7 @@ class Strategy(ABC):
 
     @property
     def ends_last(self) -> bool:
-        """Whether finish() may wait hours for other groups, so that a checkpoint is saved before."""
+        """Whether finish() may wait hours for other groups, in which case a checkpoint is saved first."""
         return False
 
     def before_forward(self) -> None:  # noqa: B027  # by default nothing
@@ -117,9 +117,9 @@ class Strategy(ABC):
         """
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Scale the gradients of the next step to a norm of at most `max_norm`, and return the norm before.
+        """Scale the gradients of the next step to a norm of at most `max_norm`, and return the earlier norm.
 
-        The default clips the local gradients, which is correct if they have been averaged already.
+        The default clips the local gradients, which is correct if they have already been averaged.
         """
         import torch
 
@@ -128,7 +128,7 @@ class Strategy(ABC):
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
         """Clip each element of the next step's gradients to the interval from -`value` to `value`.
 
-        The default clips the local gradients, which is correct if they have been averaged already.
+        The default clips the local gradients, which is correct if they have already been averaged.
         """
         import torch
 
@@ -142,7 +142,7 @@ class Strategy(ABC):
         return nullcontext()
 
     def statistics(self) -> dict[str, float]:
-        """Return metrics of the last step, by the names in `metrics_report.METRICS`.
+        """Return metrics of the last step, with names from `metrics_report.METRICS`.
 
         `exchange_s` and `wait_s` are the seconds by which the exchange and late peers extended the step; the rest of
         the step is reported as `compute_s`. Other metrics are `staleness`, `dropped` and `skipped`. This method is

@@ -1,7 +1,7 @@
 """The check for NaN and infinite gradients before each step (`strategy.on_nan`).
 
-Gradients are checked immediately before the optimizer uses them, when they are equal on all ranks, so that all ranks
-take the same decision without communication.
+Gradients are checked immediately before the optimizer uses them, when they are equal on all ranks, so all ranks make
+the same decision without communication.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class FiniteGradients:
 
     With `on_nan="fail"` a failed check raises NotFinite. On a GPU the result is read asynchronously, in the next step
     or in check(), which is called before a checkpoint is saved and at the end. With `on_nan="skip"` a failed check
-    removes the gradients, so that the optimizer changes neither the parameters nor its state; on a GPU this waits for
-    the backward pass in every step. A GradScaler does not call step() with such gradients.
+    removes the gradients, so that the optimizer changes neither the parameters nor its state; on a GPU, the check waits
+    for the backward pass in every step. A GradScaler does not call step() with such gradients.
 
     Attributes:
         step: The number of the last step that was begun.
@@ -35,7 +35,7 @@ class FiniteGradients:
         optimizer.register_step_pre_hook(self._before_step)
 
     def check(self) -> None:
-        """Wait for the GPU's result of the last step. Raises NotFinite, also in all later calls."""
+        """Wait for the GPU's result of the last step. Raises NotFinite, in this call and in all later calls."""
         if self._late is not None:
             step, flag, ready = self._late
             ready.synchronize()

@@ -114,7 +114,7 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> 
 
 
 def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Divide non-empty tensors into runs on one device of at most BROADCAST_BYTES, or of one larger tensor."""
+    """Divide non-empty tensors into sequences on one device of at most BROADCAST_BYTES, or of one larger tensor."""
     run: list[torch.Tensor] = []
     size = 0
     for each in tensors:

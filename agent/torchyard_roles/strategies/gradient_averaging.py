@@ -47,7 +47,7 @@ _MARK = "_averaged_at"
 
 
 class GradientAverager:
-    """The averaging of one rank's gradients with those of all other ranks.
+    """The averaging of one rank's gradients with the gradients of all other ranks.
 
     Args:
         average_of: Creates the exchange of one section. Called on all ranks in the same order.
@@ -219,7 +219,7 @@ class GradientAverager:
     def _finish_pass(self) -> None:
         self._armed = False
         if not self._fired:
-            return  # The pass accumulated no gradients, as for example in torch.autograd.grad().
+            return  # The pass accumulated no gradients, for example in torch.autograd.grad().
         self._passes += 1
         self._all_passes += 1
         self._exchange(_PASS)
@@ -261,13 +261,13 @@ class GradientAverager:
             entry.bucket.touched = True
 
     def stepped(self) -> None:
-        """Count a step that an optimizer has made."""
+        """Count a step that an optimizer has taken."""
         self._steps += 1
         self._passes = 0
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Set the number of steps to that of a checkpoint."""
+        """Set the number of steps to the number in a checkpoint."""
         self._steps = step
 
     def want_check(self) -> None:
@@ -279,7 +279,7 @@ class GradientAverager:
         began = time.monotonic()
         start = _recorded() if self._device.type == "cuda" and len(self._events) < EVENTS else None
         waited_s = 0.0
-        if not self._steps:  # Scripts without an optimizer count backward passes instead of steps.
+        if not self._steps:  # In scripts without an optimizer, backward passes are counted instead of steps.
             self._wants_check |= self._all_passes > 1 and is_due(self._all_passes - 1)
         met_pass = True
         while met_pass:
@@ -457,7 +457,7 @@ class GradientAverager:
         return self._group.mean(value)
 
     def times(self) -> tuple[float, float]:
-        """Return the seconds of the last exchange without waiting, and the seconds of waiting for other ranks.
+        """Return the seconds of the last exchange excluding waiting, and the seconds spent waiting for other ranks.
 
         On a GPU the exchange is measured by GPU events, and the waiting by the host's clock.
         """

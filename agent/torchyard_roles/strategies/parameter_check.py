@@ -35,7 +35,7 @@ def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
 
     Args:
         bounds: The maximum over all ranks of each figure, followed by the maxima of the negated figures.
-        exact: As for figures(). If false, norms may differ by TOLERANCE.
+        exact: As in figures(). If false, norms may differ by TOLERANCE.
     """
     most, negative = bounds.chunk(2)
     least = -negative
@@ -68,6 +68,6 @@ def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
         one, other, size = torch.view_as_real(one), torch.view_as_real(other), size // 2
     places = (one.storage_offset(), other.storage_offset(), one.numel())
     if one.is_contiguous() and other.is_contiguous() and not any(place * size % 8 for place in places):
-        # The comparison of 64-bit integers is twice as fast.
+        # Comparing 64-bit integers is twice as fast.
         return bool(torch.equal(one.view(-1).view(torch.int64), other.view(-1).view(torch.int64)))
     return bool(torch.equal(one.view(INTEGERS[size]), other.view(INTEGERS[size])))

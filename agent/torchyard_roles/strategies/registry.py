@@ -36,7 +36,7 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
             )
         return own(environment) if environment.world_size > 1 else SingleProcess()
     if environment.strategy in ("sandblaster", "downpour"):
-        # A single worker uses the servers too, since they have the optimizer.
+        # A single worker uses the servers too, since the servers run the optimizer.
         return ParameterServerStrategy(environment)
     if environment.strategy == "diloco":
         # A single group takes the steps of the outer optimizer too.

@@ -1,7 +1,7 @@
 """Checkpoint folders on this host's disk: completeness, removal, and inheritance by a new run.
 
-`torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`, which get their names once they are
-complete. The file `checkpoint.json` of a folder lists the other files and their sizes; the agent does not read the
+`torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`, which get their final names once they
+are complete. The file `checkpoint.json` in a folder lists the other files and their sizes; the agent does not read the
 contents of the other files.
 """
 
@@ -82,7 +82,7 @@ def _size(about: Any) -> int:
 def newest(folder: str, run_id: str = "") -> str:
     """Returns the name of the newest complete checkpoint in `folder`, or "" if there is none. Names sort by step.
 
-    FINAL is appended to the name of a checkpoint that is marked as the last one of the run `run_id`.
+    FINAL is appended to the name of a checkpoint that is marked as the last checkpoint of the run `run_id`.
     """
     for name in reversed(_names(folder)):
         if files_of(os.path.join(folder, name)) is not None:
@@ -106,7 +106,7 @@ def _names(folder: str) -> list[str]:
 
 
 def keep_newest(folder: str, count: int = KEPT) -> None:
-    """Removes all complete checkpoints except the newest `count` ones, and ignores failures."""
+    """Removes all complete checkpoints except the newest `count`, and ignores failures."""
     complete = [name for name in _names(folder) if files_of(os.path.join(folder, name)) is not None]
     for name in complete[: max(0, len(complete) - count)]:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

@@ -1,6 +1,6 @@
 """Checkpoint copies between the hosts of a run, as decided by `decisions.replication_policy`.
 
-The primary scans the chief's folder and orders members over the gang link to copy a checkpoint; the member opens
+The primary scans the chief's folder and orders members over the gang link to copy a checkpoint; each member opens
 another connection to the gang port for the transfer. A failed transfer never ends a run; it is journaled and logged.
 """
 
@@ -50,7 +50,7 @@ class CheckpointSender:
         on_result: OnResult,
         on_saved: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`on_saved` is called with the name of each checkpoint that the run saves, of a quick series with the last."""
+        """`on_saved` is called with the name of each saved checkpoint; of a quick series, only with the last name."""
         self._folder = folder
         self._run_id = run_id
         self._replication = replication
@@ -68,7 +68,7 @@ class CheckpointSender:
         self.scan()
 
     def scan(self) -> None:
-        """Scans the chief's folder for a new checkpoint, and orders the copies of a new one."""
+        """Scans the chief's folder for a new checkpoint, and orders its copies."""
         name = checkpoint_folders.newest(self._folder, self._run_id)
         if name != self._replication.newest:
             self._take(replication_policy.on_saved(self._replication, name))
@@ -115,7 +115,7 @@ class CheckpointSender:
         return replication_policy.newest_elsewhere(self._replication) is not None
 
     async def restore(self, host: str) -> None:
-        """Copies the newest complete checkpoint of all hosts to the chief's host, `host`, within BRING_WITHIN_S."""
+        """Copies the newest complete checkpoint on any host to the chief's host, `host`, within BRING_WITHIN_S."""
         deadline = asyncio.get_running_loop().time() + BRING_WITHIN_S
         failed: list[str] = []
         while (one := replication_policy.newest_elsewhere(self._replication, failed)) is not None:
@@ -220,7 +220,7 @@ class CheckpointReceiver:
         """Transfers a checkpoint, and resumes the transfer after broken connections.
 
         Returns:
-            The reason of a failure, or "" after success.
+            The reason for the failure, or "" after success.
         """
         direction, problem = "to the primary" if brings else "from the primary", ""
         for pause_s in (*RETRY_S, None):

@@ -1,4 +1,4 @@
-"""Delay of a gang's start until the chief's host has the newest checkpoint of all hosts."""
+"""A delay of a gang's start until the chief's host has the newest checkpoint that exists on any host."""
 
 from __future__ import annotations
 

@@ -212,14 +212,14 @@ def _publish(scratch: str, target: str) -> None:
     except OSError:
         if not os.path.isdir(target):
             raise
-        # The folder exists already as an older copy, so its files are replaced one by one, `checkpoint.json` last.
+        # The folder already exists as an older copy, so its files are replaced one by one, `checkpoint.json` last.
         for name in sorted(os.listdir(scratch), key=lambda name: name == checkpoint_folders.ABOUT):
             os.replace(os.path.join(scratch, name), os.path.join(target, name))
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
-    """Links the files of an older copy that have the same size; unchanged ones are then hashed instead of sent."""
+    """Links the files of an older copy that have the same size; unchanged files are then hashed instead of sent."""
     for name, size in files.items():
         old, new = os.path.join(target, name), os.path.join(scratch, name)
         with contextlib.suppress(OSError):
@@ -238,9 +238,10 @@ def _disk(path: str) -> Iterator[None]:
 
 
 async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:
-    """Awaits `doing`, and aborts the connection after STALLED_S, which ends `doing` with an error.
+    """Awaits `doing`. After STALLED_S the connection is aborted, which ends `doing` with an error.
 
-    wait_for() is not used: before Python 3.12 it loses a cancellation that arrives together with the result.
+    wait_for() is not used, because before Python 3.12 that function loses a cancellation that arrives together with the
+    result.
     """
     stalled = asyncio.get_running_loop().call_later(STALLED_S, stream.abort)
     try:

@@ -1,8 +1,8 @@
-"""Decisions about when a run may begin and must end, from the bookings of its owner and of other users. No I/O.
+"""Decisions about when a run may begin and must end, based on the bookings of its owner and of other users. No I/O.
 
-A run continues after its booking's end, unless another owner's booking follows on one of its GPUs, or the booking says
-that the run stops at its end. Bookings of other owners count only while the calendar is fresh. Times are seconds since
-1970.
+A run continues after its booking's end, unless another owner's booking follows on one of its GPUs, or the booking
+specifies that the run stops when the booking ends. Bookings of other owners are considered only while the calendar is
+fresh. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Deadline(NamedTuple):
 
 
 class Warned(NamedTuple):
-    """A deadline of which the user was warned, and the time of the warning."""
+    """A deadline about which the user was warned, and the time of the warning."""
 
     deadline: float
     warned_at: float
@@ -70,8 +70,8 @@ def next_step(
 ) -> tuple[Warned | None, str, float | None]:
     """Returns the last warning, the action (`warn`, `stop` or ""), and the time of the next call.
 
-    The warning is due `warn_s` before the deadline. The stop is due early enough for the grace to end by the deadline,
-    but never less than `notice_s` after the warning.
+    The warning is due `warn_s` before the deadline. The stop is due early enough for the grace period to end by the
+    deadline, but never less than `notice_s` after the warning.
     """
     if must is None:
         return None, "", None
@@ -116,7 +116,7 @@ def may_begin(
 
 
 def start_of(own: OwnBooking | None, planned: float, known: Calendar | None, now: float) -> float:
-    """Returns the run's start time, which follows the start of its booking if the booking was moved."""
+    """Returns the run's start time. If its booking was moved, the start time moves with the booking."""
     mine = known.booking(own.id) if own is not None and known is not None and known.is_fresh(now) else None
     return planned if mine is None else max(planned, mine.start) if mine.start <= planned else mine.start
 

@@ -68,13 +68,13 @@ class HostLost(NamedTuple):
 
 
 class HostReturned(NamedTuple):
-    """A lost host's keeper has reconnected and runs no process of the run, so the host is usable again."""
+    """A lost host's keeper has reconnected and does not run any process of the run, so the host is usable again."""
 
     host: str
 
 
 class GangCleared(NamedTuple):
-    """A host runs no process of a gang's generation any more."""
+    """A host no longer runs any process of a gang's generation."""
 
     host: str
     gang: str
@@ -82,7 +82,7 @@ class GangCleared(NamedTuple):
 
 
 class StartDue(NamedTuple):
-    """The start time of a scheduled run has come.
+    """The start time of a scheduled run has been reached.
 
     `only_if_idle` is true if the bookings of the GPUs are unknown: the run then starts only if no process uses them.
     """
@@ -97,20 +97,20 @@ class GpusAcquired(NamedTuple):
 
 
 class GpusBusy(NamedTuple):
-    """A scheduled run's GPUs are in use on its host, which retries. `what` names the process that uses a GPU."""
+    """A scheduled run's GPUs are in use on this host, which tries again. `what` names the process that uses a GPU."""
 
     host: str
     what: str
 
 
 class HostSwept(NamedTuple):
-    """A host runs no process of the run any more."""
+    """A host no longer runs any process of the run."""
 
     host: str
 
 
 class StopRequested(NamedTuple):
-    """The user, or the end of the run's booking, requires the run's end. `force` skips the grace."""
+    """The user, or the end of the run's booking, requires the run to end. `force` skips the grace period."""
 
     reason: str
     force: bool = False

@@ -64,7 +64,7 @@ class NotifyUser(NamedTuple):
 
 
 class AcquireGpus(NamedTuple):
-    """Have a host lock the run's GPUs, and report that it has them or which process uses them."""
+    """Have a host lock the run's GPUs, and report either success or the process that uses a GPU."""
 
     host: str
     only_if_idle: bool
@@ -117,7 +117,7 @@ class SetTimer(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """Journal the run's terminal state, since no host runs a process of the run any more."""
+    """Journal the run's terminal state, since no host runs a process of the run any longer."""
 
     state: RunState
     reason: str

@@ -1,11 +1,11 @@
-"""Decisions about which host receives a copy of which checkpoint. No I/O.
+"""Decisions about which checkpoints are copied to which hosts. No I/O.
 
-The chief saves to the disk of its own host, which is the primary's host. If the hosts share no folder for checkpoints,
-the newest complete checkpoint is copied to the hosts of the evaluators and to one peer, so that the training survives
-the loss of the chief's host.
+The chief saves to the disk of its own host, which is the primary's host. If the hosts do not share a checkpoint folder,
+the newest complete checkpoint is copied to the hosts of the evaluators and to one other host, the peer, so that the
+training survives the loss of the chief's host.
 
-A newer checkpoint replaces an older one whose transfer is under way, but not twice in a row to the same host: otherwise
-no copy would complete if the chief saves faster than the network transfers.
+A newer checkpoint replaces an older one whose transfer is in progress, but not twice in a row for the same host:
+otherwise no copy would ever be completed if the chief saved faster than the network transferred.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def on_refused(replication: Replication, host: str, name: str) -> Decided:
 
 
 def newest_elsewhere(replication: Replication, excluded: Iterable[str] = ()) -> Transfer | None:
-    """Returns the newest checkpoint of all hosts if the chief's host lacks it, else None.
+    """Returns the newest checkpoint that exists on any host if the chief's host lacks it, else None.
 
     Args:
         excluded: Hosts that have failed to send it.

@@ -3,10 +3,11 @@
     up ──failure, loss──> failing (grace, SIGTERM, SIGKILL) ──all ended──> clearing ──nothing left──> waiting ──> up
                                                                                         for lost hosts ┘
 
-Two generations of a gang never run at once: a gang is restarted only when every connected host has reported that it
-runs no process of the gang, and every other host has been silent for longer than its lease plus the end of its ranks.
+Two generations of a gang never run at the same time: a gang is restarted only when every connected host has reported
+that it runs no process of the gang, and every other host has been silent for longer than its lease plus the time that
+its ranks need to end.
 
-Trainers are restarted only once all servers and reducers are up, including those that had ended after the trainers:
+Trainers are restarted only once all servers and reducers are up, including servers that had ended after the trainers:
 otherwise the trainers would use up their restarts while a server is missing.
 """
 
@@ -36,7 +37,7 @@ SAFETY_S = 1.0
 
 
 def handle_failure(step: Step, gang: Gang, failure: Failure) -> bool:
-    """Begins a restart of the gang, or adds the failure to a restart under way.
+    """Begins a restart of the gang, or adds the failure to a restart in progress.
 
     Returns:
         Whether the gang handles the failure. If not, the caller ends the run.
@@ -85,7 +86,7 @@ def _may_restart(run: Run, gang: Gang) -> bool:
 
 
 def on_grace(step: Step, gang: Gang, generation: int) -> None:
-    """Ends the gang's remaining replicas once their grace is over."""
+    """Ends the gang's remaining replicas once their grace period is over."""
     if gang.phase == FAILING and gang.generation == generation:
         members = step.run.members(gang)
         step.end([one for one in members if one.state is not ReplicaState.STOPPING], KILL_AFTER_S)
@@ -218,9 +219,9 @@ def _restart(step: Step, gang: Gang) -> None:
 
 
 def _servers_are_up(step: Step) -> bool:
-    """Returns whether all servers are up, and restarts those that had ended when their trainers disconnected.
+    """Returns whether all servers are up, and restarts servers that had ended when their trainers disconnected.
 
-    A server's end after its trainers is no failure: such a server is restarted even if it has no restart left.
+    The end of a server after its trainers is not a failure: such a server is restarted even if it has no restarts left.
     """
     are_up = True
     for one in step.run.servers():
@@ -232,7 +233,7 @@ def _servers_are_up(step: Step) -> bool:
 
 
 def _is_dispensable(run: Run, members: list[Replica]) -> bool:
-    """Returns whether the run can continue without this worker group, which holds for any group except the chief's."""
+    """Returns whether the run can continue without this worker group, as is true of any group except the chief's."""
     chief = next((one.gang for one in run.replicas if one.trainer), None)
     return all(one.trainer and one.gang != chief for one in members)
 

@@ -16,7 +16,7 @@ class Schedule:
         own: The booking for which the run was launched, if any.
         start_at: The planned start; None for a run that starts immediately.
         submitted: When the keepers received the run.
-        warn_s, notice_s, grace_s: As for `booking_policy.next_step`.
+        warn_s, notice_s, grace_s: As in `booking_policy.next_step`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Schedule:
     def next_end(self, now: float) -> tuple[str, Deadline | None, float | None]:
         """Returns the action (`warn`, `stop` or ""), the deadline, and the time of the next call.
 
-        The deadline and the time are None while the run has no known end.
+        The deadline and the time are None while the end of the run is unknown.
         """
         if self.own is None:
             return "", None, None

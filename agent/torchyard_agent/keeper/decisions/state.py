@@ -146,7 +146,7 @@ class Run(NamedTuple):
 
 
 class Step:
-    """A transition under way: the changed run, and the instructions that were issued so far."""
+    """A transition in progress: the changed run, and the instructions that have been issued so far."""
 
     def __init__(self, run: Run, now: float):
         self.run = run

@@ -1,6 +1,6 @@
 """The state machine of a run: maps an event to a new state and to instructions. No I/O and no clock.
 
-Only the primary's keeper decides, so that a run has one cause of failure, one end and one order of events.
+Only the primary's keeper decides, so a run has one cause of failure, one end and one order of events.
 
     (waiting for its start ──due, every host has its GPUs──>)
     starting ──all spawned──> running ──those of `ends_with` ended with 0──────────┐
@@ -44,8 +44,8 @@ def begin(
     """Returns the initial state and instructions of a run whose keepers are prepared.
 
     Args:
-        hosts: The names of the hosts, that of the primary first.
-        scheduled: The start time of a scheduled run as text. Its hosts join, but start no ranks before `StartDue`.
+        hosts: The names of the hosts, beginning with the primary's.
+        scheduled: The start time of a scheduled run as text. The hosts join, but do not start ranks before `StartDue`.
     """
     known = tuple(
         Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
@@ -64,7 +64,7 @@ def begin(
 
 
 def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instruction]]:
-    """Returns the new state and the instructions after `event` at `now`, in seconds of a monotonic clock."""
+    """Returns the new state and the instructions after `event` at `now`, in seconds on a monotonic clock."""
     if run.state.is_terminal:
         return run, []
     step = Step(run, now)
@@ -200,7 +200,7 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
         step.set(outcome=RunState.STOPPED, chosen=True)
         step.record_run(RunState.STOPPING, event.reason)
         step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
-    elif event.force:  # The run is ending already, and a forced stop ends the grace.
+    elif event.force:  # The run is already ending, and a forced stop ends the grace period.
         step.end(step.run.replicas, 0.0)
         if step.run.sweeping:
             step.out += [instructions.Sweep(one.name, 0.0) for one in step.run.hosts if not one.swept and not one.lost]
@@ -254,7 +254,7 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
 
 
 def _settle(step: Step) -> None:
-    """Makes the changes that follow from the state alone, after every event."""
+    """Makes the changes that follow from the state alone. Called after every event."""
     run = step.run
     if run.state in (RunState.STARTING, RunState.RESTARTING) and run.started and run.outcome is None:
         waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
@@ -276,7 +276,7 @@ def _settle(step: Step) -> None:
 
 
 def _settle_success(step: Step) -> None:
-    """Ends the run as succeeded once the replicas named by `ends_with` have ended with 0, and stops the others."""
+    """Ends the run as succeeded once the replicas that `ends_with` names have ended with 0, and stops the others."""
     if step.run.chosen or not step.run.started:
         return
     named = _named_by_ends_with(step.run)
@@ -306,7 +306,7 @@ def _named_by_ends_with(run: Run) -> list[Replica]:
 
 
 def _sweep(step: Step) -> None:
-    """Has all hosts end the remaining processes, after the rest of the grace of replicas that were ordered to end."""
+    """Has all hosts end the remaining processes, once the grace period of replicas that were ordered to end is over."""
     left_s = max(0.0, step.run.end_by - step.now)
     if step.run.outcome is RunState.SUCCEEDED:
         left_s = max(left_s, LEFTOVERS_GRACE_S)
@@ -315,6 +315,6 @@ def _sweep(step: Step) -> None:
     step.set(sweeping=True)
     for host in step.run.hosts:
         if not host.joined:
-            step.set_host(host.name, swept=True)  # This host never received an assignment, so it has no processes.
+            step.set_host(host.name, swept=True)  # A host without an assignment does not run any processes.
         elif not host.lost:
             step.out.append(instructions.Sweep(host.name, left_s))

@@ -1,10 +1,10 @@
 """The gang link: authenticated connections of members to the primary over the data network.
 
-Ranks connect to the same port, with another key, to use the join store (`join_store`).
+Ranks connect to the same port, with a different key, to use the join store (`join_store`).
 
 A `MessageChannel` is one end of a conversation that survives reconnects: messages are numbered, acknowledged, and sent
-again after an interruption. Each handshake has five seconds and its own task, so that a silent client does not delay
-other clients.
+again after an interruption. Each handshake is limited to five seconds and has its own task, so that a silent client
+does not delay other clients.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Stream:
             self._writer.write(self._codec.seal(authenticated_transport.encode_message(frame)))
 
     def keep_alive(self) -> None:
-        """Enables TCP keepalive: the kernel ends the connection about 10 s after the other host went silent."""
+        """Enables TCP keepalive: the kernel ends the connection about 10 s after the other host has become silent."""
         connection = self._writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # The socket may be closed already; the next read then fails.
+        with contextlib.suppress(OSError):  # The socket may already be closed; the next read then fails.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
@@ -167,7 +167,7 @@ class MessageChannel:
     def discard(self, is_stale: Callable[[Message], bool]) -> None:
         """Drops the unacknowledged messages for which `is_stale` returns true.
 
-        If the other end has not received a dropped message, it observes a gap in the message numbers.
+        If the other end has not received a dropped message, the other end observes a gap in the message numbers.
         """
         kept = [(number, message) for number, message in self._unacknowledged if not is_stale(message)]
         self._unacknowledged = deque(kept)
@@ -182,7 +182,7 @@ class MessageChannel:
             self._stream.send({"n": number, "got": self.received, "body": message})
 
     async def run_connection(self, stream: Stream, got: int) -> None:
-        """Sends and receives over a new connection, which replaces an older one, until the connection ends.
+        """Sends and receives over a new connection, which replaces any older connection, until the new connection ends.
 
         Args:
             stream: The connection.
@@ -233,7 +233,7 @@ class Listener:
     """The primary's server, which accepts authenticated clients and limits the load that other clients can cause.
 
     Args:
-        callers: The handler of a client by its key: the run's secret for keepers, the derived exchange key for ranks.
+        callers: The handler of clients for each key: the run's secret for keepers, the derived exchange key for ranks.
     """
 
     def __init__(self, callers: dict[bytes, CallerHandler]):
@@ -268,7 +268,7 @@ class Listener:
         try:
             await self._callers[key](stream, introduction)
         except Exception as error:
-            # The exception handler of the event loop ends the run because of any other error.
+            # Any other error ends the run through the exception handler of the event loop.
             context = {"message": "a client's message could not be handled", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 

@@ -7,7 +7,7 @@ base64.
     {"id": 7, "done": 5, "op": "set", "key": "a", "value": "…"}  ->  {"id": 7}
     op: set, try, get (wait_s), wait (keys, wait_s), add (amount), compare_set (expected, value), delete, count, watch
 
-After a reconnect a rank repeats unanswered requests. A request that changes the store must not be executed twice, so
+After reconnecting, a rank repeats unanswered requests. A request that changes the store must not be executed twice, so
 its answer is kept under the client's session and the request's number until the client reports a higher `done`: the
 client has received the answers to all requests with numbers below `done`.
 """
@@ -150,7 +150,7 @@ class StoreServer:
             stream.abort()
 
     def _answers_of(self, session: str) -> dict[int, Message]:
-        """Returns the kept answers of a session, including those from its earlier connections."""
+        """Returns the kept answers of a session, including answers from its earlier connections."""
         answers = self._sessions.setdefault(session, {})
         self._sessions.move_to_end(session)
         while len(self._sessions) > MAX_SESSIONS:
@@ -241,7 +241,7 @@ class _Client:
         self._wait(number, keys, float(request["wait_s"]), None)
 
     def _wait(self, number: int, keys: list[str], wait_s: float, wanted: str | None) -> None:
-        """Answers once all keys are present, or after `wait_s` with the names of the missing ones."""
+        """Answers once all keys are present, or after `wait_s` with the names of the missing keys."""
 
         def check() -> None:
             if self._store.missing(keys):

@@ -24,7 +24,7 @@ class MemberConnections:
         self._epochs: dict[str, str] = {}
 
     def admits(self, host: str, epoch: str) -> bool:
-        """Returns whether a keeper may act for a host: only the keeper that first connected in the host's name may.
+        """Returns whether a keeper may act for a host: only the first keeper that connected in the host's name may.
 
         Args:
             epoch: A random value that identifies the keeper.

@@ -180,7 +180,7 @@ def encode(message: FromPrimary | FromMember) -> Json:
 
 
 def decode_from_primary(data: Json) -> FromPrimary:
-    """Decodes a message of the primary.
+    """Decodes a message from the primary.
 
     Raises:
         KeyError: The message type is unknown.
@@ -191,7 +191,7 @@ def decode_from_primary(data: Json) -> FromPrimary:
 
 
 def decode_from_member(data: Json, host: str) -> FromMember:
-    """Decodes a message of the member on `host`, which replaces any host that the message names.
+    """Decodes a message from the member on `host`. That host replaces any host that the message names.
 
     Raises:
         KeyError: The message type is unknown.
@@ -211,5 +211,5 @@ def _decode(kinds: Mapping[str, Any], data: Json) -> Any:
 
 
 def is_about_ranks(data: Json) -> bool:
-    """Returns whether an encoded message starts or ends ranks, and must be dropped once its host is lost."""
+    """Returns whether an encoded message starts or ends ranks, and must therefore be dropped once its host is lost."""
     return data["say"] in _ABOUT_RANKS

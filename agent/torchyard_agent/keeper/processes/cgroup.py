@@ -1,8 +1,9 @@
 """A control group for the ranks of a run, if this login may create one (cgroup v2, delegated).
 
 Descendants of a process stay in its group even if they change session, parent or environment. The group therefore
-identifies orphans, and can kill processes that fork faster than they can be found. Without a group, orphans are found
-among the keeper's descendants (see `orphans`). https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
+identifies orphans, and allows processes to be killed even if they fork faster than they can be found. Without a group,
+orphans are found among the keeper's descendants (see `orphans`).
+https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def last_exception(text: str) -> str:
                     return _shortened(line)
             break
     for line in reversed(lines):
-        # A syntax error of the script is printed without the header of a traceback, and an abort of gloo prints
+        # A syntax error in the script is printed without the header of a traceback, and an abort of gloo prints
         # `what():`.
         if _EXCEPTION.match(line):
             return _shortened(line)

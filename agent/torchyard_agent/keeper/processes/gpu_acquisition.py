@@ -20,7 +20,7 @@ RETRY_S = 1.0
 class GpuAcquisition:
     """A task that tries to lock all GPUs until it succeeds.
 
-    It sends GpusBusy for each new obstacle, and GpusAcquired after success.
+    The task sends GpusBusy for each new obstacle, and GpusAcquired after success.
     """
 
     def __init__(self, resources: RunResources, host: str, send: Callable[[FromMember], None]):

@@ -1,8 +1,8 @@
 """GPU locks for all users of a host: the process that has bound `@torchyard/gpu/<uuid>` holds the GPU.
 
-The kernel releases the name when the process ends, so that no lock outlives its holder. The holder listens on the
-socket and sends a description of its run to each client; the client learns the holder's user from the kernel
-(SO_PEERCRED), so the user cannot be forged.
+The kernel releases the name when the process ends, so no lock outlives its holder. The holder listens on the socket and
+sends a description of its run to each client. The client obtains the holder's user from the kernel (SO_PEERCRED), so
+the user cannot be forged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GpuHeld(RpcError):
     """Another process holds the GPU.
 
     Args:
-        holder: "user", as reported by the kernel, and those of "run_id", "name" and "host" that the holder has sent.
+        holder: "user", as reported by the kernel, and each of "run_id", "name" and "host" that the holder has sent.
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
@@ -133,7 +133,8 @@ def holder_of(uuid: str) -> dict[str, str] | None:
             except ConnectionRefusedError:
                 return None
             except OSError:
-                # The holder's queue of connections is full; its run stays unknown if it accepts none of them in time.
+                # The holder's queue of connections is full; its run remains unknown if the holder accepts no connection
+                # in time.
                 if time.monotonic() >= deadline:
                     return {}
                 time.sleep(0.02)
@@ -178,5 +179,5 @@ def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
 
 
 def _printable(value: object) -> str:
-    """Returns a text from another process as one printable line."""
+    """Returns text from another process as one printable line."""
     return "".join(character for character in str(value)[:_MAX_TEXT] if character.isprintable())

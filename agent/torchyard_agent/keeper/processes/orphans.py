@@ -69,7 +69,7 @@ def run_dirs() -> Iterator[tuple[int, str]]:
 
 
 def end(run_dir: str) -> list[int]:
-    """Kills the processes of `find` and returns those that remain. Blocks for at most END_DEADLINE_S."""
+    """Kills the processes that `find` returns, and returns the remaining ones. Blocks for at most END_DEADLINE_S."""
     deadline = time.monotonic() + END_DEADLINE_S
     node, _, run_id = run_dir.rstrip("/").rsplit("/", 3)[-3:]
     cgroup.end_leftovers(run_id, node)

@@ -66,7 +66,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> None:
-    """Sends a signal to a process group, without effect if the group has no process left."""
+    """Sends a signal to a process group. Has no effect if the group contains no process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
@@ -85,7 +85,7 @@ def may_signal(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # The process has just ended, which is no lack of permission.
+        return True  # The process has just ended, so permission is not lacking.
     except PermissionError:
         return False
     return True

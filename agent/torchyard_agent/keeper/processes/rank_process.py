@@ -88,7 +88,7 @@ def environment(
     inherited = {
         name: value
         for name, value in login.items()
-        # If the login itself is part of another run, it has these variables of that run.
+        # If the login itself belongs to another run, its environment has these variables from that run.
         if name not in VARIABLES_OF_A_RANK and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
     }
     result = {
@@ -138,8 +138,8 @@ def spawn(
     """Starts a rank in its own session, with its log file as standard output and error.
 
     The output does not pass through the keeper, so that even 50,000 lines per second cost the keeper nothing, and no
-    output is lost if the keeper ends. A waiting interpreter of `warm` for the rank is used if there is one. Raises
-    CannotStart.
+    output is lost if the keeper ends. If `warm` has a waiting interpreter for the rank, that interpreter is used.
+    Raises CannotStart.
     """
     local_rank = rank["local_rank"]
     variables = environment(os.environ, place, replica, rank, secrets, exchange_key)
@@ -187,7 +187,7 @@ def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
 
 
 def _named(program: str) -> str:
-    """Returns the program's name, preceded by the setting that it comes from if that is known."""
+    """Returns the program's name, preceded by the setting that names the program, if that is known."""
     return f"python: {program}" if os.path.basename(program).startswith("python") else program
 
 

@@ -1,4 +1,4 @@
-"""Start, supervision and end of the ranks of one host by orders of the primary, with reports of their states.
+"""Starts, supervises and ends the ranks of one host as ordered by the primary, and reports their states.
 
 Orders and reports are the messages of `link.messages`, whether this keeper or another one is the primary.
 """
@@ -172,7 +172,7 @@ class RankSupervisor:
             await asyncio.sleep(FINEST_S)
 
     def _await_stability(self) -> None:
-        """Schedules the start of spares for the time when no rank of this host has been started for a while."""
+        """Schedules the start of spares for a time when no rank has been started on this host for a while."""
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         if self._spare_imports:
@@ -192,7 +192,7 @@ class RankSupervisor:
             share = self._rank_share(missing[0])
             variables = rank_process.environment(os.environ, self.place, key[0], share, {})
             self._warm.start(key, share["argv"], variables, self.place.work, self._spare_imports, spare=True)
-            if key not in self._warm:  # The rank's program is no interpreter that can be started early.
+            if key not in self._warm:  # The rank's program is not an interpreter that can be started early.
                 return
         elif self._warm.are_ready:
             log.info(SPARES_READY)
@@ -253,7 +253,7 @@ class RankSupervisor:
             process.returncode = 0  # `reap` reaps this process like every other child, so Popen must not wait for it.
 
     def end(self, names: set[str], grace_s: float) -> None:
-        """Ends the replicas' ranks by SIGTERM, and those that still run `grace_s` later by SIGKILL.
+        """Ends the replicas' ranks by SIGTERM, and ranks that are still running `grace_s` later by SIGKILL.
 
         SIGTERM is sent to the ranks' process groups, SIGKILL also to all their descendants.
         """
@@ -269,7 +269,7 @@ class RankSupervisor:
             self._kill(asked)
 
     def _kill(self, asked: list[Rank]) -> None:
-        """Kills those of these ranks that are still running. Their replicas may have been restarted in the meantime."""
+        """Kills any of these ranks that are still running. Their replicas may have been restarted in the meantime."""
         for rank in asked:
             if self._live.get(rank.pid) is not rank:
                 continue

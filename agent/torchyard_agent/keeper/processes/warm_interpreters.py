@@ -1,6 +1,6 @@
 """Interpreters that are started early, import torch and wait for the start of their rank.
 
-They are started during the checks of a launch (`Keeper.warm`), and while a run trains as one spare per rank for a
+They are started during the checks of a launch (`Keeper.warm`), and, while a run trains, as one spare per rank for a
 restart. The code that runs in the interpreter is `torchyard_agent.warm_start.sitecustomize`.
 
 A rank behaves as if it were started at the handover: if its environment differs in a variable that is read at the start
@@ -47,9 +47,9 @@ Key = tuple[str, int]
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
-    """Returns whether only the script reads a variable, so that it may still change after the interpreter's start.
+    """Returns whether only the script reads a variable, whose value may then change after the interpreter's start.
 
-    Secrets may change unless the interpreter or torch reads a variable of their name at its start.
+    Secrets may change, except for variables that the interpreter or torch reads when it starts.
     """
     if name in _LATE or name.startswith(("TORCHYARD_", "TORCHELASTIC_")):
         return True
@@ -99,8 +99,8 @@ class WarmInterpreters:
 
         Args:
             environment: The rank's environment as far as it is known, with a PYTHONPATH.
-            spare: Whether the interpreter is a spare, which imports slowly to spare the training, and which the kernel
-                kills first if memory is short.
+            spare: Whether the interpreter is a spare, which imports slowly so that the training is not disturbed, and
+                which the kernel kills first if memory runs short.
         """
         if key in self._waiting or key in self._failed:
             return
@@ -161,7 +161,7 @@ class WarmInterpreters:
         output: BinaryIO,
         cgroup: Cgroup | None,
     ) -> subprocess.Popen[bytes] | None:
-        """Turns the waiting interpreter into the rank. Returns its process, or None if a new one must be started."""
+        """Turns the waiting interpreter into the rank. Returns its process, or None if the rank needs a new process."""
         known = self._waiting.get(key)
         if known is None:
             return None
@@ -207,7 +207,7 @@ class WarmInterpreters:
                 self._on_ended(key)
 
     def reap(self) -> None:
-        """Removes all interpreters that have ended. For the time before another part of the keeper reaps children."""
+        """Removes all interpreters that have ended. Used until another part of the keeper reaps children."""
         for key, known in list(self._waiting.items()):
             if known.process.poll() is not None:
                 self._on_ended(key)
@@ -232,8 +232,8 @@ class WarmInterpreters:
     def _on_channel(self, key: Key) -> None:
         """Reads a message from an interpreter, if there is one.
 
-        The interpreter reports that it accepts orders and that it has finished its imports; a closed channel means its
-        end.
+        The interpreter reports that it accepts orders and that it has finished its imports; a closed channel means that
+        it has ended.
         """
         known = self._waiting[key]
         word = b""
@@ -276,7 +276,7 @@ class WarmInterpreters:
         self._importing.discard(key)
         self._confirmed.discard(key)
         known = self._waiting.pop(key)
-        with contextlib.suppress(RuntimeError):  # The event loop may have ended already.
+        with contextlib.suppress(RuntimeError):  # The event loop may already have ended.
             asyncio.get_running_loop().remove_reader(known.channel)
         known.channel.close()
 
@@ -285,7 +285,7 @@ def _anonymous_file() -> IO[bytes]:
     """Opens a file without a name, in memory if this Python supports it."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
-    import tempfile  # The module is imported here because only Pythons without memfd_create need it.
+    import tempfile  # The module is imported here because only Python versions without memfd_create need it.
 
     return tempfile.TemporaryFile()
 

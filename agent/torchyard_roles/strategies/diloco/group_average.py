@@ -1,9 +1,10 @@
 """The average of all worker groups' differences: a reduce-scatter and an all-gather among the groups' first ranks.
 
 Each member of a round owns a slice. It receives this slice of every other member's differences, and sends back their
-weighted average, so that a group sends and receives 2M(G−1)/G bytes per round. All members apply the average of a round
-or none does (`round_state`): the round is committed in the join store when each member has received all slices. Members
-that are lost before are left out of the next attempt, and return at the end of a later round with θ and m of a member.
+weighted average, so a group sends and receives 2M(G−1)/G bytes per round. Either all members apply the average of a
+round or none of them does (`round_state`): the round is committed in the join store when each member has received all
+slices. Members that are lost before that are left out of the next attempt; they return at the end of a later round,
+with θ and m of a current member.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SAY_WAITING_S = 10.0
 
 
 class Outcome(enum.IntEnum):
-    """What has become of a group's parameters."""
+    """The outcome of a start or of a round for a group's parameters."""
 
     KEPT = 0
     """They are those of the restored checkpoint, or the script's."""
@@ -59,7 +60,7 @@ class Outcome(enum.IntEnum):
 
 
 class GroupAverage:
-    """The exchanges of the first rank of a worker group with those of the others.
+    """The exchanges of the first rank of a worker group with the first ranks of the other groups.
 
     Args:
         own: The address of this group's first rank, at which `listener` listens.
@@ -112,7 +113,8 @@ class GroupAverage:
         """Close all connections and end all threads.
 
         Args:
-            has_stopped: Whether this group stops in order, so that waiting members stop too before they average.
+            has_stopped: Whether this group stops gracefully, in which case waiting members also stop before they
+                average.
         """
         if has_stopped and self._process:
             with suppress(RolesError):
@@ -150,7 +152,7 @@ class GroupAverage:
                 if not self._trains(state):
                     self._define_members(announcement)
                     if round_ < 0:
-                        round_ = 0  # The chief's parameters are those of round 0.
+                        round_ = 0  # The chief's parameters are the parameters of round 0.
                 probed_at = time.monotonic()
             waited_s = time.monotonic() - began
             if waited_s > self._host_wait_s + RECOVER_S:
@@ -167,7 +169,7 @@ class GroupAverage:
             has_finished: Whether this group takes no further steps.
 
         Returns:
-            AVERAGED or POSTPONED; REPLACED or ENDED if the others have considered this group as lost.
+            AVERAGED or POSTPONED; REPLACED or ENDED if the other groups have considered this group lost.
         """
         while True:
             self._refresh()
@@ -188,7 +190,7 @@ class GroupAverage:
     def _attempt(
         self, state: RoundState, differences: Sequence[torch.Tensor], weight: float, has_finished: bool
     ) -> Outcome | None:
-        """Attempt the round of `state`. Returns None if it was abandoned."""
+        """Attempt the round of `state`. Returns None if the round was abandoned."""
         epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
         of = len(members)
         result = self._outer.empty()
@@ -240,7 +242,7 @@ class GroupAverage:
                 with mailbox.changed:
                     is_quiet = not mailbox.changed.wait_for(is_due, PROBE_EVERY_S)
                 if is_quiet:
-                    self._refresh()  # A watch may be missed, such as after a reconnection to the store.
+                    self._refresh()  # A watch may miss a change, for example after a reconnection to the store.
         finally:
             for each in exchanges.values():
                 each.cancel()
@@ -303,7 +305,7 @@ class GroupAverage:
             self._refresh()
 
     def _define_members(self, own: Announcement) -> None:
-        """Define the first members, or those after all members were lost."""
+        """Define the first members, or new members after all members have been lost."""
         before = self._state
         here = {CHIEF: own}
         deadline = time.monotonic() + (self._host_wait_s if before is None else RECOVER_S)
@@ -333,7 +335,7 @@ class GroupAverage:
         return any(self._calls.has_begun(each.peer) for group, each in members.items() if group != self._group)
 
     def _take(self, state: RoundState) -> bool:
-        """Load θ and m of the current round from a member. Returns whether one has sent them."""
+        """Load θ and m of the current round from a member. Returns whether a member has sent them."""
         for group in sorted(state.members, key=lambda group: (group != state.source, group)):
             if group == self._group:
                 continue
@@ -375,7 +377,7 @@ class GroupAverage:
             self._see(text)
 
     def _see(self, text: bytes) -> None:
-        """Take over a state unless it is older than the known one. Called on any thread."""
+        """Adopt a state unless it is older than the known state. Called on any thread."""
         state = RoundState.decoded(text)
         with self._mailbox.changed:
             if self._state is None or state.epoch > self._state.epoch:

@@ -37,7 +37,7 @@ class Flat:
         return values
 
     def scatter(self, values: torch.Tensor) -> None:
-        """Write values to the tensors, whose version counters stay unchanged, as no graph exists between two steps."""
+        """Write values to the tensors. Version counters stay unchanged, since no graph exists between two steps."""
         for part, tensor in self._parts(values):
             _real(tensor).copy_(part)
 
@@ -63,7 +63,7 @@ def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]
 class OuterParameters:
     """θ and m of one group, with the number of finished rounds.
 
-    The training thread changes them, and a server sends copies to returning groups.
+    The training thread changes these values, and a server sends copies to returning groups.
     """
 
     def __init__(self, flats: Sequence[Flat]) -> None:
@@ -80,7 +80,7 @@ class OuterParameters:
         self.load(theta, self.empty(), round_)
 
     def empty(self) -> list[torch.Tensor]:
-        """Return a tensor of zeros for each flat."""
+        """Return a tensor of zeros for each flat tensor."""
         return [torch.zeros(flat.elements, dtype=flat.dtype, device="cpu") for flat in self.flats]
 
     def load(self, theta: list[torch.Tensor], momentum: list[torch.Tensor], round_: int) -> None:

@@ -1,8 +1,9 @@
 """The state of the rounds that all worker groups share: one value in the join store.
 
-Each change replaces the value only if it is still the one that the change was computed from, so all groups see the same
-sequence of states, and each state has a number, its *epoch*. A round is attempted by its members; it is *committed*
-when each of them has received the whole average, or *abandoned* when a member is lost, and attempted again without it.
+Each change replaces the value only if it is still the value from which the change was computed, so all groups see the
+same sequence of states, and each state has a number, its *epoch*. A round is attempted by its members; it is
+*committed* when each of them has received the whole average, or *abandoned* when a member is lost, and attempted again
+without it.
 """
 
 from __future__ import annotations

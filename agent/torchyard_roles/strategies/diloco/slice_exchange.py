@@ -117,7 +117,7 @@ class SliceExchange:
                     receive_tensors(connection, self._incoming)
                     self.has_received = True
                     self._changed()
-            connection.receive()  # The owner sends nothing, so this call returns by PeerLost.
+            connection.receive()  # The owner sends nothing, so this call ends by raising PeerLost.
         finally:
             with self._lock:
                 self._connection = None

@@ -88,7 +88,7 @@ class SliceServer:
     """A server with one thread per connection. The constructor starts it.
 
     Args:
-        rest: Frozen parameters and buffers that are not averaged; returning groups take them too.
+        rest: Frozen parameters and buffers that are not averaged; returning groups receive them too.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SliceServer:
             self._closed = True
         self._mailbox.close()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # The shutdown of the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:
@@ -160,7 +160,7 @@ class SliceServer:
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
         except PeerLost:
-            return  # The training thread of a member notices the loss by its own connection.
+            return  # The training thread of a member notices the loss through its own connection.
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
             log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:

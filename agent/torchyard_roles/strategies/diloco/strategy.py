@@ -1,6 +1,7 @@
 """DiLoCo: worker groups train independently, and every `inner_steps` steps an outer optimizer takes a step for all.
 
-A group of several workers averages its gradients in each step, and its first rank exchanges for the group.
+A group of several workers averages its gradients in each step, and its first rank takes part in the exchanges for the
+whole group.
 
 After Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models (2023).
 """
@@ -88,7 +89,7 @@ class Diloco(Strategy):
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
         if not parameters:
             raise UsageProblem("There is nothing to average: the optimizer trains none of the model's parameters.")
-        # The order of the model is the same on all groups, unlike that of an optimizer's groups.
+        # The model's order of parameters is the same in all groups, unlike the order within an optimizer's groups.
         chosen = {id(each) for each in parameters}
         self._trained |= {id(each): each for each in [*model.parameters(), *parameters] if id(each) in chosen}
         self._models.append(model)
@@ -214,7 +215,7 @@ class Diloco(Strategy):
 
     def _begin(self) -> None:
         """Begin at the first boundary, when all models are known and a checkpoint has been loaded."""
-        models = torch.nn.ModuleList(self._models)  # Its parameters() yields each shared tensor only once.
+        models = torch.nn.ModuleList(self._models)  # ModuleList.parameters() yields each shared tensor only once.
         averaged = [each for each in models.buffers() if each.is_floating_point() or each.is_complex()]
         self._outer = OuterParameters(flats_of(self._trained.values(), averaged))
         frozen = [each for each in models.parameters() if id(each) not in self._trained]
@@ -229,12 +230,12 @@ class Diloco(Strategy):
             self._rest.unpack(row.cpu())
 
     def _start_first(self) -> Outcome:
-        """Take the parameters to begin with, on the first rank."""
+        """Choose the initial parameters, on the first rank."""
         part, environment = self._restored, self._environment
         if part is not None and [each.numel() for each in part["theta"]] != [
             flat.elements for flat in self._outer.flats
         ]:
-            part = None  # The model has changed, so that only its parameters can be resumed.
+            part = None  # The model has changed, so only its parameters can be resumed.
         outcome = Outcome.KEPT
         if environment.groups > 1:
             self._store = JoinStore.of(environment)
@@ -292,7 +293,7 @@ class Diloco(Strategy):
             weight = weight.to(self._device)
             dist.all_reduce(weight)
         samples, steps = weight.tolist()
-        # A script without a loader of the cluster counts no samples.
+        # Without a loader of the cluster, samples are not counted.
         self._after(
             self._with_beats(lambda: self._average_first(samples or steps)) if self._is_first else self._await_beats()
         )
@@ -310,7 +311,7 @@ class Diloco(Strategy):
         return outcome
 
     def _after(self, outcome: Outcome) -> None:
-        """Take over the result of the first rank, on all ranks of the group."""
+        """Adopt the result of the first rank, on all ranks of the group."""
         if outcome in (Outcome.AVERAGED, Outcome.REPLACED):
             if self._is_first:
                 self._outer.install()

@@ -53,7 +53,7 @@ class Calls:
             connection.send(header)
             send_chunks(connection, tensors)
             answer = connection.receive()
-            with suppress(PeerLost):  # The answer has arrived, so a loss of the connection after it does not matter.
+            with suppress(PeerLost):  # The answer has arrived, so a later loss of the connection does not matter.
                 connection.send({"op": "bye"})
             return answer
 

@@ -10,9 +10,9 @@ a group's parameters since its last exchange of the shard, and returns the maste
        | <--- value, one message per chunk           |
 
 The value is always sent together with the numbers of the exchanges that it includes. A caller that has lost an answer
-repeats the exchange with the same number, with the same host or its successor, and its delta counts once. A lost master
-is restored from the view with the highest version: deltas that this view lacks were not confirmed to any running group,
-and will be sent again.
+repeats the exchange with the same number, with the same host or its successor, and its delta is applied only once. A
+lost master is restored from the view with the highest version: deltas that this view lacks were not confirmed to any
+running group, and will be sent again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Master:
 
 
 class Holdings:
-    """The state of a group that its threads share: addresses of groups, hosts of shards, and its own masters.
+    """The state of a group that is shared by its threads: addresses of groups, hosts of shards, and its own masters.
 
     Args:
         peers: The first ranks of all groups, in the order of groups.
@@ -105,8 +105,8 @@ class Holdings:
             self.changed.notify_all()
 
     def adopt(self, shard: int, view: View) -> None:
-        """Begin to host a shard, unless this group hosts the same or a later version already."""
-        with self.changed:  # A repeated request may arrive while the first one is still in progress.
+        """Begin to host a shard, unless this group already hosts the same or a later version."""
+        with self.changed:  # A repeated request may arrive while the first request is still in progress.
             master = self.masters.get(shard)
             if master is None or master.moved_to is not None or master.version < view.version:
                 self.masters[shard] = Master(view)
@@ -134,7 +134,7 @@ class Holdings:
 
     def about(self) -> dict[str, Any]:
         """Return the state from which other groups start: lineage, hosts, and the known version of each shard."""
-        lineage = self.lineage  # The lineage is read first, because all copies exist once it is set.
+        lineage = self.lineage  # The lineage is read first, because all copies exist once the lineage is set.
         versions = []
         for shard, copy in enumerate(self.copies):
             master = self.masters.get(shard)
@@ -190,7 +190,7 @@ class Holdings:
 
 
 class DeltaServer:
-    """A server of a group's holdings for the other groups, with one thread per connection.
+    """A server that gives the other groups access to a group's state, with one thread per connection.
 
     The constructor starts the server.
     """
@@ -216,7 +216,7 @@ class DeltaServer:
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # The shutdown of the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:

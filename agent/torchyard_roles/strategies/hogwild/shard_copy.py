@@ -5,8 +5,8 @@
     arrive     seen = M                                   exchange thread
     apply      parameters = M + (parameters − snapshot)   training thread, between two steps
 
-Updates between begin and apply stay in the parameters and are part of the next delta, so that each update counts
-exactly once. Without such updates the parameters are bitwise equal to M after apply.
+Updates between begin and apply stay in the parameters and are part of the next delta, so each update is applied exactly
+once. Without such updates the parameters are bitwise equal to M after apply.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
 
 
 class ShardCopy:
-    """The copy of one shard on a worker group. It uses three times the shard's size of CPU memory."""
+    """The copy of one shard on a worker group. It uses CPU memory three times the size of the shard."""
 
     def __init__(self, number: int, chunks: list[Chunk], parameters: list[torch.nn.Parameter], generation: int) -> None:
         self.number = number
@@ -70,7 +70,7 @@ class ShardCopy:
         scatter(self._chunks, self._parameters, self._seen)
 
     def look(self) -> tuple[bool, bool]:
-        """Return `has_arrived` and whether no exchange is under way, which are read atomically.
+        """Return `has_arrived` and whether no exchange is in progress. Both are read atomically.
 
         Between two separate reads an answer could arrive unnoticed, and the next delta would revert it.
         """

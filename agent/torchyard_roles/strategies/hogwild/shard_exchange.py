@@ -1,4 +1,4 @@
-"""The exchanges of one shard in a background thread, so that training continues while its host is unreachable."""
+"""The exchanges of one shard in a background thread, so training continues while the shard's host is unreachable."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ShardExchange(threading.Thread):
             self._drop()
 
     def _exchange(self) -> None:
-        """Repeat attempts until the exchange is done. The shard's host may be lost, return or change meanwhile."""
+        """Repeat attempts until the exchange is done. Meanwhile, the shard's host may be lost, return or change."""
         pause, away_since = FIRST_PAUSE_S, 0.0
         while self._copy.under_way and not self._closing.is_set():
             try:

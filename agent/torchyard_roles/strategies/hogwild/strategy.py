@@ -2,7 +2,7 @@
 
 Each group steps its own parameters with the script's optimizer. After every `sync_every` updates it sends the change of
 each shard to the group that hosts the shard's master, and receives the master's value while training continues. In a
-group of several workers gradients are averaged in each step, and the first rank exchanges for the group.
+group of several workers, gradients are averaged in each step, and the first rank makes the exchanges for the group.
 
 After Recht et al., Hogwild! (NIPS 2011), distributed as in Apache SINGA, except that no delta is lost (`shard_copy`) or
 applied twice (`delta_server`).
@@ -222,7 +222,8 @@ class Hogwild(Strategy):
 
     def leave(self) -> None:
         if self._group is not None and self._step is not None and not self._finished:
-            # In a stop, pending updates are exchanged within a time limit and without collectives inside the group.
+            # When the run is stopped, pending updates are exchanged within a time limit and without collectives inside
+            # the group.
             self._group.stop(self._environment.options.stop_grace_s / 3)
         self._abandon()
         self._inside.leave()

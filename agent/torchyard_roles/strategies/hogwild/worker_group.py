@@ -93,7 +93,7 @@ class WorkerGroup:
     def start(self) -> None:
         """Begin with the parameters that all groups share. Raises RolesError if they cannot be fetched.
 
-        The chief's group keeps its parameters, unless it was restarted and other groups have newer ones.
+        The chief's group keeps its parameters, unless it was restarted and other groups have newer parameters.
         """
         if self.group != CHIEF:
             about = self._ask_chief()
@@ -182,7 +182,7 @@ class WorkerGroup:
         self._publish(lineage)
 
     def _newest_view(self, shard: int, others: dict[int, dict[str, Any]]) -> View:
-        """Return the newest view of a shard among the other groups."""
+        """Return the newest view that any other group has of a shard."""
         for group in sorted(others, key=lambda group: int(others[group]["versions"][shard]), reverse=True):
             view = self.calls.view(group, shard)
             if view is not None:

@@ -98,6 +98,6 @@ class ChunkState:
         self.optimizer.load_state_dict({**whole, "state": saved["optimizer"]})
 
     def reset_optimizer(self) -> None:
-        """Replace the optimizer by a new one without state."""
+        """Replace the optimizer with a new one without state."""
         self.optimizer = remote_optimizer.build(self._name, self.options, self.leaves)
         self._step = remote_optimizer.bare_step(self.optimizer)

@@ -1,4 +1,4 @@
-"""The finite gradients that a worker pushes: those of one step, or their sum since the worker's last push."""
+"""The finite gradients that a worker pushes: the gradients of one step, or their sum since the worker's last push."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MARK = "_accumulated_at"
 class LocalGradientGuard:
     """Detects changes of gradients and parameters between backward() and step() in a group of several workers.
 
-    The servers average the gradients in the step. Until then `.grad` contains local gradients, so that a change such as
-    clipping has a different result than with averages. Version counters of gradients reveal such changes; version
-    counters of parameters reveal parameters that were moved for a second backward pass and moved back.
+    The servers average the gradients in the step. Until then `.grad` contains local gradients, so a change such as
+    clipping has a different result than it would have with averages. Version counters of gradients reveal such changes;
+    version counters of parameters reveal parameters that were moved for a second backward pass and moved back.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -32,7 +32,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Begin to watch the parameters, except those that are watched already."""
+        """Begin to watch the parameters, except parameters that are already watched."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter
@@ -46,7 +46,8 @@ class LocalGradientGuard:
     def installed(self) -> None:
         """Accept the current parameters, which were received from the servers.
 
-        They may have been received after the gradients of this step, for a step of another pair.
+        The parameters may have been received after the gradients of this step were computed, in the step of another
+        pair.
         """
         if self._versions:
             self._versions = {key: each._version for key, (_, each) in self._watched.items()}
@@ -61,8 +62,8 @@ class LocalGradientGuard:
         """Raise UsageProblem if gradients or parameters have changed in a way that the servers cannot detect.
 
         Args:
-            changed: Returns the numbers of parameters whose values differ from those after the last step. Such values
-                are sent to the servers. Called only if a version counter has changed.
+            changed: Returns the numbers of parameters whose values differ from the values after the last step. Such
+                values are sent to the servers. Called only if a version counter has changed.
             may_be_unscaled: Whether a GradScaler may have unscaled the gradients, which is unknown outside step().
         """
         found = getattr(self._optimizer, "found_inf", None) is not None
@@ -219,7 +220,7 @@ class ClippedGradients:
         self._marks = self._gradients.marks()
 
     def limit(self, value: float) -> None:
-        """Clip the elements of the next step's mean gradient. Of several calls, the smallest value counts."""
+        """Clip the elements of the next step's mean gradient. If called several times, the smallest value is used."""
         if self._limit is not None and self._gradients.are_marked(self._marks):
             value = min(value, self._limit)
         self._limit = value

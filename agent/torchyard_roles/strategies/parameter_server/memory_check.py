@@ -1,4 +1,4 @@
-"""The check of whether a shard fits into the host's memory, made before training."""
+"""The check before training that a shard fits into the host's memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/
             if line.startswith("MemAvailable:"):
                 left = int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
-        pass  # Other systems than Linux have no /proc/meminfo.
+        pass  # Systems other than Linux have no /proc/meminfo.
     for folder in _own_cgroups(cgroups):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
         if limit is not None and used is not None:

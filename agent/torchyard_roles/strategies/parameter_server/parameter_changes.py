@@ -1,7 +1,7 @@
 """Detection of parameters that the script changes outside optimizer.step(), for example by clamping or loading.
 
 Each parameter is compared bitwise with a copy that was made after the last step and is on the same device. Version
-counters are not sufficient, since they do not count changes through `.data`. Comparing and copying takes 0.14
+counters are not sufficient, since changes through `.data` do not increment them. Comparing and copying takes 0.14
 core-seconds per step and GB of CPU parameters.
 """
 
@@ -39,8 +39,9 @@ class InstalledParameters:
     def note(self) -> None:
         """Copy the parameters, after a step or another update that is not the script's.
 
-        The version counters of changed parameters are incremented, since autograd does not count values received into a
-        parameter's memory. The counters of unchanged parameters stay, since those parameters may still be in a graph.
+        The version counters of changed parameters are incremented, since autograd does not notice values that are
+        received into a parameter's memory. The counters of unchanged parameters stay, since those parameters may still
+        be in a graph.
         """
         for number, parameter in enumerate(self._parameters):
             value = parameter.detach()

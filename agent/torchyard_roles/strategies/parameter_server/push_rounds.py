@@ -1,6 +1,6 @@
-"""The rounds of a server: which pushes belong to one round, which of them count, and which are late.
+"""The rounds of a server: which pushes belong to one round, which of them are used, and which are late.
 
-A *round* is one push of every member of a worker group, that is one step of the group on one server. A server closes a
+A *round* is one push of every member of a worker group, that is, one step of the group on one server. A server closes a
 round when enough members have sent their first chunk: all members that have not left, except the backup workers. A
 later push is answered with the newest parameters and counted as late; its gradients are dropped. This module handles no
 tensors.
@@ -125,7 +125,7 @@ class Outcomes:
 
 @dataclass
 class Counts(Outcomes):
-    """Counts of a server since its start or restoration, in rounds, or in pushes for late ones."""
+    """Counts of a server since its start or restoration. Late pushes are counted individually, all others in rounds."""
 
     by_group: dict[int, int] = field(default_factory=dict)
     """Accepted rounds by group."""
@@ -160,7 +160,7 @@ class Ledger:
         return self._groups.get(number) or Group(size=1, generation=-1)
 
     def begin(self, push: Push) -> Round | None:
-        """Return the round in which this chunk counts, or None if the push is late or from another generation."""
+        """Return the round to which this chunk is added, or None if the push is late or from another generation."""
         group = self.group(push.group)
         if group.generation != push.generation:
             return None
@@ -203,7 +203,7 @@ class Ledger:
         return one.closed and contributions >= len(one.members)
 
     def round_for(self, push: Push) -> int | None:
-        """Return the round in which a push would count at present, or None. This method changes no state."""
+        """Return the round to which a push would be added at present, or None. This method has no side effects."""
         group = self.group(push.group)
         if group.generation != push.generation:
             return None
@@ -213,7 +213,7 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """Return how many members close a round, which excludes backup workers and members that have left."""
+        """Return how many members close a round, excluding backup workers and members that have left."""
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 
     def decide(self, group: int, one: Round) -> str:

@@ -51,7 +51,7 @@ def class_name(optimizer: torch.optim.Optimizer) -> str:
 def arguments(optimizer: torch.optim.Optimizer) -> list[Arguments]:
     """Return the current options of all parameter groups as JSON values.
 
-    Raises UsageProblem for a value other than numbers, text and lists of them.
+    Raises UsageProblem for values other than numbers, text, and lists of numbers or text.
     """
     return [
         {
@@ -143,7 +143,7 @@ def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:
 
 
 def state_bytes(name: str, parameter_bytes: int) -> int:
-    """Return an upper bound for the size of the optimizer's state in bytes."""
+    """Return an upper bound on the size of the optimizer's state in bytes."""
     return math.ceil(STATES.get(name, 3) * parameter_bytes)
 
 
@@ -174,7 +174,7 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
     # Schedulers mark a wrapped step() with this attribute.
     hooked._wrapped_by_lr_sched = True
     vars(optimizer)["step"] = MethodType(hooked, optimizer)
-    # With this attribute, a GradScaler calls step() also with gradients that are not finite.
+    # With this attribute, a GradScaler also calls step() if gradients are not finite.
     vars(optimizer)["_step_supports_amp_scaling"] = True
 
     def own_step() -> None:

@@ -62,7 +62,7 @@ class ReplicatedState:
                 self._buffers[group] = self._coming.pop(group)
 
     def bring_buffers(self, session: Receiver) -> None:
-        """Send a session the valid buffers of its group, unless it has them already."""
+        """Send a session the valid buffers of its group, unless the session already has them."""
         with self._lock:
             serial, values = self._buffers.get(session.group, (0, None))
             if values is None or serial == session.buffers_seen:
@@ -114,7 +114,7 @@ class ReplicatedTensors:
         return [(name, each.packed()) for name, each in self._tensors.items()]
 
     def changed_buffers(self) -> torch.Tensor | None:
-        """Return the buffers to send, or None if this worker sends none or they are unchanged since the last send."""
+        """Return the buffers to send, or None if this worker sends none or the buffers have not changed."""
         if not self._sends_buffers or "buffers" not in self._tensors:
             return None
         buffers = self._tensors["buffers"].packed()
@@ -132,7 +132,7 @@ class ReplicatedTensors:
     def install(self) -> None:
         """Install the received values. Like parameters, they may be installed only between two steps.
 
-        Unchanged buffers are not sent again, so the last received ones are installed after each step, except on the
+        Unchanged buffers are not sent again, so the last received buffers are installed after each step, except on the
         worker that sends them.
         """
         for name, each in self._tensors.items():

@@ -2,13 +2,13 @@
 
 Each server holds a shard of the parameters and its optimizer's state. A worker pushes its gradients chunk by chunk; the
 server averages them over the worker's group, steps, and sends the new parameters back. With M bytes of gradients, N
-workers, S servers and links of B bytes/s this takes max(M/B, N·M/(S·B)) seconds.
+workers, S servers and links of B bytes/s, an exchange takes max(M/B, N·M/(S·B)) seconds.
 
 Sandblaster is downpour with one group that pushes and pulls in each step, and the exchange is part of the step. With
 several groups the exchange overlaps with the next step, and the new parameters are installed at that step's end (Dean
-et al. 2012, Large Scale Distributed Deep Networks). With N groups in turn a gradient is 2N−1 versions old, instead of
-N−1 without overlap. Parameters are installed only inside step() and when a checkpoint is saved or restored, since
-autograd rejects in-place changes between two backward passes.
+et al. 2012, Large Scale Distributed Deep Networks). If N groups push in turn, a gradient is 2N−1 versions old, instead
+of N−1 versions without overlap. Parameters are installed only inside step() and when a checkpoint is saved or restored,
+since autograd rejects in-place changes between two backward passes.
 
 Each pair of model and optimizer is exchanged separately in its own optimizer's step().
 """
@@ -108,8 +108,8 @@ class ParameterServerStrategy(Strategy):
         arrives. All pushes end before the first pull, which takes M/B seconds longer than without clipping.
 
         Each pair that has any of `parameters` takes part with all of its own parameters. If a step is not pushed or
-        pulled, each worker clips its own gradients. Raises UsageProblem with backup workers, since a round that lacks
-        some members has no norm that all members know.
+        pulled, each worker clips its own gradients. Raises UsageProblem with backup workers, since the norm of a round
+        that lacks some members is not known to all members.
         """
         options = self._environment.options
         if self._environment.strategy == "sandblaster" and options.backup_workers:
@@ -128,7 +128,7 @@ class ParameterServerStrategy(Strategy):
         for pair in pairs:
             pair.hold()
         norm = math.sqrt(sum(pair.square() for pair in pairs))
-        # The small constant is that of torch.nn.utils.clip_grad_norm_.
+        # The small constant is the same as in torch.nn.utils.clip_grad_norm_.
         factor = min(1.0, max_norm / (norm + 1e-6))
         took_s = time.monotonic() - began
         for pair in pairs:

@@ -48,7 +48,7 @@ class ServerCheckpoint:
             state: Returns the state. Called with the lock held, so that an older state never replaces a newer one.
             step: The step of the checkpoint, or None to save only the newest state for this server's restart.
             kept: The steps of the chief's complete checkpoints, whose parts are kept. Keeping the newest parts instead
-                could delete those of the last complete checkpoint after repeated failures of the chief's saves.
+                could delete the parts of the last complete checkpoint after repeated failures of the chief's saves.
         """
         with self._writing:
             whole = {**state(), "place": self._place, "run": self._run}

@@ -64,7 +64,7 @@ class Servers:
     def recover(self, link: ServerLink) -> None:
         """Wait for the restart of a lost server and join it. Raises PeerLost after RETRY_S.
 
-        Pushes that were under way are lost.
+        Pushes that were in progress are lost.
         """
         name = link.peer.name
         print(f"torchyard: {self._name} has lost {name} and waits for its return.", flush=True)
@@ -96,7 +96,7 @@ class Servers:
             self._wait_for_other_groups(link, is_logged=not logs)
 
     def _wait_for_other_groups(self, link: ServerLink, *, is_logged: bool) -> None:
-        """Wait for the other groups on one server, and recover the server if it is lost."""
+        """Wait for the other groups on one server, and recover that server if it is lost."""
         began = here_at = time.monotonic()
         while True:
             try:

@@ -2,8 +2,8 @@
 
 Each link has two threads, so that sending never waits for receiving. At most IN_FLIGHT chunks are in flight: without a
 limit the gradients of all workers congest the server (incast), and a low limit leaves the link idle. At 200 Mbit/s with
-4 workers and 4 servers, 4 × 128 KiB took 1.14 times the lower bound, and 8 × 234 KiB took 1.23 times (on two busy
-cores).
+4 workers and 4 servers, 4 × 128 KiB took 1.14 times the lower bound, and 8 × 234 KiB took 1.23 times that bound (on two
+busy cores).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class ServerLink:
                 # The thread ends when the server has read the message and disconnected.
                 self._threads[1].join(timeout=5)
             except PeerLost:
-                pass  # The server has disconnected already.
+                pass  # The server has already disconnected.
         self._end_threads()
         self._connection = None
 
@@ -399,7 +399,7 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # The first pull sets the round to the server's count.
+        # The first pull sets the round to the server's round number.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0

@@ -202,7 +202,7 @@ class ServerPair:
         if deliveries:  # Some rounds waited only for this worker, and are complete now.
             self.rows.end_round(session.group)
         self.deliver(deliveries)
-        self.save_for_itself()  # Without this save, a restarted server would wait for this goodbye forever.
+        self.save_for_itself()  # Without this save, a restarted server would wait forever for this goodbye.
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
         """Begin with the chief's model. Return whether this server keeps its current parameters."""
@@ -447,7 +447,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Restore the newest part after a restart. Return whether this run has saved one."""
+        """Restore the newest part after a restart. Return whether this run has saved a part."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

@@ -48,7 +48,7 @@ class ParameterServer:
         self._failure: Exception | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Serve until all workers of all groups have left, or stop() is called, and then close the listener.
+        """Handle requests until all workers of all groups have left or stop() is called, and then close the listener.
 
         Raises RolesError after an error that makes the shard inconsistent.
         """
@@ -101,7 +101,7 @@ class ParameterServer:
         self.stop()
 
     def figures(self) -> dict[str, float]:
-        """Return metrics by the names of `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
+        """Return metrics with names from `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
         pairs = list(self.pairs.values())
         shards = [pair.shard for pair in pairs if pair.shard is not None]
         found = {"clients": float(len(set().union(*(pair.clients for pair in pairs))))}
@@ -175,7 +175,7 @@ class ParameterServer:
             return pair
 
     def _left_beside(self, number: int) -> int:
-        """Return the free memory for a pair in bytes, less what the first steps of other pairs will allocate."""
+        """Return the free memory for a pair in bytes, minus the memory that other pairs' first steps will allocate."""
         others = [pair for at, pair in list(self.pairs.items()) if at != number]
         return self.settings.available() - sum(pair.reserved for pair in others)
 

@@ -119,7 +119,7 @@ class Shard:
         return saved is not None
 
     def expects(self, push: Push) -> bool:
-        """Return whether the gradient of a push would count. The caller discards any other gradient on receipt."""
+        """Return whether the gradient of a push would be used. If not, the caller discards the gradient on receipt."""
         with self._lock:
             return self.ledger.round_for(push) is not None
 
@@ -156,7 +156,7 @@ class Shard:
                 total = state.sums[key] = Sum(one)
             if any(each.push.rank == push.rank for each in total.arrived):
                 self._give_back(gradient)
-                return []  # The contribution of this member has been counted already.
+                return []  # The contribution of this member has already been counted.
             self._add(total, Contribution(push, gradient, now))
             return self._complete_if_all_there(state, key)
 
@@ -194,7 +194,8 @@ class Shard:
     def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
         if not self.rules.in_rank_order or self.rules.backup_workers:
-            # With backup workers the members are known only later, so _complete_if_all_there() sums their gradients.
+            # With backup workers, the contributing members are known only later, so _complete_if_all_there() sums their
+            # gradients.
             if self.rules.in_rank_order:
                 total.waiting[contribution.push.rank] = contribution
             else:

@@ -1,4 +1,4 @@
-"""The parameters of a pair that servers train, in the order of its layout, with those that the script adds later."""
+"""The parameters of a pair that servers train, in the order of its layout, including parameters added later."""
 
 from __future__ import annotations
 

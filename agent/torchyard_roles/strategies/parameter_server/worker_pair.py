@@ -1,4 +1,4 @@
-"""One pair of model and optimizer on a worker, whose step() makes an exchange with all servers."""
+"""One pair of model and optimizer on a worker. The optimizer's step() makes an exchange with all servers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class WorkerPair:
     """The pair `number` of one worker, with a link to each server.
 
     Args:
-        overlaps: Whether an exchange overlaps with the next step. By default this is so with several asynchronous
-            groups.
+        overlaps: Whether an exchange overlaps with the next step. The default is true with several asynchronous groups.
     """
 
     def __init__(
@@ -314,7 +313,7 @@ class WorkerPair:
     def hold(self) -> None:
         """Push the gradients, which the servers sum and hold, and request their norm.
 
-        Raises UsageProblem if an exchange is held already.
+        Raises UsageProblem if an exchange is already held.
         """
         self._check_not_held()
         self._installed.check()
@@ -542,7 +541,7 @@ class WorkerPair:
         self.flush(self.steps)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Wait for the other groups, as Servers.wait_for_other_groups()."""
+        """Wait for the other groups, like Servers.wait_for_other_groups()."""
         self._servers.wait_for_other_groups(logs=logs)
 
     def leave(self) -> None:

@@ -82,7 +82,7 @@ class Session:
         self._connection.cut()
 
     def run(self) -> None:
-        """Serve until the worker has left."""
+        """Handle requests until the worker has left."""
         try:
             while not self.said_goodbye:
                 self._handle(self._connection.receive())
@@ -133,7 +133,7 @@ class Session:
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):
-            # Deliveries other than late ones show that the group's round is complete.
+            # Deliveries other than answers to late pushes show that the group's round is complete.
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:

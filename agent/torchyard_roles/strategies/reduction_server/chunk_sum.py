@@ -1,4 +1,4 @@
-"""The sum of one chunk over all ranks, and the buffers for parts and sums."""
+"""The sum of one chunk over all ranks, and buffers for the ranks' parts and the sums."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ChunkSum:
         self.lock = threading.Lock()
         self.total: torch.Tensor | None = None
         self.next_rank = 0
-        # Parts that arrived before those of lower ranks, if the sum is made in rank order.
+        # Parts that arrived before the parts of lower ranks, if the sum is made in rank order.
         self.early: dict[int, Part] = {}
         self.arrived: dict[int, float] = {}
         self.takers: dict[int, list[Deliver]] = {}

@@ -8,7 +8,7 @@ The stages process different buckets at the same time, each stage in the order o
 the second stage is needed, and CPU tensors need no copies.
 
 On GPUs, outgoing and incoming work have separate streams. In a single stream, a reduction could wait for the broadcast
-of an earlier bucket on one rank, and that broadcast for the reduction on another rank: a deadlock.
+of an earlier bucket on one rank, and that broadcast for the reduction on another rank, which is a deadlock.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LocalGroups:
 
 
 def first_of_host(counts: Sequence[int], rank: int) -> int:
-    """Return the first rank on the host of `rank`. `counts` is as for LocalGroups."""
+    """Return the first rank on the host of `rank`. `counts` is as in LocalGroups."""
     start = 0
     for count in counts:
         if rank < start + count:

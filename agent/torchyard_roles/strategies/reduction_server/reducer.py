@@ -4,11 +4,11 @@ A reducer keeps no state beyond a step, so a lost reducer can be replaced at the
 unfinished step again (`reducer_client`). Any process may host a reducer.
 
 The header of a chunk contains its (step, bucket, number) as "chunk". After a replacement, "done" marks a chunk whose
-sender already has the sum and sends the chunk for the other ranks: in rank order its own part, since the same order
-gives the same bits, else the sum itself, marked "final".
+sender already has the sum and sends the chunk for the other ranks. If the sum is made in rank order, the sender sends
+its own part, since the same order gives the same bits; otherwise it sends the sum itself, marked "final".
 
-One thread receives from all ranks, adds, and sends complete sums. With a thread per connection, half of the time was
-spent on waiting for the GIL.
+One thread receives from all ranks, adds, and sends complete sums. With one thread per connection, half of the time was
+spent waiting for the GIL.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Reducer:
             self._closed = True
             self._left.notify_all()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # The shutdown of the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
         self._listener.close()
         self._connections.close()
         self._wake_sender.close()  # Closing this socket wakes the receiving thread.
@@ -201,7 +201,7 @@ class Reducer:
             again = rank in chunk.arrived  # The rank may send the part again over a new connection to the same reducer.
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            # The value is a list because parts of a rank's old connection may be handled after those of its new
+            # The value is a list because parts of a rank's old connection may be handled after parts of its new
             # connection.
             chunk.takers.setdefault(rank, []).append(deliver)
             result = chunk.result
@@ -231,7 +231,7 @@ class Reducer:
                 self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
     def figures(self) -> dict[str, float]:
-        """Return metrics by the names of `metrics_report.METRICS`."""
+        """Return metrics with names from `metrics_report.METRICS`."""
         found = {"clients": float(len(self._connections))}
         if self._round is not None:
             found["wait_s"] = self._round.waited[1]

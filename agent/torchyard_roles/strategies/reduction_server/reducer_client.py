@@ -42,7 +42,7 @@ def fitting_chunk(bytes_a_second: float) -> int:
     """Return the chunk size for a rate of exchange: the bytes of 2.5 ms, within bounds.
 
     On a slow network small chunks are better, since the chunks of all connections share one link: 60 MB among 4 workers
-    and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger ones. On a fast network the
+    and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger chunks. On a fast network the
     overhead of each chunk dominates: 3 workers and 3 reducers took 0.8 s in chunks of 48 KB and 0.2 s in chunks of 1
     MB.
     """
@@ -256,7 +256,7 @@ class ReduceClient:
         with self._lock:
             if chunk.at[0] == self._times["step"]:
                 self._times["wait"] = max(self._times["wait"], waited_s)
-            # The thread that removes the operation from `_running` completes its future, so that fail() cannot do so
+            # The thread that removes the operation from `_running` completes its future, so fail() cannot complete it
             # too.
             last = last and operation in self._running
             if last:

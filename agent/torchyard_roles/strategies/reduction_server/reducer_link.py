@@ -33,7 +33,7 @@ class Operation:
 
 @dataclass(eq=False)
 class Chunk:
-    """A piece of an operation that one reducer sums."""
+    """The part of an operation that one reducer sums in one message."""
 
     operation: Operation
     at: At
@@ -149,7 +149,7 @@ class RemoteLink:
             self._ended = True
             is_connected = not self._parked
             self._changed.notify_all()
-        with suppress(RolesError):  # The reducer may have ended already.
+        with suppress(RolesError):  # The reducer may already have ended.
             if goodbye:
                 self.connection.send({"bye": 1})
             elif cause is not None and is_connected:
@@ -318,7 +318,7 @@ class LocalLink:
                 self._client.finished(chunk, waited_s)
 
             try:
-                # The sum overwrites the target only after the part was added.
+                # The sum overwrites the target only after the part has been added.
                 self._reducer.contribute(self._client.terms, self._client.rank, chunk.at, chunk.target, deliver)
             except RolesError as error:
                 self._client.fail(error)

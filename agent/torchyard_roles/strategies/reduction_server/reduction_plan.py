@@ -7,8 +7,8 @@ In units of M/B, an exchange takes:
     reducers        max(1, N/k)                      each worker sends and receives M; a reducer N·M/k
     mixed, k < N    2N(N−1)/D, D = N²+kN−2k          every worker also sums a share, (N−k)M/D; a reducer 2(N−1)M/D
 
-The mixed plan is never slower than the other two, and equals the plan with reducers for k ≥ N. Of equally fast plans
-the simplest is chosen, so two workers use the ring.
+The mixed plan is never slower than the other two, and equals the plan with reducers for k ≥ N. Among equally fast
+plans, the simplest is chosen, so two workers use the ring.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """A way to sum gradients. `weights` are the shares of each reducer, then of each worker, with the sum 1."""
+    """A way to sum gradients. `weights` are the shares of each reducer, then of each worker, and add up to 1."""
 
     kind: str
     """`ring`, `reducers` or `mixed`."""

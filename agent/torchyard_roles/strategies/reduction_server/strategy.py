@@ -1,7 +1,7 @@
 """The strategy `reduction_server`: synchronous training in which reducers, or reducers and workers, sum the gradients.
 
 The strategy differs from all_reduce only in the exchange of a bucket, whose size is `bucket_mb`. If the ring is as
-fast, which is always so with two workers, the ring is used.
+fast, as is always the case with two workers, the ring is used.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ReductionServer(AllReduce):
     def statistics(self) -> dict[str, float]:
         """Return the metrics of all_reduce, with the waiting time that the reducers have measured.
 
-        The waiting time is at most the time by which the exchange extended the step.
+        The waiting time is limited to the time by which the exchange extended the step.
         """
         found = super().statistics()
         if self._client is not None and self._averager is not None:
