@@ -251,7 +251,7 @@ def plain(samples: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 def in_json(samples: Sequence[Any]) -> st.SearchStrategy[str]:
-    """Generates the same data as JSON text, sometimes edited or nested too deeply."""
+    """Generates `samples` as JSON text; some texts are corrupted or nested too deeply."""
     written = [json.dumps(one) for one in samples]
     return st.one_of(
         plain(samples).map(json.dumps), plain(samples).map(json.dumps), torn(written, list('{}[]",:')), DEEP

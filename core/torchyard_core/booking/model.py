@@ -229,7 +229,7 @@ class Changes:
 
 
 def whole_seconds(moment: datetime) -> datetime:
-    """Returns the moment in UTC without fractions of a second, which is the precision of the stores."""
+    """Returns the time in UTC, truncated to whole seconds, which is the resolution of the stores."""
     return moment.astimezone(UTC).replace(microsecond=0)
 
 

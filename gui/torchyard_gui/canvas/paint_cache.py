@@ -41,7 +41,7 @@ def hatching(token: str) -> QBrush:
 
 @cache
 def mixed(one: str, other: str, part: float) -> QColor:
-    """Returns the colour of a token mixed with the share `part` of another token's colour."""
+    """Returns the colour of a token, blended with another one's; `part`, from 0 to 1, is the fraction of the latter."""
     return mixed_colors(theme().color(one), theme().color(other), part)
 
 

@@ -62,7 +62,7 @@ class HostKeyDialog(QDialog):
         self._describe(key)
         layout = self.layout()
         assert layout is not None
-        # Qt does not count the lines into which texts wrap.
+        # The size hint does not account for the additional lines of wrapped text.
         self.resize(self.width(), max(self.height(), layout.totalHeightForWidth(self.width())))
 
     def _describe(self, key: ShownKey) -> None:

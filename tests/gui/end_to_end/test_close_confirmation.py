@@ -117,7 +117,7 @@ def test_a_launch_goes_on_where_the_answer_is_so(
     def close_twice() -> None:
         person.window.close()
         person.window.close()
-        # There must be no wait before the answer, because the question disappears with the launch.
+        # The answer must come at once, because the question is closed when the launch ends.
         answer(person, "Keep launching")
         assert question(person) is None
 

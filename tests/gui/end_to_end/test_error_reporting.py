@@ -42,7 +42,7 @@ def on_three_hosts(folder: Path, script: str) -> Path:
 
 
 def succeeded(person: SimulatedUser) -> None:
-    """Waits for the run's successful end on its page."""
+    """Waits until the run's page shows that the run has succeeded."""
     person.on_the_runs_page()
     person.wait_until(lambda: person.picture.is_over)
     assert person.picture.state == "succeeded", person.picture.reason

@@ -246,7 +246,7 @@ def _is_see_through(widget: QWidget) -> bool:
 
 
 def _layout_overlaps(parent: QWidget) -> list[Fault]:
-    """Returns the widgets of a layout that lie over each other."""
+    """Returns the overlapping widgets of a layout."""
     found = []
     for one, other in combinations(_managed(parent.layout()), 2):
         if one.parentWidget() is not other.parentWidget():

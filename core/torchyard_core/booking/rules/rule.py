@@ -104,7 +104,7 @@ def refuse_unknown_keys(data: Mapping[str, Any], kind: type, what: str) -> None:
 
 
 def lines_of(text: str) -> list[str]:
-    """Returns the stripped lines of a text without blank lines."""
+    """Returns the non-blank lines of `text`, stripped."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -1,7 +1,7 @@
-"""The time axis: the shown days and the position of a time on them. Independent of Qt.
+"""The time axis: the displayed days and the positions of times within them. Independent of Qt.
 
-All days are equally wide. When daylight saving begins or ends, the hours of the day with 23 or 25 hours are slightly
-wider or narrower. No time is drawn twice or omitted.
+All days have the same width. When daylight saving time begins or ends, an hour of that day is therefore slightly wider
+(a day of 23 hours) or narrower (25 hours). No time is drawn twice or omitted.
 """
 
 from __future__ import annotations
