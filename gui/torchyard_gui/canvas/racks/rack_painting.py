@@ -105,8 +105,8 @@ def paint_slot(
 ) -> None:
     """Paints an empty slot with the number of its GPU.
 
-    The outline is dashed if it is unknown whether the GPU is in use. If the GPU is in use, the slot is hatched and shows
-    the user's name.
+    The outline is dashed if it is unknown whether the GPU is in use. If the GPU is in use, the slot is hatched and
+    shows the user's name.
     """
     rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
     unknown = unknown and holder is None
