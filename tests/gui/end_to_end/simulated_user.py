@@ -19,6 +19,7 @@ from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.launch.panel import LaunchPanel
 from torchyard_gui.runs.page import RunsPage, StopDialog
+from torchyard_gui.runs.restart import RestartDialog
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
@@ -89,8 +90,9 @@ class SimulatedUser:
         QTest.keyClick(QApplication.focusWidget() or self.window, key, modifiers)
 
     def button(self, around: QWidget, text: str) -> QPushButton:
-        """Returns the visible button that contains the text."""
-        found = [button for button in around.findChildren(QPushButton) if button.isVisible() and text in button.text()]
+        """Returns the visible button that contains the text or, without a text, has it as its accessible name."""
+        buttons = [button for button in around.findChildren(QPushButton) if button.isVisible()]
+        found = [button for button in buttons if text in (button.text() or button.accessibleName())]
         assert found, f"no button says “{text}”"
         return found[0]
 
@@ -138,6 +140,17 @@ class SimulatedUser:
         self.wait_until(there, LAUNCHED_WITHIN_MS)
         assert not panel.isVisible()
         assert self.picture.run_id == (panel.job.run_id if panel.job else "")
+
+    def restart_the_run(self) -> None:
+        """Presses Restart and confirms where the new run begins."""
+        self.press(self.button(self.runs.bar, "Restart"))
+        self.wait_until(self._restart_dialog)
+        dialog = self._restart_dialog()
+        assert dialog is not None
+        self.press(self.button(dialog, "Restart"))
+
+    def _restart_dialog(self) -> RestartDialog | None:
+        return next((box for box in self.window.findChildren(RestartDialog) if box.isVisible()), None)
 
     def stop_the_run(self) -> None:
         """Stops the run, and confirms the question."""

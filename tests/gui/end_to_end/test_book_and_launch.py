@@ -132,7 +132,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs
-    person.press(person.button(runs.bar, "Restart"))
+    person.restart_the_run()
     person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     answer(person, "Book and launch")
 

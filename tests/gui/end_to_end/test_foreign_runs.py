@@ -42,7 +42,7 @@ def test_secrets_of_a_foreign_run_are_sent_once_the_user_has_seen_them_by_name(
     restart = person.button(person.runs.bar, "Restart")
     person.wait_until(restart.isEnabled)
 
-    person.press(restart)
+    person.restart_the_run()
     person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     answer(person, "Launch")
     person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
@@ -56,7 +56,7 @@ def test_secrets_of_a_foreign_run_are_sent_once_the_user_has_seen_them_by_name(
     person.wait_until(lambda: not person.runs.restarting.is_launching)
     assert len(person.runs.model.history.records()) == 0
 
-    person.press(restart)
+    person.restart_the_run()
     person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     answer(person, "Launch")
     person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)

@@ -153,7 +153,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert person.picture.state == "stopped", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"stopped"}
     person.wait_until(lambda: not programs_on(lab3))
-    assert person.button(person.runs.bar, "Restart").isEnabled()  # *Restart* has replaced *Stop*.
+    assert person.button(person.runs.bar, "Restart").isEnabled()
     (listed,) = person.runs.model.runs
     assert listed.state == "stopped"
 

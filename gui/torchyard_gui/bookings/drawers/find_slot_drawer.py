@@ -181,7 +181,9 @@ class FindSlotDrawer(Drawer):
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
         if has_focus:  # also if the search was repeated after a change of the calendar
-            (self.cards[chosen] if self.cards else self.count).setFocus()
+            target = self.cards[chosen] if self.cards else self.count
+            target.show()  # A hidden widget takes no focus, and a layout shows new widgets later.
+            target.setFocus()
         self._announce()
 
     def choose(self, number: int) -> None:
