@@ -1,18 +1,22 @@
-# Torchyard: `make run` and `make test` are all that anyone needs; each sets up what it lacks.
+# Torchyard: `make run` and `make test` install their missing dependencies before they start.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
-# TensorFlow never shares a process with torch, nor versions: the tests' hosts have it in an environment of its own.
+# TensorFlow has a separate environment on the tests' hosts, since it needs other versions of packages than torch.
 TENSORFLOW := tensorflow-cpu==2.21.0
 TENSORFLOW_VENV := .venv-tensorflow
 TENSORFLOW_STAMP := $(TENSORFLOW_VENV)/.setup-done
-# More than most small machines have cores: many tests wait for hosts most of their time.
+# Packages of other projects, with the torch of .venv; only `make proof` needs them.
+UPSTREAM := accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0
+UPSTREAM_VENV := .venv-upstream
+UPSTREAM_STAMP := $(UPSTREAM_VENV)/.setup-done
+# More workers than a small machine has cores, because many tests mainly wait for hosts.
 TEST_PROCESSES ?= 3
 EXAMPLE := examples/digits/this-computer.yaml
 
-# Debian packages: what Qt needs, those of the lab (real SSH hosts in namespaces), and of a virtual environment.
+# Debian packages for Qt, for the lab (real SSH hosts in namespaces), and for a virtual environment.
 APT_PACKAGES := libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1 libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 \
                 libxkbcommon-x11-0 libxcb-shape0 fonts-inter fonts-noto-cjk xvfb openbox xdotool \
                 iproute2 openssh-server openssh-client util-linux procps tcsh gcc libc6-dev python3-venv git \
@@ -24,12 +28,12 @@ NEEDS := libEGL.so.1:libegl1 libGL.so.1:libgl1 libxkbcommon.so.0:libxkbcommon0 l
          openbox:openbox xdotool:xdotool dbus-run-session:dbus \
          /usr/libexec/at-spi-bus-launcher:at-spi2-core
 
-.PHONY: help setup tensorflow run proof screenshots test test-quick lint lock bench clean
+.PHONY: help setup tensorflow upstream run proof screenshots test test-quick lint lock bench clean
 
-help:  ## Says what there is to make
+help:  ## Lists the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-setup: $(STAMP)  ## Makes .venv and installs what is missing (costs nothing the second time)
+setup: $(STAMP)  ## Creates .venv and installs missing dependencies (does nothing if .venv is up to date)
 
 $(STAMP): pyproject.toml Makefile tools/system-packages.sh
 	@PYTHON="$(PYTHON)" tools/system-packages.sh "$(APT_PACKAGES)" $(NEEDS)
@@ -40,7 +44,7 @@ $(STAMP): pyproject.toml Makefile tools/system-packages.sh
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[train,dev]"
 	@touch $(STAMP)
 
-tensorflow: $(TENSORFLOW_STAMP)  ## Makes .venv-tensorflow, with which the tests of examples/tensorflow train
+tensorflow: $(TENSORFLOW_STAMP)  ## Creates .venv-tensorflow for the tests of examples/tensorflow
 
 $(TENSORFLOW_STAMP): Makefile | $(STAMP)
 	@echo "Installing TensorFlow into $(TENSORFLOW_VENV), for tests alone (1.6 GB: a minute the first time) …"
@@ -48,7 +52,17 @@ $(TENSORFLOW_STAMP): Makefile | $(STAMP)
 	@$(TENSORFLOW_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TENSORFLOW)" \
 	    && touch $(TENSORFLOW_STAMP) || echo "TensorFlow is not installed: its tests are skipped; in CI they fail."
 
-run: setup  ## Opens the window with the example; without a display, launches it and follows it to its end
+upstream: $(UPSTREAM_STAMP)  ## Creates .venv-upstream, in which `make proof` runs scripts of other projects
+
+$(UPSTREAM_STAMP): Makefile | $(STAMP)
+	@echo "Installing accelerate, lightning and transformers into $(UPSTREAM_VENV) (a minute) …"
+	@test -x $(UPSTREAM_VENV)/bin/python || $(PYTHON) -m venv $(UPSTREAM_VENV)
+	@$(BIN)/python -c "import site; print(site.getsitepackages()[0])" \
+	    >"$$($(UPSTREAM_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
+	@$(UPSTREAM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(UPSTREAM) \
+	    && touch $(UPSTREAM_STAMP) || echo "They are not installed: their tests are skipped; in CI they fail."
+
+run: setup  ## Opens the window with the example; without a display, launches it and follows it until it ends
 	@printf 'version: 1\nhosts:\n  - {name: this-computer, local: true}\n' >$(VENV)/example-fleet.yaml
 	@said=$$($(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml deploy 2>&1) || { echo "$$said"; exit 1; }
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
@@ -57,23 +71,24 @@ run: setup  ## Opens the window with the example; without a display, launches it
 	    $(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml run $(EXAMPLE); \
 	fi
 
-# Hundreds of short-lived interpreters read the bytecode that the first one writes, whatever the machine's habit is.
+# Bytecode is always written: hundreds of short-lived interpreters read the bytecode that the first one writes.
 test test-quick proof: export PYTHONDONTWRITEBYTECODE =
 
-test: setup tensorflow  ## Runs every test, those on real SSH hosts and real training included
-	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
+test: setup tensorflow  ## Runs all tests, including those with real SSH hosts and real training
+	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder \
+	    --durations=40 --durations-min=5
 
-proof: setup tensorflow  ## Runs what is too much for every test run, and writes its tables into docs (needs root)
+proof: setup tensorflow upstream  ## Runs the tests that take too long for `make test`, and writes their tables into docs (needs root)
 	@$(BIN)/python -m pytest -m proof tests
 	@$(BIN)/python -m tests.upstream
 
 screenshots: setup  ## Renders every page of the window, light and dark, into docs/screenshots
 	@$(BIN)/python -m tools.screenshots docs/screenshots
 
-test-quick: setup  ## Runs the tests that need neither hosts nor training: a few minutes
+test-quick: setup  ## Runs the tests without hosts and training (a few minutes)
 	@$(BIN)/python -m pytest -m "not lab and not train" --numprocesses=$(TEST_PROCESSES) --dist=loadfile
 
-lint: setup  ## Style, types and import rules
+lint: setup  ## Checks style, types and import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -84,9 +99,9 @@ lock: setup  ## Writes requirements.lock: the desktop's dependencies, each with 
 	@$(BIN)/uv pip compile pyproject.toml --extra postgres --universal --python-version 3.11 --generate-hashes \
 		--no-annotate --no-header --quiet --output-file requirements.lock
 
-bench: setup  ## Measures what we promise about speed, as ratios (some minutes, needs root)
+bench: setup  ## Measures the documented performance, as ratios (some minutes, needs root)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
 	@$(BIN)/python -m benchmarks
 
-clean:  ## Removes the virtual environment and every cache
-	rm -rf $(VENV) $(TENSORFLOW_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info
+clean:  ## Removes the virtual environments and all caches
+	rm -rf $(VENV) $(TENSORFLOW_VENV) $(UPSTREAM_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

@@ -19,9 +19,18 @@ from benchmarks import (
     races,
     resend,
     restart,
+)
+from benchmarks.training import (
+    diloco_wire,
+    killed_groups,
+    learning,
+    lost_workers,
+    low_communication,
     roles,
     roles_cost,
     roles_on_gpus,
+    roles_sharded,
+    slow_group,
 )
 from benchmarks.window import bookings_page, canvas, first_paint, runs_page
 
@@ -37,7 +46,14 @@ BENCHMARKS = {
     "runs_page": runs_page.main,
     "roles": roles.main,
     "roles_cost": roles_cost.main,
+    "low_communication": low_communication.main,
     "roles_on_gpus": roles_on_gpus.main,
+    "roles_sharded": roles_sharded.main,
+    "lost_workers": lost_workers.main,
+    "diloco_wire": diloco_wire.main,
+    "learning": learning.main,
+    "slow_group": slow_group.main,
+    "killed_groups": killed_groups.main,
     "parsers": parsers.main,
     "races": races.main,
     "placement": placement.main,

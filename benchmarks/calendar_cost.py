@@ -238,7 +238,7 @@ def bytes_written() -> int:
 
 
 def main() -> list[Promise]:
-    """Measures the windows first, since their copies of the calendars are complete, and then the commands."""
+    """Measures the windows first, and then the commands."""
     application = themed_application()
     found: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}

@@ -1,11 +1,11 @@
 """Benchmark of `torchyard run` on three hosts with running agents, from pressing Enter to the first optimizer step.
 
 The command is compared with a manual start of torchrun on the hosts. Both arms run the same plain DDP script. In the
-manual start the code is already on the hosts, and one ssh per host starts torchrun on all hosts at once. Promise: at
+manual start the code is already on the hosts, and one ssh per host starts torchrun concurrently. Promise: at
 most 0.55 times the duration of the manual start.
 
 If the hosts share few cores, as in a lab, importing torch alone takes longer than that. The promise is then at most
-1.15 times the duration of the imports of the script, started by ssh on all hosts at once.
+1.15 times the duration of the imports of the script, started by ssh on all hosts concurrently.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ IMPORTS = (
     "import os, time, torch, torch._dynamo, torch.nn.parallel; "
     'open(os.path.expanduser("~/first-step"), "w").write(str(time.time()))'
 )
-"""Optimizers import torch._dynamo when they are created."""
+"""Imports of a program with an optimizer, whose creation imports torch._dynamo."""
 TOPOLOGY = """
 version: 1
 name: first-step

@@ -1,4 +1,4 @@
-"""Test of all parsers with 100,000 inputs.
+"""Test of all parsers with 100,000 inputs in total.
 
 Each input must result in a value or in the parser's own error, in bounded time and memory. `TORCHYARD_SEED=N python -m
 benchmarks parsers` repeats the inputs of an earlier run.
@@ -23,7 +23,7 @@ INPUTS = 100_000
 MOST_MEMORY = 16 << 30
 """Limit of the process's address space: an input that requests all memory must not crash the machine."""
 SHOWN = 3
-"""Violations of a parser that are printed."""
+"""Largest number of a parser's violations that are printed."""
 
 
 def run_inputs(name: str, number: int, inputs: int) -> tuple[str, int, list[str]]:

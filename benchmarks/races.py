@@ -18,7 +18,7 @@ from benchmarks.harness import Promise, record
 
 CLIENTS, ROUNDS = 20, 50
 SHOWN = 3
-"""Violations of a race that are printed."""
+"""Largest number of a race's violations that are printed."""
 
 
 def main() -> list[Promise]:

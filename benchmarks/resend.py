@@ -45,7 +45,7 @@ RSYNC_ROUNDS = 3
 
 
 def make_folder(folder: Path) -> None:
-    """Writes 10,000 files of 1 to 8 kB, as in a repository, and waits until they are old enough for cached hashes."""
+    """Writes 10,000 files of 0.7 to 6.4 kB, and waits until they are old enough for cached hashes."""
     for number in range(FILES):
         file = folder / f"package{number // IN_A_FOLDER:03}" / f"module{number:05}.py"
         file.parent.mkdir(parents=True, exist_ok=True)

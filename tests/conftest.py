@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves a thread, a child process, an asyncio error or a Torchyard warning in the log.
+    """Fail a test that leaves a non-daemon thread, a child process, an asyncio error or a Torchyard warning in the log.
 
     A test that expects such a warning requests the `caplog` fixture.
     """
@@ -88,8 +88,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = _left_behind(threads, children)
         # asyncio reports unretrieved exceptions and pending tasks when they are collected.
         gc.collect()
-        # The surviving objects come from imports or are kept for other tests; collecting them after each test took 0.25
-        # s.
+        # The surviving objects come from imports or are kept for other tests; collecting them
+        # after each test took 0.25 s.
         gc.freeze()
     finally:
         logging.getLogger().removeHandler(complaints)

@@ -40,7 +40,7 @@ class Child(NamedTuple):
 
 
 class ForkedProcess:
-    """A forked program with the interface of subprocess.Popen; stdout and stderr are combined into one stream."""
+    """A forked program with some methods of subprocess.Popen; stdout and stderr are combined into one stream."""
 
     def __init__(self, fork_server: ForkServer, child: Child, output: int) -> None:
         self.pid = child.pid
@@ -108,7 +108,7 @@ class ForkServer:
             )
 
     def start(self, *arguments: str | Path, environment: dict[str, str]) -> ForkedProcess:
-        """Start a script with exactly this environment."""
+        """Start a program with exactly this environment; see `fork` for the arguments."""
         reading, writing = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -315,11 +315,11 @@ def run_program(arguments: list[str]) -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    except BaseException as error:
+    except BaseException as error:  # As in a new interpreter, every exception is printed.
         code = 1
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()  # type: ignore[attr-defined]  # private function without a stub
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -42,7 +42,7 @@ class ThreeHosts:
         return self._lab
 
     def clean(self) -> None:
-        """Restore the hosts; hosts that cannot be restored are discarded."""
+        """Restore the hosts; if that fails, discard all of them and raise LabBroken."""
         if self._lab is None or not self._lab.whole:
             return
         try:
@@ -100,7 +100,7 @@ def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureReque
 
 @pytest.fixture
 def bare_hosts() -> None:
-    """Removes the agent's files from the hosts of `lab3`."""
+    """Makes `lab3` provide hosts without the agent's files."""
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +130,7 @@ def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
 
 @pytest.fixture
 def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]:
-    """A desktop whose fleet file contains the hosts of `lab3`, and which has measured their bandwidths."""
+    """A desktop whose fleet file contains the hosts of `lab3`, and whose cache contains invented bandwidths."""
     computer = Desktop(tmp_path / "desktop", lab3, commands=_commands, knows_bandwidths=True)
     yield computer
     computer.close()

@@ -1,4 +1,4 @@
-"""Tests that the tests named in the documentation exist."""
+"""Tests that the test files named in the documentation exist."""
 
 from __future__ import annotations
 

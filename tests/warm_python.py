@@ -96,8 +96,8 @@ class HostListener:
     def enter(self, client: socket.socket) -> tuple[dict[str, Any], list[int]]:
         """Enter the host's namespaces in a child of the fork server, and fork again there.
 
-        Returns only in the grandchild, with the received order and its files; the child relays signals and ends with
-        the grandchild.
+        Only the grandchild returns, with the received request and its file descriptors. The child relays signals, and
+        exits when the grandchild exits.
         """
         text, ancillary, _, _ = client.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         files = array.array("i", ancillary[0][2])

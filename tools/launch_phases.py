@@ -29,7 +29,7 @@ class StagedLaunch(LaunchJob):
 
 
 def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
-    """Yields the name of each screenshot, after setting the launch panel to the state to show."""
+    """Yields the name of each screenshot with the launch panel, which is in the state to show."""
     setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # pictures only: no launch may reach a real host
     assert wiring.document.path is not None
     source = read_topology(wiring.document.path)

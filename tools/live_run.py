@@ -1,4 +1,4 @@
-"""A live run for screenshots. Only the links to hosts are simulated; all other code is the product's own."""
+"""A live run for screenshots, on simulated hosts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
 
 
 def begin_live_run(wiring: WindowConnections, state: str, design: Topology | None = None) -> fake_hosts.Acting:
-    """Begins a simulated run on the sample hosts, with a start time some minutes in the past."""
+    """Begins a simulated run on the sample hosts. Its start time is `RUNS_FOR_S` seconds in the past."""
     fake_hosts.BEGAN = time.time() - RUNS_FOR_S
     name = design.name if design is not None else NAMES[state]
     cast = fake_hosts.Acting(
@@ -67,7 +67,7 @@ def feed_run(
     assert all(cast.links[host].hears("telemetry") for host in cast.plan.hosts), "the acted run is not followed"
     for at in range(5, RUNS_FOR_S, 3):
         cast.measure(at, slow=SLOW, step=step, served=served)
-        feed._take_samples()  # Waiting for the timer would take twenty minutes.
+        feed._take_samples()  # Only the newest waiting sample of each host is kept.
     feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # pictures are static
     feed._silence_timer.stop()
     settle()

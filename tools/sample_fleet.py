@@ -1,6 +1,6 @@
 """Sample hosts, topologies and runs for screenshots.
 
-There are no host, this computer only, eight hosts of four kinds, eight with long names, or 128 hosts.
+A sample fleet has no host, only this computer, eight hosts, eight hosts with long names, or 128 hosts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ pins:
 """
 
 FAILED_RUN = "20261120-101200-a1c1"
-"""The one run that failed, where there are runs."""
+"""ID of the only sample run that has failed."""
 
 SCRIPT = "import torchyard_roles\n"
 
@@ -87,7 +87,7 @@ def write_sample(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
 
 
 def let_hosts_answer(fleet: FleetModel) -> None:
-    """Marks all hosts except the silent host as recently checked and sampled. No host is contacted."""
+    """Marks all hosts except the silent ones as checked and sampled. No host is contacted."""
     now = datetime.now(UTC)
     for status in fleet.hosts:
         if status.name in SILENT_HOSTS:
@@ -112,7 +112,7 @@ def _acts(now: datetime) -> tuple[Act, ...]:
 
 
 class _UnreachableFleet:
-    """Replacement for a fleet that never contacts its hosts."""
+    """A replacement for the fleet, which never contacts hosts."""
 
     def __init__(self, names: Iterable[str]):
         self.hosts = dict.fromkeys(names)

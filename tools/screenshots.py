@@ -12,7 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QPointF, QRectF
@@ -58,10 +58,14 @@ class PngCamera:
         self._sizes = sizes
         self.count = 0
 
-    def take(self, window: MainWindow, name: str, over: QWidget | None = None) -> None:
-        """Saves the screenshots of a window, with a panel or dialog drawn over its middle."""
+    def take(
+        self, window: MainWindow, name: str, over: QWidget | None = None, show: Callable[[], object] | None = None
+    ) -> None:
+        """Saves the screenshots of a window. If `over` is given, that panel or dialog is drawn over its middle."""
         for size in self._sizes:
             window.resize(*map(int, size.split("x")))
+            if show is not None:
+                show()
             for mode in MODES:
                 theme().set_mode(mode)
                 settle()

@@ -31,7 +31,7 @@ LAUNCH = {
     (RunState.SENDING, RunState.WAITING),
     (RunState.SENDING, RunState.STARTING),
 }
-"""A run on the desktop, before its keepers decide."""
+"""Transitions of a run on the desktop, before keepers decide about it."""
 BOOKING = {
     State.BOOKED: (State.ACTIVE, State.RELEASED, State.CANCELLED, State.NO_SHOW),
     State.ACTIVE: (State.RELEASED, State.CANCELLED),
@@ -85,11 +85,14 @@ def observed() -> tuple[Transitions, Transitions, Transitions]:
             runs.add((before.state.value, after.state.value))
             replicas |= {(a.state.value, b.state.value) for a, b in zip(before.replicas, after.replicas, strict=True)}
             gangs |= {(a.phase, b.phase) for a, b in zip(before.gangs, after.gangs, strict=True)}
-    return tuple({pair for pair in pairs if pair[0] != pair[1]} for pairs in (runs, replicas, gangs))  # type: ignore[return-value]
+    return tuple({pair for pair in pairs if pair[0] != pair[1]} for pairs in (runs, replicas, gangs))  # type: ignore[return-value]  # mypy cannot infer the tuple's length
 
 
 def _history(dice: random.Random) -> Iterator[tuple[Any, Any]]:
-    """Yields the state of a run before and after each event of a random history, from its preparation to its end."""
+    """Yields the state of a run before and after each event of a random history.
+
+    The history begins with the run's preparation. It ends with the run, or after EVENTS events.
+    """
     scheduled = "starts later" if dice.random() < 0.3 else ""
     policy: Any = {
         "ends_with": dice.choice(("trainers", "chief", "all")),

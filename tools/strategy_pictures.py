@@ -1,9 +1,9 @@
-"""Draws a picture for the documentation page of each strategy.
+"""Draws pictures for the documentation pages of strategies.
 
 python -m tools.strategy_pictures docs/pictures/strategies
 
-Each picture has a background card, so the picture looks the same on light and dark pages. The colours match the
-window's colours.
+Each picture has a background card, so the picture looks the same on light and dark pages. The colours are those of the
+window's light theme.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/bin/sh
 # usage: system-packages.sh "PACKAGE …" NEED:PACKAGE …
-# A need is a command, or a shared library (lib….so.N). Installs the Debian packages when one is missing and we are
-# root; else names exactly what to install.
+# NEED is a command or a shared library (lib….so.N). If one is missing, installs the Debian packages as root; without
+# root, prints the packages to install.
 set -eu
 packages=$1
 shift
@@ -18,14 +18,14 @@ done
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "Installing system packages:$missing …"
     export DEBIAN_FRONTEND=noninteractive
-    # A machine that runs no SSH server should not begin to because the lab needs the program.
+    # Installing the SSH server, whose program the lab needs, must not start it as a service.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod +x "$policy"
         trap 'rm -f "$policy"' EXIT
     fi
-    # shellcheck disable=SC2086  # the list is meant to be split
+    # shellcheck disable=SC2086  # the list is split intentionally
     apt-get install -y -qq $packages >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq $packages >/dev/null; }
 else
     echo "Missing for the window or for the tests on real SSH hosts:$missing." >&2

@@ -46,17 +46,21 @@ STATES = tuple(FLEETS)
 SETTLE_MS = 400
 FOLLOWED_WITHIN_MS = 1200
 LOADED_WITHIN_MS = 20_000
+TOAST_MS = 60_000
 EARLIER_KEY = f"SHA256:{'Qyg0' * 10}jBO"
 
 
 class Camera(Protocol):
-    """Looks at the scenes."""
+    """Interface of a camera, which records or checks the scenes."""
 
-    def take(self, window: MainWindow, name: str, over: QWidget | None = None) -> None:
-        """Looks at a window.
+    def take(
+        self, window: MainWindow, name: str, over: QWidget | None = None, show: Callable[[], object] | None = None
+    ) -> None:
+        """Takes a picture of a window, or checks it.
 
         Args:
-            over: Dialog or panel of its own over the middle of the window.
+            over: A separate dialog or panel over the middle of the window.
+            show: Shows what a change of the size hides. It is called after each such change.
         """
 
 
@@ -83,7 +87,7 @@ def show_scenes(camera: Camera, parts: Sequence[str] = PARTS, states: Sequence[s
 
 
 def _live(window: MainWindow, camera: Camera, state: str) -> None:
-    """Shows the Runs page with a live run: its three views and its log."""
+    """Shows the Runs page with a live run and its log. With eight hosts, it shows all three views of the run."""
     acting = begin_live_run(_wiring(window), state)
     page = _runs(window)
     feed_run(page, acting, lambda: settle(FOLLOWED_WITHIN_MS))
@@ -111,7 +115,7 @@ def _calendar(state: str) -> Iterator[MainWindow]:
 
 
 def _bookings(camera: Camera, state: str) -> None:
-    """Shows the sample calendar; for eight hosts also every view and the drawers."""
+    """Shows the sample calendar. With eight hosts, it also shows the slot finder, the waitlist and the other views."""
     with _calendar(state) as window:
         camera.take(window, f"bookings-{state}")
         if state not in ("eight", "long"):
@@ -159,17 +163,18 @@ def _dialogs(camera: Camera, state: str) -> None:
         camera.take(window, f"notice-{state}-fleet")
         topology = _topology(window)
         topology.editor.select(["worker-3"])
-        for action in ("Edit &fields", "Fields"):
-            _trigger(window, action)
-        camera.take(window, f"drawer-{state}-fields")
+        camera.take(window, f"drawer-{state}-fields", show=topology.fields.reveal)
         topology.editor.select([])
-        camera.take(window, f"drawer-{state}-strategy")
+        camera.take(window, f"drawer-{state}-strategy", show=topology.fields.reveal)
+        topology.fields.shut()
+        camera.take(window, f"drawer-{state}-palette", show=topology.side.reveal)
+        topology.side.shut()
         window.palette_.open()
         settle()
         camera.take(window, f"palette-{state}")
         window.palette_.close_palette()
-        window.say(f"The run {host} has ended: worker-5 ran out of GPU memory after 3 restarts on {host}")
-        camera.take(window, f"toast-{state}")
+        text = f"The run {host} has ended: worker-5 ran out of GPU memory after 3 restarts on {host}"
+        camera.take(window, f"toast-{state}", show=lambda: window.toast.say(text, TOAST_MS))
         window.toast.hide()
         for name, menu in (("menu", window.menu), *window.menu.menus.items()):
             window.menu.fill()
@@ -200,13 +205,6 @@ def _dialogs(camera: Camera, state: str) -> None:
                 page.dialogs.close()
 
 
-def _trigger(window: MainWindow, text: str) -> None:
-    for action in window.all_actions():
-        if action.text() == text and action.isEnabled():
-            action.trigger()
-            settle()
-
-
 def _when(window: MainWindow, camera: Camera) -> None:
     """Shows the Topology page with bookings of other users, for now and for the next day."""
     planning = _wiring(window).planning
@@ -232,12 +230,16 @@ def _calendar_page(window: MainWindow) -> BookingsPage:
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
-    """Shows the editor with a design of every strategy, and of a run with all parts of a step."""
+    """Shows the editor with a design of every strategy that has a preset, and a run with all parts of a step."""
     page = _topology(window)
     for kind in PRESETS:
         page.files.begin(design_of(kind))
         page.view.fit()
         camera.take(window, f"strategy-{kind.value}")
+        page.bar.arrangement.button("group").click()
+        page.view.fit()
+        camera.take(window, f"strategy-{kind.value}-groups")
+        page.bar.arrangement.button("host").click()
     acting = begin_live_run(_wiring(window), "eight", design_of(StrategyKind.DOWNPOUR))
     runs = _runs(window)
     feed_run(runs, acting, lambda: settle(FOLLOWED_WITHIN_MS), STEP, SERVED)
@@ -309,7 +311,7 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 
 def settle(for_ms: int = SETTLE_MS) -> None:
-    """Processes events and jobs for some time."""
+    """Processes events for `for_ms` milliseconds."""
     enough = QTimer()
     enough.setSingleShot(True)
     enough.start(for_ms)

@@ -1,4 +1,4 @@
-"""Blocking calls in separate threads, which the event loop awaits."""
+"""Blocking calls in separate threads, awaited from the event loop."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
 
 
 async def uncancelled(awaitable: Awaitable[Result]) -> Result:
-    """Delays a cancellation until `awaitable` is done.
+    """Returns the result of `awaitable`, and delays a cancellation of the caller until `awaitable` is done.
 
-    Otherwise, a thread could still be using files that the caller removes next.
+    Otherwise, a thread could still be using files that the caller removes next. Only the first cancellation is delayed.
     """
     done = asyncio.ensure_future(awaitable)
     try:

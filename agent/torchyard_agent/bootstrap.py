@@ -2,13 +2,13 @@
 
 The code is sent over stdin and run by the first Python interpreter of version 3.9 or later, so it must be
 self-contained and import little. It reads a header line, answers with a line that begins with the nonce (a login shell
-may have printed other text before it), receives the archive if the host has none, and runs `torchyard_agent.ssh_bridge`
-from that archive.
+may have printed other text before it), receives the archive if the host does not have it, and runs
+`torchyard_agent.ssh_bridge` from that archive. If the host has no agent and none may be installed, the code only
+reports this.
 
-A new archive is stored as one file and run from memory, so that the first answer does not wait for seventy files to be
-written and compiled; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is
-zlib-compressed JSON that maps paths to text, which needs no modules other than the agent's own; importing tarfile would
-take 38 ms.
+A new archive is stored as one file and run from memory, so that the first answer does not wait for its files to be
+written; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is zlib-compressed JSON that
+maps paths to text, because importing tarfile would take 38 ms.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-sys.path[:] = [path for path in sys.path if path]  # Removes the login's initial folder.
+sys.path[:] = [path for path in sys.path if path]  # Removes the current folder, which is the empty entry.
 sys.dont_write_bytecode = True  # Only `daemon.bytecode` writes bytecode.
 
 try:  # Python's own implementation is used because OpenSSL, which `hashlib` loads, takes 4 MB of memory.
-    from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]
+    from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]  # only since Python 3.12
 except ImportError:
     try:
         from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]  # before Python 3.12
@@ -36,9 +36,9 @@ def answer(nonce: str, result: dict[str, object]) -> None:
 
 
 def create_store(store: str) -> None:
-    """Creates the store in the agent's folder, and records the parent folders that were missing. Raises OSError.
+    """Creates the store and the agent's folder. Raises OSError.
 
-    `undeploy` removes those parents again.
+    Missing parents of the agent's folder are created too, and recorded, so that `undeploy` removes them again.
     """
     made, above = [], os.path.dirname(os.path.dirname(store))
     while not os.path.isdir(above):
@@ -72,7 +72,7 @@ def receive(size: int, name: str, place: str) -> bytes:
 
 
 def whole_archive(place: str, name: str) -> bytes:
-    """Returns the text of the archive at `place`; b"" if the file is missing or damaged."""
+    """Returns the text of the archive at `place`; b"" if the file is missing, unreadable or damaged."""
     try:
         with open(place, "rb") as file:
             return decompressed(file.read(), name)
@@ -81,7 +81,7 @@ def whole_archive(place: str, name: str) -> bytes:
 
 
 def decompressed(data: bytes, name: str) -> bytes:
-    """Returns the archive's text, or b"" if its hash is not `name`.
+    """Returns the archive's text, or b"" if the data cannot be decompressed or the hash of the text is not `name`.
 
     The hash is computed from the text, because different builds of zlib produce different compressed bytes.
     """
@@ -95,7 +95,7 @@ def decompressed(data: bytes, name: str) -> bytes:
 
 
 class Unsafe(Exception):
-    """Another user of this host could change files in a folder."""
+    """Raised when another user of this host could change files in a folder."""
 
 
 def refuse_unsafe_store(store: str, agent_dir: str) -> None:
@@ -123,7 +123,8 @@ def refuse_unsafe_store(store: str, agent_dir: str) -> None:
 def hash_of_sources(folder: str) -> str:
     """Returns the SHA-256 over the paths and bytes of all sources in a folder.
 
-    The result is "" if the folder contains a file that occurs in no archive, or that another user owns or may write to.
+    Files in `__pycache__` are not sources. The result is "" if any other file is of a kind that no archive contains, or
+    if a user other than this one and root owns or may write to any file or subfolder.
     """
     sources = []
     for parent, folders, names in os.walk(folder):
@@ -148,7 +149,7 @@ def hash_of_sources(folder: str) -> str:
 def is_unpacked(folder: str, sources: str) -> bool:
     """Returns whether a folder contains exactly the sources of an archive, as verified by their hash. Raises OSError.
 
-    A folder that was changed, or left incomplete by a power failure, is removed.
+    A folder with other contents, for example after a power failure, is removed.
     """
     if not os.path.lexists(folder):
         return False
@@ -195,7 +196,7 @@ class Sources:
         for below, is_package in ((stem + "/__init__.py", True), (stem + ".py", False)):
             if below in self._sources:
                 place = os.path.join(self._folder, below)
-                spec = ModuleSpec(name, self, origin=place, is_package=is_package)  # type: ignore[arg-type]  # no Loader by descent
+                spec = ModuleSpec(name, self, origin=place, is_package=is_package)  # type: ignore[arg-type]  # not a Loader subclass
                 spec.has_location = True
                 if is_package:
                     spec.submodule_search_locations = [os.path.dirname(place)]
@@ -211,7 +212,7 @@ class Sources:
         exec(compile(self._sources[below], origin, "exec"), module.__dict__)
 
     def settle(self) -> None:
-        """Unpacks the archive. From then on, Python imports from the unpacked folder."""
+        """Unpacks the archive, unless an earlier call has done so. Python then imports from the unpacked folder."""
         if self in sys.meta_path:
             unpack(self._sources, self._folder)
             sys.meta_path.remove(self)
@@ -240,7 +241,7 @@ def main() -> int:
         answer(nonce, {"error": str(error), "folder": agent_dir})
         return 1
     text = b"" if unpacked else whole_archive(kept, name)
-    # The host may have another version of the agent, to whose daemon the bridge then connects.
+    # Without `install`, the host must have an agent, but any version suffices.
     if not header["install"] and not os.path.isdir(os.path.dirname(folder)):
         answer(nonce, {"absent": True})
         return 0

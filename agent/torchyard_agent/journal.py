@@ -41,7 +41,7 @@ class Journal:
         self._on_growth()
 
     def flush(self) -> None:
-        """Writes the events that a full disk has delayed."""
+        """Writes the events that are not in the file yet. After an error, they are kept for the next call."""
         while self._unwritten:
             try:
                 written = os.write(self._file, self._unwritten)
@@ -102,7 +102,7 @@ def after(events: list[dict[str, Any]], seen: list[Any] | None) -> list[dict[str
     """Returns the events that a client has not seen.
 
     Args:
-        seen: The (epoch, sequence) of the client's last event. If the epoch differs, all events are returned.
+        seen: The (epoch, sequence) of the client's last event. If `events` does not contain it, all are returned.
     """
     if not seen:
         return events

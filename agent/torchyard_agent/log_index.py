@@ -17,7 +17,7 @@ from torchyard_agent.protocol.log_times import Entry, thin
 SUFFIX = ".times"
 RECORD = 32
 MOST_ENTRIES = 32_768
-"""The most entries of an index (1 MB), beyond which the older entries are thinned out."""
+"""Maximum number of entries of an index (1 MB). Beyond it, older entries are thinned out."""
 
 
 class LogIndexWriter:
@@ -29,7 +29,7 @@ class LogIndexWriter:
         """The number of entries and the last entry of each log."""
 
     def update(self) -> None:
-        """Records the sizes of logs that have changed. A full disk delays the entries."""
+        """Records the sizes of logs that have grown. A full disk delays the entries."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as found:
             for entry in found:
                 if entry.name.endswith(".log"):

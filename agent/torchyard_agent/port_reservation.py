@@ -12,7 +12,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 
 class NoPortFree(RpcError):
-    """The range of ports that the firewall permits does not contain a free port."""
+    """Raised when too few ports are free, in the range that the firewall permits or on the whole host."""
 
     def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
         if first_last is None:
@@ -87,7 +87,7 @@ def _candidates(count: int, first_last: Sequence[int] | None) -> Iterator[int]:
 
 
 def _bind(port: int, address: str) -> socket.socket | None:
-    """Returns a socket that is bound to the port, or None if the port is in use.
+    """Returns a socket that is bound to the port, or None if the port is in use or privileged.
 
     The socket is bound without SO_REUSEADDR, because bind() then fails if any other socket is bound to the port, even
     without listening. The option is set afterwards, so that the port's later user can bind the port too.
@@ -103,7 +103,6 @@ def _bind(port: int, address: str) -> socket.socket | None:
         except OSError as error:
             bound.close()
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                # The port is in use, or it is a privileged port below 1024.
                 return None
             if family == socket.AF_INET6 and address == "":
                 continue  # This host has no IPv6.

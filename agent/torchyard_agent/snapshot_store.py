@@ -25,11 +25,11 @@ _SMALL = 1 << 20
 
 
 class SnapshotProblem(Exception):
-    """Uploaded data does not match the manifest."""
+    """Raised when a snapshot cannot be stored or copied, because data is missing, damaged or invalid."""
 
 
 class Incomplete(SnapshotProblem):
-    """Files of the snapshot are missing and can be uploaded."""
+    """Raised when files of the snapshot are missing in the store and must be uploaded."""
 
 
 def hash_file(path: str) -> str:
@@ -41,7 +41,10 @@ def hash_file(path: str) -> str:
 
 
 def has(agent_dir: str, root: str) -> bool:
-    """Returns whether the snapshot is complete on this host, and marks it as used, which delays its removal."""
+    """Returns whether the store has the snapshot's manifest, and marks the snapshot as used, which delays its removal.
+
+    The manifest is written last.
+    """
     path = os.path.join(paths.snapshot_dir(agent_dir, _checked(root)), MANIFEST)
     try:
         os.utime(path)
@@ -79,7 +82,7 @@ class Incoming:
         self._is_over = False
 
     def put(self, sha256: str, data: bytes, *, last: bool) -> None:
-        """Writes a part of a file. The file is removed on failure.
+        """Writes a part of a file. The file is removed on failure. Has no effect after `discard`.
 
         Raises:
             SnapshotProblem: The complete file does not match its hash.
@@ -105,7 +108,7 @@ class Incoming:
                 if digest.hexdigest() != sha256:
                     raise SnapshotProblem("a file was damaged in transit, or changed while it was sent")
                 os.rename(scratch, target)
-        except BaseException:  # The file is also removed if a BaseException ends the call.
+        except BaseException:  # The file is removed after an interrupt too.
             self._open.pop(sha256, None)
             file.close()
             with suppress(FileNotFoundError):
@@ -140,10 +143,10 @@ def seal(agent_dir: str, manifest: list[Entry]) -> str:
 
 
 def materialize(agent_dir: str, root: str, target: str) -> None:
-    """Writes the snapshot's files below `target`, as a separate copy that a run may change."""
+    """Writes the snapshot's files below `target`, as a separate copy that a run may change. Raises SnapshotProblem."""
     manifest = read_manifest(agent_dir, root)
     if manifest is None:
-        _forget(agent_dir, root)  # The manifest was lost in a power failure.
+        _forget(agent_dir, root)  # A manifest that was damaged, for example by a power failure, is removed.
         raise SnapshotProblem(f"the snapshot {root[:12]} is not on this host")
     os.makedirs(target, 0o700, exist_ok=True)
     made: set[str] = {target}
@@ -196,7 +199,7 @@ def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
             os.close(copy)
     finally:
         os.close(source)
-    if size != entry["size"]:  # The file was truncated by a power failure.
+    if size != entry["size"]:  # The file is damaged, for example truncated by a power failure.
         os.unlink(kept)
         raise _damaged(agent_dir, root, entry)
 
@@ -222,7 +225,7 @@ def _pour(source: int, copy: int) -> int:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Writes all data, because on a nearly full disk, a call may write only part of the data."""
+    """Writes all data. Several calls may be necessary, because each may write only a part on a nearly full disk."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]

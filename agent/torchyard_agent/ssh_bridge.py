@@ -19,13 +19,13 @@ from torchyard_agent.peer_credentials import peer_uid
 from torchyard_agent.protocol import paths
 
 CHUNK = 1 << 18
-"""The number of bytes of one read."""
+"""Maximum number of bytes of one read."""
 START_DEADLINE_S = 10.0
 """The time that a daemon has to start, or another one to retire."""
 POLL_S = 0.02
 
 Settle = Callable[[], None]
-"""Unpacks an archive that runs from memory so far."""
+"""Unpacks the archive of an agent that has been running from memory."""
 
 
 def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None], settle: Settle, by: str = "") -> int:
@@ -33,7 +33,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
 
     Args:
         answer: Sends a line to the desktop before the relay begins.
-        settle: Unpacks an archive that has run from memory so far.
+        settle: Unpacks the archive if the agent runs from memory.
         by: The user of the desktop.
     """
     address = paths.daemon_socket(agent_dir, os.getuid())
@@ -86,7 +86,7 @@ def _connect_to_daemon(
     if newer is not None:
         settle()
         with contextlib.suppress(ConnectionError):
-            # The newer daemon does not start, so this archive's daemon is used instead.
+            # If the newer daemon does not start, this archive's daemon is used instead.
             return _connect_to_archive(address, agent_dir, newer, start_error)
     return _retry(lambda: _connect_or_start(address, agent_dir, sha256, settle, by, start_error))
 
@@ -104,7 +104,7 @@ def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
 
 
 def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: _StartError) -> socket.socket:
-    """Returns a connection to the running daemon, or starts this archive's daemon. Raises ConnectionError."""
+    """Returns a connection to the running daemon, or starts the daemon of the archive `sha256`. Raises OSError."""
     with contextlib.suppress(ConnectionError):
         return _connect(address)
     _start_archive(agent_dir, sha256, start_error)
@@ -114,7 +114,7 @@ def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: 
 def _connect_or_start(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """Returns a connection to the running daemon, or starts this archive's daemon.
+    """Returns a connection to the running daemon, or starts this archive's daemon. Raises OSError.
 
     The name is bound before the fork: clients need not wait for the daemon's start, and two concurrent bridges start
     only one daemon.
@@ -143,7 +143,13 @@ def _bind(address: str) -> socket.socket | None:
 
 
 def _connect(address: str) -> socket.socket:
-    """Connects to the name. Raises ConnectionError if no process listens, PermissionError if another user's does so."""
+    """Connects to the name.
+
+    Raises:
+        ConnectionError: No process listens at the name.
+        PermissionError: A process of another user listens at the name.
+        TimeoutError: The process that listens accepts no connection within START_DEADLINE_S.
+    """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # The timeout is set in the kernel: with Python's timeout, the socket would be non-blocking, and a full queue
@@ -175,7 +181,7 @@ def _seconds(duration: float) -> tuple[int, int]:
 def _fork_daemon(
     listener: socket.socket, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> None:
-    """Forks the daemon from this interpreter, so that it outlives the SSH session."""
+    """Forks the daemon from this interpreter. The daemon outlives the SSH session."""
     node = os.uname().nodename
 
     def serve() -> int:

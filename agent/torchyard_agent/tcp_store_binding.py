@@ -31,8 +31,8 @@ def install() -> None:
         if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             listener = listener_at(hostname, port)
         if listener is None:
-            # When the process creates further groups, the address is already in use, and torch finds the existing
-            # store.
+            # This is not rank 0, or the address cannot be bound: when rank 0 creates further groups, it is in use, and
+            # torch connects to the existing store.
             return usual(hostname, port, rank, world_size, timeout, use_libuv)
         return rendezvous.TCPStore(
             host_name=hostname,
@@ -45,7 +45,7 @@ def install() -> None:
             use_libuv=use_libuv,
         )
 
-    rendezvous._create_c10d_store = create  # type: ignore[attr-defined]  # torch has no public place for it
+    rendezvous._create_c10d_store = create  # type: ignore[attr-defined]  # torch has no public hook
 
 
 def listener_at(hostname: str, port: int) -> socket.socket | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 VARIABLE = "TORCHYARD_UMASK"
-"""The login's umask in octal, passed from the bootstrap to the daemon and keepers."""
+"""Environment variable with the login's umask in octal, passed from the bootstrap to the daemon and keepers."""
 
 
 def keep_files_private() -> None:
-    """Sets a private umask, and stores the previous one for the user's programs."""
+    """Sets a private umask, and stores the previous one for the user's programs unless the bootstrap has stored one."""
     before = os.umask(0o077)
     os.environ.setdefault(VARIABLE, f"{before:o}")
 

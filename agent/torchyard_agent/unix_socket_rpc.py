@@ -19,11 +19,11 @@ Method = Callable[["Connection", dict[str, Any]], Awaitable[Any]]
 NotificationListener = Callable[[str, dict[str, Any]], None]
 
 WRITE_LIMIT = 4 * jsonrpc.MAX_LINE
-"""Unread bytes above which a client is disconnected."""
+"""Number of bytes not read by a client above which it is disconnected."""
 PAUSE_BACKLOG = 1024 * 1024
-"""Unread bytes above which no further requests of a client are read."""
+"""Number of bytes not read by a client above which no further requests are read from it."""
 MAX_UNANSWERED = 1000
-"""Unanswered requests above which no further requests of a client are read."""
+"""Number of unanswered requests of a client above which no further requests are read from it."""
 READ_TIMEOUT_S = 10.0
 """A client above PAUSE_BACKLOG is disconnected if it has not read a byte for this long."""
 POLL_S = 0.05
@@ -49,7 +49,7 @@ class Connection:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_close: list[Callable[[], None]] = []
-        """Called once, when the connection has ended."""
+        """Functions that are called once, when the connection has ended."""
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
@@ -69,13 +69,13 @@ class Connection:
             self._waiting.pop(request_id, None)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Sends a notification without blocking. A peer that does not read is disconnected."""
+        """Sends a notification without blocking. A peer with more than WRITE_LIMIT unread bytes is disconnected."""
         if not self.closed:
             self._send(jsonrpc.notification(method, params))
 
     @property
     def backlog(self) -> int:
-        """The number of bytes that the peer has not read yet."""
+        """The number of bytes that wait in this process because the peer does not read them fast enough."""
         return int(self._writer.transport.get_write_buffer_size())
 
     def _send(self, line: bytes) -> None:
@@ -87,12 +87,12 @@ class Connection:
             self._writer.transport.abort()
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Keeps a reference to a task of this connection, because the event loop keeps none."""
+        """Keeps a reference to a task until its end, since the event loop keeps only a weak one. close() cancels it."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def serve(self) -> None:
-        """Reads messages until the peer disconnects."""
+        """Reads messages until the peer disconnects or sends a malformed message, and closes the connection."""
         try:
             while True:
                 line = await self._reader.readline()
@@ -110,7 +110,7 @@ class Connection:
             self.close()
 
     async def _wait_for_reader(self) -> None:
-        """Waits until the peer has read enough answers. Raises ConnectionError if the peer does not read at all."""
+        """Waits until the peer has read enough. Raises ConnectionError if it reads nothing for READ_TIMEOUT_S."""
         loop = asyncio.get_running_loop()
         before, since = self.backlog, loop.time()
         while len(self._tasks) > MAX_UNANSWERED or self.backlog > PAUSE_BACKLOG:

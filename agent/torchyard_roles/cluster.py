@@ -1,7 +1,8 @@
-"""The class Cluster, by which a training script distributes models, loads data, reports and saves checkpoints."""
+"""The class Cluster, with which a training script distributes models, loads data, reports and saves checkpoints."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import suppress
@@ -42,7 +43,9 @@ class Cluster:
         self._environment = environment
         self._strategy = strategy
         self._device = device
-        self._checkpoint_group = CheckpointGroup(environment, trains_alone=strategy.trains_alone)
+        self._checkpoint_group = CheckpointGroup(
+            environment, trains_alone=strategy.trains_alone, members=strategy.members
+        )
         self._progress = Progress()
         self._steps = StepTracker(
             strategy,
@@ -55,14 +58,25 @@ class Cluster:
         self._process = os.getpid()
         self._has_left = False
         self._is_disconnected = False
-        """Whether the strategy's connections are closed; False after a leave() that failed."""
+        """Whether the strategy's connections are closed or being closed; False if leave() failed earlier."""
+        self._model: Any = None
+        """The model of the first distribute() call, or a ModuleList."""
         self._first: Any = None
         """The optimizer of the first distribute() call, or an OptimizerList."""
         self._calls = 0
+        self._gradient_bytes = 0
+        """Size of the gradients of all models, for reports."""
         self._resumed_at = 0
         self._graceful_stop: GracefulStop | None = None
         self._saver: CheckpointSaver | None = None
         self._resumed: Resumed | None = None
+        self._fingerprint: dict[str, Any] = {}
+        self._has_returned = False
+        """Whether this process has joined the others after its loss."""
+        self._catches_up = False
+        """Whether this process has returned after its loss, and has begun its loop, but not reached the position of the
+        others in it."""
+        self._epochs_published: list[int] = []
         self._collectives: Collectives | None = None
 
     @property
@@ -87,8 +101,11 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is rank 0, the trainer that saves checkpoints and prints for the run."""
-        return self._environment.trains and self._environment.rank == 0
+        """Whether this process is the trainer that saves checkpoints and prints for the run.
+
+        This is rank 0, or the first remaining rank if the run continues without a lost worker.
+        """
+        return self._environment.trains and self._environment.rank == self._strategy.first_rank
 
     @property
     def device(self) -> torch.device:
@@ -102,34 +119,38 @@ class Cluster:
     def distribute(self, model: Any, optimizer: Any = None) -> Any:
         """Include a model and its optimizer in the distributed training, and return the same objects.
 
-        All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. Several
-        models or optimizers are given as lists (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in
-        further calls before the first step, in the same order on all trainers. Without an optimizer, for a script that
-        updates its parameters by hand, only the model is returned.
+        All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. (Under
+        the strategy `none` each trainer starts from its own.) Several models or optimizers are given as lists
+        (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in further calls before the first step, in
+        the same order on all trainers. Without an optimizer, for a script that updates its parameters by hand, only the
+        model is returned.
 
         Raises:
-            UsageProblem: The arguments cannot be trained, or the checkpoint belongs to another model.
+            UsageProblem: The arguments cannot be trained, differ between trainers, or do not fit the checkpoint.
         """
-        from torchyard_roles.devices import move_optimizer
         from torchyard_roles.model_optimizer_pairs import Pairs
 
         pairs = Pairs(model, optimizer)
         self._check_distributed(pairs)
-        for each in pairs.models:
-            each.to(self._device)
-        for each in pairs.optimizers:
-            move_optimizer(each, self._device)
+        if self._has_returned:
+            raise UsageProblem(
+                "distribute() was called after checkpoint() on a worker that returns after its loss.",
+                "Call distribute() for all models before checkpoint().",
+            )
         is_first = not self._steps.optimizers
         self._steps.optimizers += pairs.optimizers
+        if self._environment.trains:
+            self._checkpoint_group.agree(pairs.model, pairs.optimizer, number=self._calls)
+        self._strategy.prepare(pairs.models, pairs.optimizers, self._device)
         if not self._environment.trains:
             return pairs.given()
-        self._checkpoint_group.agree(pairs.model, pairs.optimizer, number=self._calls)
         self._calls += 1
         if is_first:
             self._begin_first(pairs)
         else:
             self._begin_further(pairs)
         self._steps.watch(pairs)
+        self._gradient_bytes += pairs.gradient_bytes
         return pairs.given()
 
     def _check_distributed(self, pairs: Pairs) -> None:
@@ -145,9 +166,9 @@ class Cluster:
             )
         if pairs.updates_by_hand and self._environment.trains and self._strategy.needs_optimizer:
             raise UsageProblem(
-                f"Under {self._environment.strategy} the parameter servers take the optimizer's steps, but "
-                "distribute() was given no optimizer.",
-                "Give it the optimizer that updates the model, or set strategy.kind to all_reduce.",
+                f"Under {self._environment.strategy} {self._strategy.needs_optimizer}, but distribute() was given no "
+                "optimizer.",
+                "Give it the optimizer that updates the model, or set strategy.kind to all_reduce without shard.",
             )
         for each in pairs.models:
             check_plain(each)
@@ -157,8 +178,13 @@ class Cluster:
         """Handle the first call of distribute(), which also restores the newest checkpoint."""
         self._open_checkpoints()
         model, optimizer = pairs.model, pairs.optimizer
-        fingerprint = self._restore(model, optimizer)
+        self._model = model
+        self._fingerprint = fingerprint = self._restore(model, optimizer)
         self._distribute_pairs(pairs)
+        if self._is_joining:
+            self._first = optimizer
+            self._graceful_stop = self._checkpoint_group.answer_sigterm(0)
+            return
         step = 0
         if self._resumed is not None:
             step = self._resumed_at = self._resumed.step
@@ -208,7 +234,7 @@ class Cluster:
             stateful: Objects with state_dict() and load_state_dict().
 
         Raises:
-            UsageProblem: A checkpoint cannot contain the object or its state.
+            UsageProblem: A checkpoint cannot contain an object or its state, or distribute() was not called before.
         """
         from torchyard_roles.checkpoints.training_state import copied
 
@@ -225,14 +251,17 @@ class Cluster:
             for name, each in stateful.items():
                 if name in self._resumed.stateful:
                     each.load_state_dict(self._resumed.stateful[name])
+        elif not self._saver.loaders:
+            self._join_peers()
         if now:
             self._saver.ask()
 
     def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
         """Load each new checkpoint into `model` and yield its step, until training ends. For evaluators.
 
-        The iterator is empty in the other roles, so a script may contain this loop before its training loop. Metrics
-        that are reported inside the loop have the step of the checkpoint.
+        The iterator is empty in the other roles, so a script may contain this loop before its training loop. It is also
+        empty if there is no folder for checkpoints. Metrics that are reported inside the loop have the step of the
+        checkpoint.
         """
         if self.role != "evaluator" or not self._environment.checkpoints:
             return
@@ -256,7 +285,7 @@ class Cluster:
         evaluation: bool = False,
         **options: Any,
     ) -> DataLoader[Any]:
-        """Return a DataLoader of this worker's share of the data, on this worker's device.
+        """Return a DataLoader of this worker's share of the data, which moves batches to this worker's device.
 
         Args:
             dataset: A dataset, or a DataLoader whose dataset and options are used.
@@ -284,6 +313,7 @@ class Cluster:
             options=options,
             on_request=self._on_loader_request,
             evaluating=self._steps.evaluate if evaluation else None,
+            before_epoch=self._before_epoch,
         )
         if evaluation:
             return loader
@@ -361,9 +391,10 @@ class Cluster:
         """Return the mean over all trainers of a number, a tensor, or a dict or list of them.
 
         Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
-        All trainers must call this method and the four methods below in the same order; in an evaluator, the methods
-        return the evaluator's own value. In asynchronous strategies a restarted group joins the call in which the other
-        groups wait, and a group that has ended no longer takes part.
+        All trainers must call this method and the four methods below in the same order; an evaluator exchanges only
+        with itself. In asynchronous strategies a restarted group joins the call in which the other groups wait, or gets
+        the result of an earlier call again. A group that has ended is left out if the run is stopped or a group was
+        restarted; otherwise its end is an error.
 
         Raises:
             PeerLost: A trainer ended without the call.
@@ -387,14 +418,14 @@ class Cluster:
         self._all_trainers.barrier()
 
     def broadcast(self, x: Any) -> Any:
-        """Return the chief's `x` on all trainers. Other arguments are ignored. `x` may be any value for gather()."""
+        """Return the chief's `x` on all trainers, whose own `x` is ignored. `x` may be any value for gather()."""
         return self._all_trainers.broadcast(x)
 
     def report(self, **metrics: Any) -> None:
         """Report metrics to the desktop, such as `loss=loss`. Values are numbers, or tensors with one element.
 
-        This method may be called in every step: at most 5 reports per second are sent, and tensors are read only for
-        those reports. Steps and throughput are measured automatically.
+        This method may be called in every step: at most 5 reports per second are sent, except for new names, and
+        tensors are read only for reports that are sent. Steps and throughput are measured automatically.
         """
         self._progress.note(metrics)
         self._send_if_due(at_step=False)
@@ -408,6 +439,9 @@ class Cluster:
             return
         self._steps.end_pending()
         self._has_left = True
+        if self._is_joining:
+            self._disconnect()
+            return
         self._end_collectives()
         saver = self._saver if self._steps.optimizers else None
         if saver is not None and saver.automatic and self._strategy.ends_last:
@@ -424,7 +458,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Call leave(), or after an exception disconnect immediately and propagate the exception."""
+        """Call leave(), or after an exception other than SystemExit disconnect immediately and propagate it."""
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
         else:
@@ -436,7 +470,12 @@ class Cluster:
             from torchyard_roles.coordination.collectives import Collectives
 
             self._collectives = Collectives(
-                self._environment, self._device, self._checkpoint_group.meet, lambda: self._resumed is not None
+                self._environment,
+                self._device,
+                self._checkpoint_group.meet,
+                lambda: self._resumed is not None,
+                self._strategy.members,
+                lambda: self._catches_up,
             )
         return self._collectives
 
@@ -458,7 +497,7 @@ class Cluster:
         """Save or stop between two steps, if all trainers save or stop here. This is StepTracker's `at_boundary`.
 
         Returns:
-            False after leave().
+            True, or False after leave().
 
         Raises:
             SystemExit: The run stops here, with exit code 0.
@@ -472,7 +511,87 @@ class Cluster:
             self._stop(step)
         if self._saver is not None:
             self._saver.at_boundary(step)
+        members = self._strategy.members
+        # A worker that has returned comes to the boundary at which it has joined the others, and which they have left.
+        has_joined_here = self._has_returned and step == self._resumed_at
+        if begins and members is not None and members.is_return_due and not has_joined_here:
+            from torchyard_roles.checkpoints import peer_state
+
+            members.hand_over(lambda: peer_state.encode(self._saver, self._strategy, step))
+        if members is not None:
+            self._publish_epochs()
         return True
+
+    @property
+    def _epochs_key(self) -> str:
+        return f"epochs/{self._environment.gang}/{self._environment.generation}"
+
+    def _publish_epochs(self) -> None:
+        """Publish the number of begun epochs, so that workers which return know the finished ones."""
+        store = self._checkpoint_group.meet()
+        begun = [loader.epochs_begun for loader in self._saver.loaders] if self._saver is not None else []
+        if self.is_chief and store is not None and begun != self._epochs_published:
+            self._epochs_published = begun
+            store.set(self._epochs_key, json.dumps(begun).encode())
+
+    def _before_epoch(self, loader: ShareLoader) -> None:
+        """In a process that has returned after its loss, skip a finished epoch, or join the others in this epoch.
+
+        The others train while this process repeats the code at the end of finished epochs.
+        """
+        store = self._checkpoint_group.meet()
+        if not self._is_joining or self._saver is None or store is None:
+            return
+        self._catches_up = True
+        number = self._saver.loaders.index(loader)
+        begun = json.loads(store.try_get(self._epochs_key) or b"[]")
+        if number < len(begun) and begun[number] > loader.epochs_begun + 1:
+            loader.skip_epochs(begun[number] - 1)
+        else:
+            self._join_peers()
+
+    @property
+    def _is_joining(self) -> bool:
+        """Whether this process has returned after its loss, and has not joined the others yet."""
+        return self._strategy.members is not None and self._strategy.members.is_joining
+
+    def _join_peers(self) -> None:
+        """In a process that has returned after its loss, wait for the others, and take the state of one of them.
+
+        This is done when the script first needs the position in its data, or begins a step.
+        """
+        members = self._strategy.members
+        if members is None or not members.is_joining or self._first is None:
+            return
+        if self._saver is None or not (self._saver.loaders or self._saver.stateful):
+            raise UsageProblem(
+                f"{self._environment.name} cannot return after its loss: the script counts its steps itself, so it "
+                "would not end together with the other workers.",
+                "Take batches from cluster.loader(), or give the script's position to cluster.checkpoint().",
+            )
+        from torchyard_roles.checkpoints import peer_state
+
+        stop = self._graceful_stop
+        state = peer_state.decode(members.join(lambda: stop is not None and stop.is_requested))
+        self._has_returned = self._catches_up = True
+        self._resumed = resumed = state.resumed
+        self._resumed_at = state.step
+        self._model.load_state_dict(state.model)
+        resumed.into(self._first, self._device)
+        self._progress.resume(state.step)
+        if stop is not None:
+            stop.continue_from(state.step)
+        if self._saver is not None:
+            for name, model in self._saver.models.items():
+                model.load_state_dict(resumed.models[name])
+            for name, each in self._saver.stateful.items():
+                if name in resumed.stateful:
+                    each.load_state_dict(resumed.stateful[name])
+            for number, loader in enumerate(self._saver.loaders):
+                resumed.place(number, loader, self._finish_resume)
+            self._saver.start(self._model, self._first, self._fingerprint, state.step)
+        self._strategy.load_exchange_state(state.exchange, state.step)
+        print(f"torchyard: {self._environment.name} is back at step {state.step}.", flush=True)
 
     def _stop(self, step: int) -> None:
         outcome = "nothing was saved"
@@ -495,6 +614,7 @@ class Cluster:
         self._steps.at_loader_request(more)
 
     def _before_step(self) -> None:
+        self._join_peers()
         if self._resumed is not None and not self._resumed.waits_for_loader:
             self._finish_resume()
 
@@ -504,6 +624,7 @@ class Cluster:
 
     def _finish_resume(self) -> None:
         """Restore the remaining state when the resumed run has reached the point where it was saved."""
+        self._catches_up = False
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
 
@@ -526,19 +647,30 @@ class Cluster:
         from torchyard_roles.checkpoints.fingerprint import fingerprint
 
         now = fingerprint(model, optimizer)
-        if self._saver is not None:
+        if self._saver is not None and not self._is_joining:
             root, store, size = self._saver.root, self._checkpoint_group.meet(), self._checkpoint_group.size
-            self._resumed = restore.restore(root, self._environment, store, size, now, model, self._device)
+            sharded = self._strategy.sharded_saving
+            self._resumed = restore.restore(
+                *(root, self._environment, store, size, now, model, self._device), sharded=sharded, optimizer=optimizer
+            )
+            if sharded is not None and self._resumed is not None:
+                sharded.needs_values = False
         return now
+
+    def _statistics(self) -> dict[str, float]:
+        found = self._strategy.statistics()
+        if self._gradient_bytes:
+            found["gradient_bytes"] = float(self._gradient_bytes)
+        return found
 
     def _send_if_due(self, *, at_step: bool) -> None:
         if self._reporter.is_open and self._progress.due(at_step=at_step):
             wait_s = 0.0 if self._progress.was_taken else REPORT_WAIT_S
-            self._reporter.send(self._progress.take(self._strategy.statistics()), wait_s)
+            self._reporter.send(self._progress.take(self._statistics()), wait_s)
 
     def _send_last(self) -> None:
         if self._reporter.is_open and self._progress.unsent:
-            self._reporter.send(self._progress.take(self._strategy.statistics()), REPORT_WAIT_S)
+            self._reporter.send(self._progress.take(self._statistics()), REPORT_WAIT_S)
         self._reporter.close()
 
     def _abandon(self) -> None:

@@ -1,10 +1,11 @@
 """Data loaders for one worker's share of a dataset, with positions that are saved and restored.
 
-Training shares are reshuffled in every epoch, in an order that depends only on the seed and the epoch. N workers with
-batches of B see the same samples in each step as one process with batches of N·B.
+With shuffle=True training shares are reshuffled in every epoch; with several workers the order depends only on the seed
+and the epoch. N workers with batches of B together see the same samples in each step as one process that takes batches
+of N·B in the same order.
 
-Evaluation shares assign each sample to exactly one worker, so sums over all workers are exact; shares may differ by one
-sample.
+Evaluation shares assign each sample to exactly one worker, so sums over all workers are exact; the sizes of shares may
+differ by one.
 
 In a resumed run finished epochs yield nothing, and the interrupted epoch continues at its next batch in the same order.
 """
@@ -41,7 +42,7 @@ class DataShare(NamedTuple):
     parts: int = 1
 
 
-class EpochSampler(DistributedSampler):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
+class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml
     """A DistributedSampler that increments its epoch automatically. set_epoch() still works."""
 
     def __iter__(self) -> Iterator[int]:
@@ -106,19 +107,21 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         share: DataShare | None = None,
         on_request: OnRequest | None = None,
         evaluating: Callable[[bool], None] | None = None,
+        before_epoch: Callable[[ShareLoader], None] | None = None,
         **options: Any,
     ) -> None:
         """Create a loader.
 
         Args:
+            before_epoch: Called before each epoch, and may set the position at which the loader resumes.
             evaluating: Makes this an evaluation loader. Called with True before and False after each iteration.
         """
-        # DataLoader.__init__() later refuses to set some attributes, so they are set first.
         self._device = device
         self._progress = progress
         self._parts = (share or DataShare()).parts
         self._on_request = on_request or _nothing
         self._evaluating = evaluating
+        self._before_epoch = before_epoch or _nothing
         self._begun = 0
         self._batches = 0
         self._order: dict[str, Any] = {}
@@ -135,8 +138,17 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         """The number of finished epochs, including those before a resume."""
         return max(self._begun - 1, self._finished_before)
 
+    @property
+    def epochs_begun(self) -> int:
+        """The number of epochs that the script has begun."""
+        return self._begun
+
+    def skip_epochs(self, count: int) -> None:
+        """Have the first `count` epochs yield nothing."""
+        self._finished_before = count
+
     def position(self) -> dict[str, Any]:
-        """Return the position as plain data: epochs begun, batches in the last epoch, and the source of its order.
+        """Return the position: epochs begun, batches in the last epoch, the source of its order, and share count.
 
         Before the first iteration of a resumed loader, this is the position at which the loader resumes.
         """
@@ -150,8 +162,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         Args:
             position: The position. If the number of workers has changed, the number of finished batches is converted to
                 shares of the current size.
-            resumed: Restores random states. Called immediately before the first new batch is loaded, or at the end of
-                its epoch.
+            resumed: Restores further state. Called immediately before the first new batch is loaded, or at the end of
+                the interrupted epoch if it has no further batch.
         """
         batches = position["batches"] * position["parts"] // self._parts
         self._finished_before = max(0, position["begun"] - 1)
@@ -186,6 +198,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         if not torch.is_grad_enabled():
             yield from self._moved(self._fresh())
             return
+        self._before_epoch(self)
         self._begun += 1
         self._batches = 0
         if self._begun <= self._finished_before:
@@ -309,13 +322,15 @@ def make_loader(
     options: dict[str, Any],
     on_request: OnRequest | None = None,
     evaluating: Callable[[bool], None] | None = None,
+    before_epoch: Callable[[ShareLoader], None] | None = None,
 ) -> ShareLoader:
     """Create the loader of one share of the data.
 
     Args:
         dataset: A dataset, or a DataLoader whose dataset and options are used.
         batch_size: The batch size per worker.
-        shuffle, options: As in DataLoader, with its defaults.
+        shuffle, options: As in DataLoader, with its defaults, except that memory is pinned for a GPU.
+        seed, evaluating: As in `Cluster.loader` and ShareLoader.
 
     Raises:
         UsageProblem: The data cannot be divided.
@@ -362,7 +377,14 @@ def make_loader(
     if "batch_sampler" not in options:
         options["batch_size"] = batch_size
     return ShareLoader(
-        dataset, device=device, progress=progress, share=share, on_request=on_request, evaluating=evaluating, **options
+        dataset,
+        device=device,
+        progress=progress,
+        share=share,
+        on_request=on_request,
+        evaluating=evaluating,
+        before_epoch=before_epoch,
+        **options,
     )
 
 
@@ -409,7 +431,10 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """Return the number of samples in a batch, which is the length of its first tensor, or 0 if it has none."""
+    """Return the number of samples in a batch: the length of its first tensor that is not empty, or 0 without one.
+
+    A tensor without dimensions is one sample.
+    """
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1
     if isinstance(batch, Mapping):

@@ -46,6 +46,6 @@ def move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> No
     """Move the state of an optimizer that has stepped or was restored."""
     for state in optimizer.state.values():
         for name, value in state.items():
-            # Optimizers keep a scalar `step` on the CPU.
-            if isinstance(value, torch.Tensor) and value.dim() > 0:
+            # Optimizers keep a scalar `step` on the CPU. Sharded state is created where its parameter is.
+            if isinstance(value, torch.Tensor) and value.dim() > 0 and not hasattr(value, "device_mesh"):
                 state[name] = value.to(device)

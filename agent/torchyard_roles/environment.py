@@ -22,7 +22,7 @@ ASYNCHRONOUS = ("downpour", "hogwild", "diloco")
 """Strategies in which each worker group is a gang."""
 KEY_BYTES = 32
 LONGEST_NUMBER = 18
-"""The most digits of a number."""
+"""Maximum number of digits of a number."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Environment:
     index: int = 0
     """The number of the replica within its role."""
     rank: int | None = 0
-    """None for processes that do not train."""
+    """The rank of the process among the trainers; None for processes that do not train."""
     world_size: int = 1
     local_rank: int = 0
-    """The number of the process in its replica. LOCAL_RANK differs for replicas without GPUs on one host, which it
-    numbers together; under plain torchrun the two are equal."""
+    """The number of the process in its replica. LOCAL_RANK may differ: it numbers the processes of all replicas without
+    GPUs on one host together."""
     local_world_size: int = 1
     """The number of processes of the replica."""
     strategy: str = "all_reduce"
@@ -62,8 +62,10 @@ class Environment:
     """The number of processes of the group; 1 for processes that do not train."""
     generation: int = 0
     """The number of restarts of the process's gang."""
+    attempt: int = 0
+    """The number of the replica's return to a gang that continued without it; 0 if it started with its gang."""
     peers: Peers = field(default_factory=Peers)
-    """The addresses of the other replicas."""
+    """The addresses of the run's servers, reducers and trainers, including this replica."""
     store: str = ""
     """`address:port` of the run's join store, or empty."""
     key: bytes = field(default=b"", repr=False)
@@ -125,6 +127,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         group_rank=group_rank,
         group_size=group_size,
         generation=_number(environ, "TORCHYARD_GENERATION") or 0,
+        attempt=_number(environ, "TORCHYARD_RETURN") or 0,
         peers=read_peers(environ.get("TORCHYARD_PEERS", "")),
         store=environ.get("TORCHYARD_STORE", ""),
         key=_key(environ),
@@ -135,8 +138,8 @@ def read(environ: Mapping[str, str]) -> Environment:
 def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
     """Return (rank, size) in the worker group, which by default contains all trainers.
 
-    If the replica's command starts torchrun, there are more processes than Torchyard knows of, and the group contains
-    the processes that torchrun knows of.
+    If the replica's command starts torchrun itself, Torchyard has not numbered its processes, and the group consists of
+    torchrun's processes.
     """
     if rank is None:
         return 0, 1
@@ -170,9 +173,10 @@ def _key(environ: Mapping[str, str]) -> bytes:
 
 
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
-    """Return (rank, world size). Torchyard's variables take precedence over torchrun's variables.
+    """Return (rank, world size). The rank is None for a process that does not train.
 
-    In asynchronous strategies RANK is the rank within one worker group, and is therefore not the rank in the run.
+    Torchyard's variables are preferred to torchrun's, unless the replica's command starts torchrun: in asynchronous
+    strategies RANK is the rank within one worker group, and not the rank in the run.
     """
     pairs = [("TORCHYARD_RANK", "TORCHYARD_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
     if _has_own_launcher(environ):
@@ -199,7 +203,7 @@ def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[
 
 
 def _has_own_launcher(environ: Mapping[str, str]) -> bool:
-    """Return whether the replica's command has started torchrun (`launcher: command`), which then sets RANK."""
+    """Return whether RANK is set by a torchrun that the user or the replica's command has started, not Torchyard."""
     launched_for = environ.get("TORCHELASTIC_RUN_ID")
     return launched_for is not None and launched_for != environ.get("TORCHYARD_RUN_ID")
 

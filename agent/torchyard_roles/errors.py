@@ -24,11 +24,11 @@ class RolesError(RuntimeError):
 
 
 class EnvironmentProblem(RolesError):
-    """The environment is invalid or inconsistent. Raised by join()."""
+    """The environment is invalid or inconsistent. Raised by join(), and by collective calls without a meeting point."""
 
 
 class UsageProblem(RolesError):
-    """A call is wrong. Raised by that call, so the traceback shows its line."""
+    """A call is wrong, or does not fit the other trainers or the checkpoint."""
 
 
 class NotInThisVersion(RolesError):
@@ -36,7 +36,7 @@ class NotInThisVersion(RolesError):
 
 
 class StoreLost(RolesError):
-    """The join store was unreachable for 10 s. Raised by every call on it."""
+    """The join store was unreachable for 10 s, or the connection was closed. Raised by every later request."""
 
 
 class StoreTimeout(RolesError):
@@ -44,7 +44,7 @@ class StoreTimeout(RolesError):
 
 
 class PeerLost(RolesError):
-    """A process of the run has ended. Raised by calls that wait for it, such as a step or connect().
+    """A process of the run has ended or is unreachable. Raised by calls that wait for it, such as a step or connect().
 
     Attributes:
         name: The name of the peer, such as `reducer-1`.

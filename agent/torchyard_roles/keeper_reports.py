@@ -39,7 +39,10 @@ class Reporter:
         return self._socket is not None and os.getpid() == self._process
 
     def send(self, metrics: dict[str, float], wait_s: float = 0.0) -> bool:
-        """Send a report, waiting at most `wait_s` for space in the keeper's queue. Return whether it was sent."""
+        """Send a report, waiting at most `wait_s` for space in the keeper's queue. Return whether it was sent.
+
+        A report that is too long is sent without the script's own metrics.
+        """
         if self._socket is None or not self.is_open:
             return False
         datagram = metrics_report.encode(self._replica, self._local_rank, metrics)
@@ -63,8 +66,9 @@ class ServingReports:
     """Periodic reports of a server or reducer, sent by a background thread.
 
     Args:
-        figures: Returns metrics with names from `metrics_report.METRICS`. Called by the thread.
-        traffic: Returns the number of bytes sent and received so far, for the rate. Called by the thread.
+        figures: Returns metrics with names from `metrics_report.METRICS`. Called by the thread, and last by __exit__().
+        traffic: Returns the number of bytes sent and received so far, for the rate. Called like `figures`, and by
+            __init__().
     """
 
     def __init__(

@@ -69,6 +69,12 @@ class Pairs:
     def optimizer(self) -> Any:
         return self.optimizers[0] if len(self.optimizers) == 1 else OptimizerList(self.optimizers)
 
+    @property
+    def gradient_bytes(self) -> int:
+        """The size of the gradients of all trained parameters."""
+        trained = {id(each): each for group in self.optimizer.param_groups for each in group["params"]}
+        return sum(each.numel() * each.element_size() for each in trained.values() if each.requires_grad)
+
     def model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
         """Return the model that this optimizer trains, or `model` if the optimizer trains several models."""
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

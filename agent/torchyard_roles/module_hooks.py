@@ -1,8 +1,8 @@
 """Hooks on a script's model that are neither copied nor saved with it.
 
 `copy.deepcopy(model)`, `torch.optim.swa_utils.AveragedModel(model)` and `torch.save(model)` omit the hooks, so a saved
-model loads with `torch.load(weights_only=True)` and without Torchyard. If a model copies its dictionaries itself, the
-copies of the hooks are objects of the standard library that do nothing.
+model loads without Torchyard, and `torch.load(weights_only=True)` need not allow them. If a model copies its
+dictionaries itself, the copies of the hooks are objects of the standard library that do nothing.
 """
 
 from __future__ import annotations

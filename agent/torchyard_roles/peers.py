@@ -10,10 +10,10 @@ from torchyard_roles.errors import EnvironmentProblem
 
 
 class PeerAddress(NamedTuple):
-    """The address of a server or reducer."""
+    """The address of a process that listens, such as a server or a reducer."""
 
     name: str
-    """The name of its replica, such as `ps-0`."""
+    """The name of the replica, such as `ps-0`."""
     address: str
     port: int
 
@@ -25,9 +25,9 @@ class TrainerAddress(NamedTuple):
     address: str
     port: int
     ranks: int
-    """The number of its processes."""
+    """The number of processes of the replica."""
     group: int
-    """Its worker group."""
+    """The worker group of the replica."""
 
 
 @dataclass(frozen=True)

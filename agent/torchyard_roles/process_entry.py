@@ -21,10 +21,11 @@ _joined: Cluster | None = None
 
 
 def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
-    """Join the run, and wait for the other trainers.
+    """Join the run, and connect to the other processes as the strategy requires.
 
-    Without the environment of Torchyard or torchrun the run has one process. A second call returns the same cluster. In
-    parameter servers and reducers, the call handles requests until training ends, and then exits the process.
+    Without the environment of Torchyard or torchrun the run has one process. Another call returns the same cluster
+    until it has left. In parameter servers and reducers, the call handles requests until training ends, and then exits
+    the process.
 
     Args:
         strategy: Creates a custom strategy, which replaces all_reduce if several processes train.
@@ -54,7 +55,9 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
 def _serve(environment: Environment) -> None:
     """Handle requests until the trainers have left. Raises SystemExit with the message of a RolesError."""
     try:
-        if environment.role == "ps":
+        if environment.role == "ps" and environment.strategy == "diloco":
+            from torchyard_roles.strategies.diloco.outer_server import serve
+        elif environment.role == "ps":
             from torchyard_roles.strategies.parameter_server.server_process import serve
         else:
             from torchyard_roles.strategies.reduction_server.reducer import serve
@@ -66,9 +69,9 @@ def _serve(environment: Environment) -> None:
 def _at_exit(leave: Callable[[], None]) -> None:
     """Call `leave` at the end of the script, while threads can still be started.
 
-    leave() needs threads to contact all servers at once. In `atexit` callbacks, executors accept no work (Python 3.9)
-    and no thread can be started (3.12), so this callback is registered with the callbacks that end the threads of
-    executors, which run earlier.
+    leave() needs threads to contact all servers concurrently. In `atexit` callbacks, executors accept no work (Python
+    3.9) and no thread can be started (3.12), so this callback is registered with the callbacks that end the threads
+    of executors, which run earlier.
     """
     register = getattr(threading, "_register_atexit", atexit.register)
     register(leave)

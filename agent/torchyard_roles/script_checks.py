@@ -32,6 +32,21 @@ def check_torch() -> None:
         )
 
 
+def versions() -> dict[str, str]:
+    """Return the version of torch and the hash of the training script, by their names in messages."""
+    import hashlib
+    from pathlib import Path
+
+    import torch
+
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        script = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12] if path else ""
+    except OSError:
+        script = ""
+    return {"the version of torch": torch.__version__, "the SHA-256 of the training script": script}
+
+
 def check_plain(model: torch.nn.Module) -> None:
     """Check that the model is not already distributed by another library. Raises UsageProblem."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -51,7 +66,7 @@ def check_plain(model: torch.nn.Module) -> None:
 
 
 def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Check that each model has trainable parameters and each optimizer trains a model. Raises UsageProblem."""
+    """Check that the models have trainable parameters and each optimizer holds one of them. Raises UsageProblem."""
     names = ", ".join(type(each).__name__ for each in models)
     trainable = {id(parameter) for model in models for parameter in model.parameters() if parameter.requires_grad}
     if not trainable:

@@ -49,7 +49,7 @@ class StepTracker:
         self._accumulated_by_hand = False
         """For scripts without an optimizer: whether gradients were accumulated since the last step."""
         self._stepped: set[int] = set()
-        """With several optimizers: those that have stepped since the last boundary."""
+        """The IDs of the optimizers that have stepped in the current step of the run."""
         self._has_loader = False
         """Whether a loader of the cluster marks the start of each step."""
         self._evaluations = 0

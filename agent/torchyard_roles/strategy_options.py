@@ -27,16 +27,32 @@ class Options:
     backup_workers: int = 0
     warm_start_steps: int = 0
     reduction_order: str = "rank"
-    """`rank` or `arrival`."""
+    """The order in which gradients are summed: `rank` or `arrival`."""
     inner_steps: int = 50
     warmup_steps: int = 0
     outer_lr: float = 0.7
     outer_momentum: float = 0.9
+    quorum: int | None = None
+    grace_s: float = 0.0
+    fragments: int = 1
+    overlap_steps: int = 0
+    mixing: float = 0.0
+    wire: str = "float32"
+    """The encoding of what groups send: `float32`, `bfloat16`, `int8` or `int4`."""
+    error_feedback: bool = True
+    shard: str = "none"
+    """`none`, `host` or `all`."""
+    shard_modules: tuple[str, ...] = ()
+    shard_dtype: str = "model"
+    """`model`, `bfloat16` or `float16`."""
+    shard_offload: bool = False
     on_nan: str = "fail"
-    """`fail` or `skip`."""
+    """The reaction to gradients that are not finite: `fail` or `skip`."""
+    on_worker_loss: str = "restart"
+    """The reaction to the loss of a worker: `restart` or `continue`."""
     bucket_mb: int = 64
     checkpoint_every_s: float = 600.0
-    """`program.checkpoint_every_s`."""
+    """`program.checkpoint_every_s`: the interval between checkpoints in seconds."""
     stop_grace_s: float = 30.0
     """`program.stop_grace_s`: seconds between SIGTERM and SIGKILL."""
 
@@ -45,7 +61,7 @@ def read_options(text: str, kind: str) -> Options:
     """Parse TORCHYARD_OPTIONS. An empty text gives the defaults of the strategy `kind`.
 
     Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem for a text
-    that is not a JSON object, and for values of the wrong type.
+    that is not a JSON object, for values of the wrong type and for negative numbers.
     """
     if not text:
         return Options(kind=kind)
@@ -56,7 +72,9 @@ def read_options(text: str, kind: str) -> Options:
     if not isinstance(values, dict):
         raise EnvironmentProblem(f"TORCHYARD_OPTIONS is {text[:60]!r}, but it must be a JSON object.")
     names = {one.name for one in fields(Options)}
-    chosen = {name: value for name, value in values.items() if name in names}
+    chosen: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names
+    }
     for name, value in chosen.items():
         if not _fits(getattr(Options, name), value):
             raise EnvironmentProblem(f"TORCHYARD_OPTIONS says {name} is {value!r}, which it cannot be.")
@@ -65,8 +83,10 @@ def read_options(text: str, kind: str) -> Options:
 
 def _fits(default: object, value: object) -> bool:
     """Return whether a value is not negative and has the type of its default. An int may replace a float."""
-    if isinstance(default, str):
-        return isinstance(value, str)
+    if isinstance(default, (str, bool)):
+        return isinstance(value, type(default))
+    if isinstance(default, tuple):
+        return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
     if default is None and value is None:
         return True
     numbers = (int, float) if isinstance(default, float) else int

@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def steps(self) -> int:
-        """The number of optimizer steps so far, including those before the resumed checkpoint."""
+        """The number of steps of the run so far, including those before the resumed checkpoint."""
         return self._steps
 
     @property
@@ -61,7 +61,7 @@ class Progress:
         self._samples += samples
 
     def step(self) -> None:
-        """Count an optimizer step."""
+        """Record the end of a step of the run, for the step count and the throughput."""
         self._steps += 1
         self._samples_stepped += self._samples
         self._samples = 0

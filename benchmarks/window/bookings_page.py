@@ -45,7 +45,7 @@ PEOPLE = ("kim", "vision", "speech", "robots", "intern", "nlp", "audio")
 
 
 def full_week() -> CalendarState:
-    """Returns a week in which groups of one to four GPUs are booked without gaps and have been in use until now."""
+    """Returns a week in which groups of one to four GPUs are booked with gaps of 15 minutes and used until now."""
     slots = tuple(
         Slot(f"GPU-{host:02}-{number}", f"n{host:02}", number, "NVIDIA H100 80GB HBM3", 81559)
         for host in range(HOSTS)
@@ -144,7 +144,11 @@ def of_thread(work: Callable[[], object]) -> float:
 
 
 def drag(page: BookingsPage) -> list[float]:
-    """Drags a booking over the calendar. Returns the duration of each step: mouse event, refusal check and repaint."""
+    """Drags a booking over the calendar.
+
+    Returns:
+        The CPU time of each step in milliseconds: mouse event, refusal check and repaint.
+    """
     viewport = page.surface.viewport()
     block = next(
         one for one in page.surface.picture.blocks if one.start > NOW.timestamp() and one.booking.owner == "kim"

@@ -13,11 +13,11 @@ from pathlib import Path
 from torchyard_core.errors import FileProblem
 
 _STALE_S = 3600.0
-"""Age in seconds beyond which an unfinished copy cannot belong to a running writer."""
+"""Age in seconds above which a temporary file is assumed to be left by a killed writer."""
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
-    """Writes a file as `replace_content` does, but raises FileProblem instead of OSError."""
+    """Writes a file with `replace_content`, but raises FileProblem instead of OSError."""
     try:
         replace_content(path, text, mode)
     except OSError as error:
@@ -28,10 +28,11 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "strict") -> None:
-    """Replaces a file's content in one step; a symbolic link is followed. Raises OSError.
+    """Replaces a file's content atomically, or creates the file and its folder. Raises OSError.
 
-    An existing file keeps its mode; a new file gets `mode`, reduced by the umask. Concurrent readers see either the old
-    or the new text. Temporary files left by killed writers are removed.
+    A symbolic link is followed. An existing file keeps its mode; a new file gets `mode`, reduced by the umask.
+    Concurrent readers see either the old or the new text. Temporary files that killed writers left more than an hour
+    ago are removed. `errors` is the error handler of the UTF-8 encoding, as in `open`.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
 
 
 def _sweep(target: Path) -> None:
-    """Removes temporary files in the target's folder that are too old to be in use."""
+    """Removes temporary files of the target that are older than `_STALE_S`."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:

@@ -35,4 +35,4 @@ def in_background(
 
 
 Answers = dict[str, Future[Any]]
-"""Pending answers, by host."""
+"""Futures of the answers, by host."""

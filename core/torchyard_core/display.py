@@ -9,7 +9,10 @@ from torchyard_core.errors import UsageError
 
 
 def require_display() -> None:
-    """Raises UsageError if no window can be shown: on X11 and Wayland, if no environment variable names a display."""
+    """Raises UsageError if no window can be shown.
+
+    Windows and macOS always have a display. On other systems, DISPLAY, WAYLAND_DISPLAY or QT_QPA_PLATFORM must be set.
+    """
     if sys.platform in ("win32", "darwin"):
         return
     if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")):

@@ -1,18 +1,18 @@
-"""The exceptions of Torchyard. Each has a code, a message for the user, and advice that consists of next steps.
+"""The general exceptions of Torchyard. Each has a code, a message for the user, and advice: sentences and next steps.
 
 TorchyardError
-├── UsageError          wrong usage, or a file that cannot be read or parsed (exit code 2)
-│   └── FileProblem     a file that is missing, unreadable or invalid YAML
+├── UsageError          wrong arguments, settings or files (exit code 2)
+│   └── FileProblem     a file that cannot be read or written, or is not valid YAML
 ├── HostError           a host could not be reached or used (exit code 3)
-│   ├── Unreachable     no answer, unknown host name, or connection refused
+│   ├── Unreachable     no usable connection to the host
 │   ├── KeyUnknown      the host's key is not recorded
 │   ├── KeyChanged      the host's key differs from the recorded key
-│   ├── LoginRefused    wrong user, key or password
+│   ├── LoginRefused    the host accepted none of the user's credentials
 │   ├── NoPython        no Python ≥ 3.9 on the host
 │   └── AgentFailed     the agent could not be installed, started or contacted
 │       └── AgentMissing  no agent is installed, and the caller did not request an installation
 ├── AgentRefused        an agent answered a request with an error (exit code 1)
-│   └── AgentTooOld     the agent does not know the method
+│   └── AgentTooOld     the agent does not support the method
 └── RunFailed           the run, or a check before the run, failed (exit code 1)
 """
 
@@ -34,7 +34,7 @@ from torchyard_core.next_steps import (
 
 
 class TorchyardError(Exception):
-    """Base class of Torchyard's errors. `message` describes the problem and its location, `advice` the remedy."""
+    """Base class of Torchyard's errors. `message` describes the problem, `advice` the remedy."""
 
     exit_code = 1
 
@@ -55,7 +55,7 @@ class TorchyardError(Exception):
         return advice_text(self.advice)
 
     def sentence(self) -> str:
-        """Returns the message and the hint as one paragraph."""
+        """Returns the message and the hint as one text."""
         message = self.message if self.message.endswith((".", "!", "?", ":", "\n")) else f"{self.message}."
         return f"{message} {self.hint}".strip()
 
@@ -65,13 +65,13 @@ class TorchyardError(Exception):
 
 
 class UsageError(TorchyardError):
-    """Raised when a command is used incorrectly."""
+    """Raised when the arguments of a command, the user's settings or a file are wrong."""
 
     exit_code = 2
 
 
 class FileProblem(UsageError):
-    """Raised when a document cannot be read, or its YAML is invalid."""
+    """Raised when a file cannot be read or written, or its YAML is invalid."""
 
 
 class HostError(TorchyardError):
@@ -89,11 +89,15 @@ class HostError(TorchyardError):
 
 
 class Unreachable(HostError):
-    """Raised when the host does not answer, its name is unknown, or the port refuses the connection."""
+    """Raised when there is no usable connection to the host.
+
+    Examples are a host that does not answer, an unknown address, a refused or lost connection, and a host that is not
+    in the fleet file.
+    """
 
 
 class KeyUnknown(HostError):
-    """Raised when the host's key is not recorded. Strict checking refuses the host until the user trusts the key."""
+    """Raised when the host's key is not recorded. Torchyard does not use the host until the user trusts the key."""
 
     state = "key unknown"
 
@@ -115,7 +119,7 @@ class KeyChanged(HostError):
 
 
 class LoginRefused(HostError):
-    """Raised when the host rejects the user name or all keys of the user."""
+    """Raised when the user cannot log in to the host with any of the available keys or with the password."""
 
     state = "login refused"
 
@@ -137,7 +141,7 @@ class AgentMissing(AgentFailed):
 
 
 class AgentRefused(TorchyardError):
-    """Raised when the agent of `host` answers a request with an error. The message is the agent's."""
+    """Raised when the agent of `host` answers a request with an error. The message begins with the host's name."""
 
     def __init__(self, host: str, message: str, *, code: str, hint: Advice = ""):
         super().__init__(f"{host}: {message}", code=code, hint=hint)
@@ -145,11 +149,11 @@ class AgentRefused(TorchyardError):
 
 
 PYTHON_PROBLEMS = ("python_missing", "python_too_old", "python_broken", "no_torch")
-"""Codes of an agent's problems with the interpreter for programs."""
+"""Codes of the problems with the Python interpreter for training programs that an agent reports."""
 
 
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
-    """Returns the advice for an error of an agent: its text, and the next steps for its code."""
+    """Returns the advice for an error of an agent: the agent's `hint`, and the next steps for the error's `code`."""
     elsewhere = SetHostField(host, "agent_dir")
     steps: dict[str, tuple[NextStep, ...]] = {
         "run_alive": (StopRun(run_id) if run_id else ListRuns(),),
@@ -162,13 +166,13 @@ def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
 
 
 def agent_problem(host: str, problem: Mapping[str, str]) -> TorchyardError:
-    """Converts a problem reported by `host.facts` to an error."""
+    """Converts a problem in an agent's answer to `host.facts` to an error."""
     code = problem.get("code", "")
     return TorchyardError(problem["message"], code=code, hint=agent_advice(host, code, problem.get("hint", "")))
 
 
 class AgentTooOld(AgentRefused):
-    """Raised when an agent of another version does not know the requested `method`."""
+    """Raised when an agent of another version does not support the requested `method`."""
 
     def __init__(self, host: str, version: str, method: str, *, is_newer: bool = False):
         hint: Advice = "Upgrade Torchyard here." if is_newer else DeployAgent(host)

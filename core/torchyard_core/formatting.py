@@ -16,13 +16,14 @@ DATE_AND_TIME = "%Y-%m-%d %H:%M"
 
 
 def count(value: float) -> str:
-    """Formats a number as `1,204`. A fraction, such as a mean of counts, has one decimal digit: `2.5`."""
+    """Formats a number as `1,204`, or as `2.5` if it differs from an integer by 0.05 or more."""
     return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Formats a number with its noun in the singular or plural: `1 worker`, `2 workers`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: float, noun: str) -> str:
+    """Formats a number with its noun, whose plural ends in `s`: `1 worker`, `2 workers`, `0.5 days`."""
+    digits = f"{number:g}" if isinstance(number, float) else f"{number}"
+    return f"{digits} {noun}" if number == 1 else f"{digits} {noun}s"
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
@@ -51,7 +52,7 @@ def size(value: float) -> str:
 
 
 def memory(mebibytes: float) -> str:
-    """Formats memory in powers of 1024: `80 GB`, `1.5 GB`; values below a tenth of a gigabyte as `4 MB`."""
+    """Formats mebibytes in units of powers of 1024: `80 GB`, `1.5 GB`; values below 0.1 GB as `4 MB`."""
     value = mebibytes / 1024
     if value < 0.1:
         return f"{mebibytes:.0f} MB"
@@ -87,7 +88,7 @@ def bandwidth(bytes_s: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Formats a duration with at most three digits: `1.25 s`, `312 ms`, `4.1 ms`, `0 s`."""
+    """Formats a duration: `250 s`, `1.25 s`, `312 ms`, `4.1 ms`, `0 s`."""
     if value >= 0.9995:
         return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s" if value < 99.95 else f"{value:.0f} s"
     milliseconds = value * 1000
@@ -106,12 +107,12 @@ def age(seconds: float) -> str:
 
 
 def since(time: str) -> str:
-    """Formats the age of an RFC 3339 time as `5 min ago`. Returns an invalid time unchanged."""
+    """Formats the age of an RFC 3339 time as `5 min ago`. Returns any other text unchanged."""
     try:
-        then = datetime.fromisoformat(time)
-    except ValueError:
+        passed = datetime.now(UTC) - datetime.fromisoformat(time)
+    except (ValueError, TypeError):  # A time without an offset from UTC raises TypeError.
         return time
-    return f"{age((datetime.now(UTC) - then).total_seconds())} ago"
+    return f"{age(passed.total_seconds())} ago"
 
 
 def format_hours(length: timedelta) -> str:
@@ -124,7 +125,7 @@ def format_hours(length: timedelta) -> str:
 
 
 def command_length(length: timedelta) -> str:
-    """Formats a duration in the syntax of command arguments: `8h`, `90m`."""
+    """Formats a duration in the syntax of command arguments, rounded to minutes and at least `1m`: `8h`, `90m`."""
     minutes = max(1, round(length.total_seconds() / 60))
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
 
@@ -148,7 +149,7 @@ def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
 
 
 def until(start: datetime, end: datetime, zone: str) -> str:
-    """Formats an end: `18:30`, or `Mon 23 Nov 18:30` if its day differs from the day of `start`."""
+    """Formats the end of an interval: `18:30`, or `Mon 23 Nov 18:30` if its day differs from the day of `start`."""
     begin, finish = start.astimezone(ZoneInfo(zone)), end.astimezone(ZoneInfo(zone))
     day = "" if begin.date() == finish.date() else f"{_day(finish)} "
     return f"{day}{wall_clock(end, zone)}"
@@ -185,7 +186,7 @@ def utc_now() -> str:
 
 
 def utc_timestamp(seconds: float) -> str:
-    """Returns a POSIX timestamp in UTC as RFC 3339 with milliseconds."""
+    """Formats a POSIX timestamp as an RFC 3339 time in UTC with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

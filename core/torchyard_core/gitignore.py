@@ -9,12 +9,12 @@ from pathspec import GitIgnoreSpec
 
 
 def gitignore_spec(patterns: Iterable[str]) -> GitIgnoreSpec:
-    """Returns a matcher for the files that any of the patterns excludes."""
+    """Returns a matcher for the files that a .gitignore file with these patterns would exclude."""
     return GitIgnoreSpec.from_lines([pattern for pattern in patterns if is_valid_pattern(pattern)])
 
 
 def is_valid_pattern(pattern: str) -> bool:
-    """Returns whether the pattern can match a file. `!` alone, `[z-a]` and a single trailing backslash cannot."""
+    """Returns whether the pattern is valid. `!` alone, `[z-a]` and a single trailing backslash are not."""
     try:
         GitIgnoreSpec.from_lines([pattern])
     except (ValueError, re.error):

@@ -30,7 +30,7 @@ class Home:
 
     @staticmethod
     def default() -> Home:
-        """Returns the folder in TORCHYARD_HOME, by default the platform's folder. Raises UsageError."""
+        """Returns the folder in TORCHYARD_HOME, by default the platform's folder. Raises the error of `at`."""
         named = os.environ.get("TORCHYARD_HOME")
         return Home.at(Path(named)) if named else Home(user_data_path("torchyard", appauthor=False))
 
@@ -38,7 +38,7 @@ class Home:
     def at(path: Path) -> Home:
         """Returns the folder at a path entered by the user.
 
-        Raises UsageError for a `~name` without a known home folder.
+        Raises UsageError if the path begins with `~` or `~name` and that home folder is unknown.
         """
         try:
             return Home(path.expanduser())
@@ -66,12 +66,12 @@ class Home:
 
     @property
     def run_notes(self) -> Path:
-        """Notes and tags of runs."""
+        """The file with the user's notes and tags of runs."""
         return self.path / "run-notes.json"
 
     @property
     def caches(self) -> Path:
-        """The folder of values that can be computed again: hashes of uploaded files, measured bandwidths."""
+        """The folder of values that can be determined again, such as hashes of uploaded files and bandwidths."""
         return self.path / "caches"
 
     @property
@@ -81,5 +81,5 @@ class Home:
 
     @property
     def bookings_seen(self) -> Path:
-        """The last copy of a team's calendar, which is used while the database is unavailable."""
+        """The newest copy of a team's calendar, which is used while the database is unavailable."""
         return self.caches / "bookings.sqlite3"

@@ -1,4 +1,4 @@
-"""The user of this desktop, identified by the operating system's login name. The name is not authenticated."""
+"""The user of this desktop, identified by the login name, which is not authenticated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 def login_name() -> str:
-    """Returns the name of the logged-in user."""
+    """Returns the name of the logged-in user, or a substitute such as `uid-1000` if the user has no name."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # In a container the user ID may have no name.

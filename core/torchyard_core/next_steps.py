@@ -12,11 +12,14 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True)
 class NextStep:
-    """An action that the user can take. `template` is its command line with field names in braces."""
+    """An action that the user can take.
+
+    `template` is its command line after the word `torchyard`, with field names in braces.
+    """
 
     template: ClassVar[str]
     words: ClassVar[str] = "Run {command}."
-    """The sentence that contains the command line."""
+    """A format string for `sentence`. It may contain `{command}`, the command line, and names of fields in braces."""
 
     def command_line(self) -> str:
         """Returns the command with shell quoting. The user replaces words in capitals and `…`."""
@@ -24,12 +27,12 @@ class NextStep:
         return " ".join(f"torchyard {self.template.format(**values)}".split())
 
     def sentence(self) -> str:
-        """Returns a sentence that contains the command line."""
+        """Returns the sentence that describes the step on the command line."""
         return self.words.format(command=f"`{self.command_line()}`", **asdict(self))
 
 
 Advice: TypeAlias = str | NextStep | tuple[str | NextStep, ...]
-"""Plain sentences and steps, in their order."""
+"""Sentences and steps in the order in which they are shown."""
 
 
 def steps_of(advice: Advice) -> tuple[NextStep, ...]:
@@ -97,7 +100,7 @@ class RemoveHost(NextStep):
 
 @dataclass(frozen=True)
 class SetHostField(NextStep):
-    """Sets a field of a host in the fleet file. The user edits the file manually."""
+    """Sets a field of a host in the fleet file. No command sets it: the user edits the file, then checks the host."""
 
     host: str
     field: str
@@ -141,7 +144,7 @@ class LaunchWithBooking(NextStep):
 
 @dataclass(frozen=True)
 class AnswerYes(NextStep):
-    """Repeats the command with `--yes`, which answers its questions."""
+    """Repeats the command with `-y`, which answers its questions with yes."""
 
     template = "run FILE -y"
     words = "Add -y to answer yes."
@@ -246,7 +249,7 @@ class JoinWaitlist(NextStep):
 
 @dataclass(frozen=True)
 class SetUpTeam(NextStep):
-    """Creates or upgrades the calendar of a team in a database, or adds a member. Requires an admin."""
+    """Creates or upgrades the calendar of a team in a database, or adds a member. Requires an admin's role."""
 
     options: tuple[str, ...] = ()
     template = "bookings setup-team URL {options}"

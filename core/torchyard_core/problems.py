@@ -1,4 +1,4 @@
-"""Problems of a document, as reported by `validate`, `plan`, the editor and the reader of the fleet file."""
+"""Problems of a document, such as a topology, the fleet file or the settings file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """The message with the next step for the command line."""
+        """The message, followed by the sentence of the next step, if there is one."""
         return f"{self.message}; {self.next_step.sentence().rstrip('.')}" if self.next_step else self.message
 
     def printed(self, source: str) -> str:
-        """Returns the line that `validate` prints: `file:line: severity code message`."""
+        """Returns the line that `validate` prints: `file:line: severity code message`. An unknown line is line 1."""
         return f"{source}:{self.line or 1}: {self.severity} {self.code} {self.text}"
 
     def to_json(self) -> dict[str, Any]:
@@ -42,11 +42,11 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that are reported for one document."""
+"""Maximum number of problems that the validation of a document returns, and that its checks return."""
 
 
 def no_lines(place: Place) -> int | None:
-    """Returns None for each location. Implements LineOf for a document that was not read from a file."""
+    """Returns None. Implements LineOf for a document that was not read from a file."""
     return None
 
 

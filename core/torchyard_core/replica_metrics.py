@@ -1,7 +1,7 @@
 """Metrics of replicas: the newest sample of each host, values per replica, and time series for plots.
 
-A time series is a sliding window in contiguous arrays, not a ring buffer. Old samples are moved only once in several
-hundred calls of `append`.
+A time series is a sliding window in contiguous arrays, not a ring buffer. Samples are moved only when the arrays are
+full. In a window at its capacity, that is once in `capacity / 4` calls of `append`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ FIELDS = (
     "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped", "version", "clients",
     "bytes_s",
 )  # fmt: skip
-"""Fields of a time series. `gpu` is percent, the mean over the replica's GPUs; `cpu` is percent of one CPU."""
+"""Fields of a time series. `gpu` is the mean use of the replica's GPUs in percent; `cpu` is in percent of one CPU."""
 
 OWN = "own."
-"""Prefix of a field that the script itself names, such as `own.accuracy`, since the name may be one of `FIELDS`."""
+"""Prefix of fields that the training script names, such as `own.accuracy`. The name itself may be one of `FIELDS`."""
 
 CAPACITY = 3600
-"""Number of samples per replica: an hour at one sample per second."""
+"""Maximum number of samples per replica: an hour at one sample per second."""
 BUDGET = 720_000
-"""Number of samples of all replicas of a run together (84 bytes each). With many replicas each has fewer."""
+"""Number of samples that all replicas of a run share. A sample has 84 bytes, without fields named by the script."""
 INITIAL_CAPACITY = 64
 
 
 def capacity_for(replicas: int) -> int:
-    """Returns the number of samples to keep for each replica of a run with `replicas` replicas."""
+    """Returns the number of samples to keep for each of `replicas` replicas, at least 300 and at most `CAPACITY`."""
     return max(300, min(CAPACITY, BUDGET // max(1, replicas)))
 
 
@@ -60,8 +60,8 @@ class TimeSeries:
     def append(self, time: float, values: Mapping[str, float | None]) -> bool:
         """Appends values measured at `time` (seconds since 1970).
 
-        Returns False and ignores a sample that is not newer than the last one, since a journal is replayed after a lost
-        connection.
+        Returns False and ignores the values if they are not newer than the last sample, since a journal is replayed
+        after a lost connection.
         """
         if len(self) and time <= self._times[self._end - 1]:
             return False
@@ -85,7 +85,10 @@ class TimeSeries:
         return self._times[self._begin : self._end]
 
     def values(self, field: str) -> NDArray[np.float32]:
-        """Returns the values of a field as a view parallel to `times`. All values of an unknown field are NaN."""
+        """Returns the values of a field, parallel to `times`, as a view that is valid until the next `append`.
+
+        The values of a field of the script that has not been reported are NaN.
+        """
         if field.startswith(OWN) and field not in self._row:
             return np.full(len(self), math.nan, np.float32)
         return self._values[self._row[field], self._begin : self._end]
@@ -100,7 +103,10 @@ class TimeSeries:
         return [field[len(OWN) :] for field in self._row if field.startswith(OWN)]
 
     def last(self, field: str) -> float | None:
-        """Returns the newest known value of a field, regardless of its age. NaN means that the value was not finite."""
+        """Returns the newest known value of a field, regardless of its age, or None.
+
+        NaN means that the value was not finite.
+        """
         return self._last.get(field)
 
     @property
@@ -114,7 +120,10 @@ class TimeSeries:
         self._values = np.vstack([self._values, np.full((1, self._values.shape[1]), math.nan, np.float32)])
 
     def _make_room(self) -> None:
-        """Doubles the arrays up to the capacity; at the capacity, drops the oldest quarter."""
+        """Makes room after the last sample.
+
+        The arrays are enlarged, up to 1.25 times the capacity. At that size, the window is moved to their beginning.
+        """
         kept = len(self)
         room = min(max(2 * kept, INITIAL_CAPACITY), self._capacity + max(1, self._capacity // 4))
         if room > len(self._times):
@@ -133,13 +142,13 @@ Sample = Mapping[str, Any]
 Values = dict[str, float | None]
 
 SLOW_FACTOR = 1.5
-"""Multiple of the median computing time above which a trainer counts as slow."""
+"""Multiple of the median computing time from which on a trainer counts as slow."""
 MIN_TRAINERS = 3
 """Minimum number of trainers for which a median is meaningful."""
 
 
 class LatestSamples:
-    """The newest sample of each host, for one producer and one consumer thread. A slow consumer skips samples."""
+    """The newest sample of each host, passed from one thread to another. A slow consumer misses older samples."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -160,9 +169,9 @@ class LatestSamples:
 
 
 def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]]) -> dict[str, Values]:
-    """Returns the values of each replica of a run from a host's sample, by the names in `FIELDS`.
+    """Returns the values of the replicas of a run that a host's sample contains, by the names in `FIELDS`.
 
-    Use and temperature of a replica with several GPUs are means; memory and power are sums.
+    The use and temperature of a replica with several GPUs are means; GPU memory and power are sums.
 
     Args:
         sample: The host's telemetry sample.
@@ -205,7 +214,10 @@ def _number(value: float | None) -> float:
 
 
 def slow_replicas(compute_s: Mapping[str, float | None]) -> dict[str, float]:
-    """Returns trainers that delay the others, with their computing time as a multiple of the median."""
+    """Returns the slow trainers, each with its computing time as a multiple of the median.
+
+    The result is empty if fewer than `MIN_TRAINERS` trainers have a computing time.
+    """
     reported = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
     if len(reported) < MIN_TRAINERS:
         return {}

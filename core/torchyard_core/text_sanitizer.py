@@ -1,7 +1,7 @@
 """Sanitizing of untrusted text for terminals and the window.
 
 Control characters can move a terminal's cursor, change its title and write to the clipboard, and direction marks
-reorder text. Both are replaced by escapes.
+reorder text. Both, and Unicode line separators, are replaced by escapes.
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ import re
 from typing import Any
 
 _HIDDEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-"""C0 and C1 controls except tab and newline, line separators, and direction marks."""
+"""Control characters (C0, DEL and C1) except tab and newline, Unicode line separators, and direction marks."""
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _CONTROL = re.compile(f"[{_HIDDEN}]")
 _CONTROL_OR_BREAK = re.compile(f"[{_HIDDEN}\t\n]")
 
 
 def printable(text: str) -> str:
-    r"""Replaces control characters except tabs and newlines by escapes such as `\x1b`."""
+    r"""Replaces the characters in `_HIDDEN` by escapes such as `\x1b`. Tabs and newlines are kept."""
     return _CONTROL.sub(_escaped, text)
 
 
 def one_line(text: str) -> str:
-    """Replaces control characters including tabs and newlines by escapes, for names, which must stay on one line."""
+    """Replaces the characters in `_HIDDEN`, tabs and newlines by escapes, for names, which must stay on one line."""
     return _CONTROL_OR_BREAK.sub(_escaped, text)
 
 
 def log_line(text: str) -> str:
-    """Returns a log line as a terminal shows it, without colours and overwritten text."""
+    """Returns a log line without colours, and without text that is overwritten after a carriage return.
+
+    Other control characters are replaced by escapes.
+    """
     parts = _COLOUR.sub("", text).split("\r")
     return printable(next((part for part in reversed(parts) if part), ""))
 
@@ -38,7 +41,7 @@ def printable_json(text: str) -> str:
 
 
 def printable_values(value: Any) -> Any:
-    """Applies `printable` to all strings of plain data, including the keys of dictionaries."""
+    """Applies `printable` to all strings of plain data, including the keys of dictionaries. Tuples become lists."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Throughput of a run: the sum over its trainers, each of which measures its own.
 
 A trainer's throughput is the number of samples per second of its ranks' finished steps, as the mean of the last 10 s
-(`torchyard_roles.training_metrics`). The window and the command line show only these two quantities.
+(`torchyard_roles.training_metrics`). The window and the command line show no other throughput.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 TRAINER_ROLES = ("chief", "worker")
-"""Roles whose replicas train, the one that speaks for the run first."""
+"""Roles whose replicas train, in order of preference for values of the whole run."""
 
 
 def is_trainer(replica: str) -> bool:
@@ -19,7 +19,10 @@ def is_trainer(replica: str) -> bool:
 
 
 def run_throughput(by_replica: Mapping[str, float | None]) -> float | None:
-    """Samples per second of a run, from the latest throughput of each replica; None if no trainer reports one."""
+    """Returns the samples per second of a run from the newest throughput of each replica.
+
+    Returns None if no trainer reports a finite throughput.
+    """
     rates = [rate for replica, rate in by_replica.items() if is_trainer(replica)]
     known = [rate for rate in rates if rate is not None and math.isfinite(rate)]
     return sum(known) if known else None

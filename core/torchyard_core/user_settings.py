@@ -29,15 +29,15 @@ class UserSettings(FrozenModel):
     """The content of the settings file."""
 
     bookings_url: str | None = None
-    """The team's calendar, postgresql+psycopg://ROLE@HOST/DB; without it, a private file in the same folder."""
+    """The URL of the team's calendar, `postgresql+psycopg://ROLE@HOST/DB`. None means a private calendar in a file."""
     person: str | None = None
-    """Who you are in a private calendar; without it, your login. In a team's calendar it is the database role."""
+    """The user's name in a private calendar; None means the login name. A team's calendar uses the database role."""
     zone: str | None = None
-    """The time zone of times that you write, like Europe/Berlin; without it, this computer's."""
+    """The time zone of times that the user enters, such as `Europe/Berlin`. None means this computer's time zone."""
     keep_after_failure: Annotated[Text, AfterValidator(_length)] = "30min"
-    """How long a run that failed keeps the GPUs that were booked for it: 30min, 2h, or until_end."""
+    """How long a failed run keeps the GPUs that were booked for it: a length such as `30min`, or `until_end`."""
     notifications: Literal["all", "failures", "none"] = "all"
-    """The messages of the window about runs that are not on the screen."""
+    """Which messages the window shows about runs that are not on the screen."""
 
     @property
     def keeps_after_failure(self) -> timedelta | None:
@@ -52,16 +52,19 @@ def read_user_settings(path: Path) -> UserSettings:
     """Reads the settings file, or returns the defaults if it does not exist.
 
     Raises:
-        FileProblem: The file cannot be read.
-        UsageError: The file has errors, all of which are listed.
+        FileProblem: The file cannot be read, or is not valid YAML.
+        UsageError: The file has errors, which the message lists.
     """
     return parse_user_settings(read_text(path), path) if path_exists(path) else UserSettings()
 
 
 def parse_user_settings(text: str, path: Path) -> UserSettings:
-    """Returns the settings in the text of a file. Raises UsageError with all problems."""
+    """Returns the settings in the text of a file.
+
+    Raises FileProblem for invalid YAML, and UsageError with all problems.
+    """
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
-        return UserSettings()  # The file contains only comments.
+        return UserSettings()  # The file contains only comments and empty lines.
     document = parse_document(text, str(path))
     settings, found = validate(UserSettings, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)

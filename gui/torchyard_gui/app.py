@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Opens the window. Returns the exit status after the window has been closed."""
+    """Opens the window. Returns the exit status after the window has been closed, or that of a usage error."""
     options = _options().parse_args(argv)
-    # Objects created before the first paint are permanent, so garbage collection would only cost time.
+    # Most objects created before the event loop starts are permanent, so garbage collection would only cost time.
     gc.disable()
 
     from torchyard_core.display import require_display
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     application.setApplicationName("torchyard")
     application.setApplicationDisplayName("Torchyard")
     application.setDesktopFileName("torchyard")
-    # Ctrl-C in the terminal ends the program at once; unsaved topologies have recovery snapshots.
+    # Ctrl-C in the terminal ends the program immediately; unsaved topologies have recovery snapshots.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     window = make_window(home, options.fleet.expanduser() if options.fleet else home.fleet_file, options.file)
     window.show()
@@ -87,7 +87,7 @@ def _spare_sources() -> None:
     """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:
-        feature._mod_uses_pyside = lambda module: True  # type: ignore[attr-defined]
+        feature._mod_uses_pyside = lambda module: True  # type: ignore[attr-defined]  # the module has no stubs
 
 
 def _options() -> argparse.ArgumentParser:

@@ -69,10 +69,10 @@ from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 
 LONGEST_S = 5.0
-"""CPU time of an input: the slowest takes a quarter of it on a loaded machine."""
+"""Maximum CPU time for one input. The slowest input takes a quarter of it on a loaded machine."""
 HUNG_S = 120
 MOST_MB = 256
-"""Largest increase of the process's peak memory by one input."""
+"""Maximum increase of the process's peak memory by one input."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 
@@ -106,7 +106,7 @@ def violation(parser: Parser, given: Any) -> str:
         pass
     except Hung:
         return _violation_text(parser, given, f"takes more than {HUNG_S} s")
-    except Exception:
+    except Exception:  # Any other exception is a violation.
         return _violation_text(parser, given, "".join(traceback.format_exc().splitlines(keepends=True)[-6:]))
     if (took := time.process_time() - began) > LONGEST_S:
         return _violation_text(parser, given, f"takes {took:.1f} s of CPU time")
@@ -251,7 +251,7 @@ def plain(samples: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 def in_json(samples: Sequence[Any]) -> st.SearchStrategy[str]:
-    """Generates `samples` as JSON text; some texts are corrupted or nested too deeply."""
+    """Generates altered samples as JSON text; some texts are corrupted or nested too deeply."""
     written = [json.dumps(one) for one in samples]
     return st.one_of(
         plain(samples).map(json.dumps), plain(samples).map(json.dumps), torn(written, list('{}[]",:')), DEEP
@@ -324,7 +324,7 @@ def _fleet(path: Path) -> Any:
 
 
 def _fleet_again(hosts: Any) -> Any:
-    """Adds and removes a host; the text of all other hosts must not change."""
+    """Adds a host to the fleet file and removes it. Returns the remaining hosts, which must equal `hosts`."""
     path = scratch("fleet.yaml")
     if any(host.name == "one-more" for host in hosts):
         return hosts
@@ -372,7 +372,7 @@ def _facts(path: Path) -> Any:
 
 
 def kept_calendar(content: bytes) -> Any:
-    """Returns a booking in a desktop's local copy of a calendar."""
+    """Reads a local copy of a calendar whose only booking has the given content."""
     path = scratch("calendar.sqlite3")
     path.unlink(missing_ok=True)
     copy = LocalCopy(path, "sqlite:///none")
@@ -521,7 +521,7 @@ def _calendar_file(given: tuple[bytes, str]) -> Any:
 
 
 def _calendar_again(drafts: Any) -> Any:
-    """Exports the events and imports them again; only GPUs that the test added may differ."""
+    """Exports the events and imports them again; returns `drafts` if times and GPUs are unchanged."""
     booked = [
         Booking(
             *(
@@ -685,7 +685,7 @@ JOURNAL = {
 
 
 def follow_journal(data: Any) -> Any:
-    """Returns the result of following a run whose host sends the given journal messages."""
+    """Follows a run whose host sends a journal message, and shows its events; returns None."""
     if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
     host: Any = SimpleNamespace(host="gpu-a")
@@ -719,7 +719,7 @@ def _codec(*, is_caller: bool) -> authenticated_transport.FrameCodec:
 
 
 def _frame(given: tuple[bytes, int, bytes]) -> Any:
-    """Returns a frame, one part of which is replaced."""
+    """Receives a frame of which one part is replaced; returns the codec's result."""
     payload, at, junk = given
     sealed = _codec(is_caller=True).seal(payload)
     at %= len(sealed)
@@ -733,7 +733,7 @@ def _frame(given: tuple[bytes, int, bytes]) -> Any:
 
 
 def _link(payload: bytes) -> Any:
-    """Returns the result of reading a header that a peer with the key sends on an exchange connection."""
+    """Receives a header that a peer with the key sends on an exchange connection; returns the header."""
     from torchyard_roles.exchange.tensor_connection import Connection
 
     near, far = socket.socketpair()
@@ -817,7 +817,7 @@ class _Writer:
 
 
 def _questions(said: Sequence[str]) -> Any:
-    """Returns the answers of a keeper's join store to a rank's frames."""
+    """Sends a rank's frames to a keeper's join store; asserts that no task fails."""
     wrong: list[Any] = []
     logging.getLogger("torchyard_agent.keeper.link.join_store").setLevel(logging.ERROR)
 
@@ -828,7 +828,7 @@ def _questions(said: Sequence[str]) -> Any:
         for one in said:
             reader.feed_data(codec.seal(one.encode("utf-8", "surrogatepass")))
         reader.feed_eof()
-        stream = Stream(reader, _Writer(), _codec(is_caller=False))  # type: ignore[arg-type]
+        stream = Stream(reader, _Writer(), _codec(is_caller=False))  # type: ignore[arg-type]  # a fake writer
         await StoreServer(JoinStore()).serve(stream, {"store": "worker-0", "session": "x"})
         await asyncio.sleep(0)
 
@@ -947,7 +947,7 @@ def _foreign(text: str) -> Any:
 
 
 def _copied_again(copied: Any) -> Any:
-    """Returns the pools after a desktop has copied them."""
+    """Copies each pool again; returns `copied` if no pool has changed, otherwise the first changed pool."""
     if sum(one.pool.replicas for one in copied) > 200:
         return copied
     for one in copied:
@@ -972,7 +972,7 @@ def zoned(text: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 COPIED = copy_replicas(_base(), ["chief-0", "worker-0", "worker-1"])
 STORED = (ValueError, KeyError, TypeError)
-"""The errors that readers of such a value in the store or a copy of it catch."""
+"""The errors that code catches when it reads a stored value."""
 
 PARSERS = (
     Parser(

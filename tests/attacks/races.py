@@ -35,7 +35,7 @@ LIVE = "('booked', 'active')"
 QUOTA_H = 20.0
 
 Told = list[tuple[str, str]]
-"""Names of a client's attempts, and their results: done, refused, or failed with the error."""
+"""Names of a client's attempts with their results: done, refused, busy, or failed with the error."""
 
 
 class Place:
@@ -70,7 +70,7 @@ class Place:
 
 @dataclass
 class Raced:
-    """The result of a race. `violations` contains complete sentences."""
+    """The result of a race. `violations` contains descriptions."""
 
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -81,7 +81,7 @@ class Race:
     """A kind of race: `prepare` runs before each round, `act` in each client, and `judge` after each round."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
-        """Sets rules, and installs triggers that record the order of events."""
+        """Sets the rules before the first round, and installs the triggers that the race needs."""
 
     def prepare(self, place: Place, admin: BookingStore, turn: int) -> Any:
         """Returns the arguments of the clients in this round."""
@@ -91,12 +91,12 @@ class Race:
         raise NotImplementedError
 
     def judge(self, place: Place, given: Any) -> list[str]:
-        """Returns the violations that are found in the tables."""
+        """Returns the violations of invariants in the tables."""
         raise NotImplementedError
 
 
 def run(place: Place, race: Race, clients: int, rounds: int, seed: int) -> Raced:
-    """Runs rounds in which all clients act at once."""
+    """Runs rounds in which all clients act concurrently."""
     raced = Raced()
     barrier = _FORK.Barrier(clients)
     ends = [_FORK.Pipe() for _ in range(clients)]
@@ -157,7 +157,7 @@ def _end_of(call: Callable[[], object]) -> str:
         return "refused"
     except StoreUnavailable as away:
         return "busy" if "too busy" in away.message else f"failed: {away.message}"
-    except Exception as error:  # The exception is reported to the judge.
+    except Exception as error:  # The exception is a violation.
         return f"failed: {error!r}"
 
 
@@ -231,7 +231,7 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each user simultaneously request less than the user's remaining quota."""
+    """Several clients of each user book and extend simultaneously, and together may exceed the user's quota."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None, quota_gpu_hours=QUOTA_H))
@@ -356,7 +356,7 @@ class IdleRelease(Race):
 
 
 class Waitlist(Race):
-    """A GPU with three waiting requests is released while all other clients try to book it."""
+    """A GPU with three waiting requests becomes free while all clients try to book it."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 
 def accessible_to_others(folder: Path) -> list[str]:
-    """Returns files in the folder that users other than its owner may read or write; links are ignored."""
+    """Returns the paths in the folder that other users may access, with their modes; links are ignored."""
     found = [folder, *folder.rglob("*")]
     return [
         f"{path} {stat.filemode(path.lstat().st_mode)}"

@@ -69,7 +69,7 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
 
 
 def wait_for_checks(root: Team) -> None:
-    """Waits until the agent has checked the GPUs a few more times."""
+    """Gives the agent time to check the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
         time.sleep(0.2)  # No action may follow during this time.
@@ -235,7 +235,7 @@ def test_a_login_that_has_the_bookers_name_on_another_host_is_not_the_booker(sit
     assert reported(root, pid)["verdict"] == "unknown"
 
 
-def test_an_hour_without_a_desktop_is_no_licence(site: Site, root: Team) -> None:
+def test_enforcement_resumes_after_a_time_without_a_desktop(site: Site, root: Team) -> None:
     _, pid = site.run("ann")
     site.on_gpu(pid)
     site.exchange(root, "stop", grace_s=1.0)

@@ -55,7 +55,7 @@ SAMPLE = {"time": 1.0, "host": HOST, "gpus": [GPU], "replicas": {}}
 
 
 def daemon(folder: Path, **answers: Any) -> Path:
-    """Returns an agent that gives only the given answers, run as the interpreter of a local host."""
+    """Returns a script that a local host runs as its Python; it answers like an agent, with null by default."""
     said = {"hello": {"result": HELLO}, **answers}
     script = folder / f"daemon-{len(list(folder.iterdir()))}"
     script.write_text(DAEMON.format(python=sys.executable, answers=json.dumps(said)))
@@ -127,7 +127,7 @@ def test_findings_of_enforcement_that_no_agent_makes_are_an_error_of_their_host(
     assert "Traceback" not in done.stderr + done.stdout
     assert "fault in Torchyard" not in done.stderr + done.stdout
     assert "\x1b[2J" not in done.stdout
-    assert "odd: bookings are enforced (stop) on everybody's processes" in done.stdout
+    assert "odd: bookings are enforced (stop) on all users' processes" in done.stdout
     assert "None (PID 7) of root" in done.stdout
     assert "malformed at `bookings.findings[0].pid`" in done.stdout + done.stderr
 

@@ -20,7 +20,7 @@ from torchyard_core.fleet.agent_archive import build_archive
 LISTENS = """
 import json, os
 def listeners(port):
-    "Addresses at which the port is listened on, as the kernel writes them."
+    "Return the addresses of listening sockets with this port, in the kernel's notation."
     found = []
     for table in ("tcp", "tcp6"):
         for line in open(f"/proc/net/{table}").read().splitlines()[1:]:

@@ -82,7 +82,7 @@ def take_all_descriptors(stack: ExitStack) -> None:
         (masters, "exchanges deltas, and nothing else"),
     ],
 )
-def test_silent_strangers_end_no_server_and_keep_no_caller_out(
+def test_silent_clients_neither_stop_a_server_nor_block_other_clients(
     serving: Callable[[socket.socket], Any],
     answer: str,
     monkeypatch: pytest.MonkeyPatch,

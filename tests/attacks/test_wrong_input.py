@@ -60,7 +60,7 @@ def test_a_push_of_an_endless_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", [DEEP, '{"whole_parameters":false,"parameters":[["w",[1e999],"float32",0]]}'])
-def test_a_fingerprint_that_is_none(text: str) -> None:
+def test_an_invalid_fingerprint(text: str) -> None:
     with pytest.raises(ValueError, match="not a layout's fingerprint"):
         Layout.read(text)
 
@@ -99,7 +99,7 @@ def test_a_manifest_of_a_checkpoint(tmp_path: Path, manifest: str) -> None:
     assert files.complete(tmp_path) == []
 
 
-def test_a_checkpoint_of_an_endless_size_is_no_newest_one(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_infinite_size_is_ignored(tmp_path: Path) -> None:
     folder = tmp_path / files.name_of(3)
     folder.mkdir()
     (folder / files.ABOUT).write_text('{"step": 3, "files": {"model.pt": 1e999}}')
@@ -115,7 +115,7 @@ def test_questions_at_the_join_store() -> None:
     get = {"id": 4, "done": 1, "op": "get", "key": "a", "wait_s": 0}
     _questions([json.dumps({"id": 1, "done": 0, "op": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
     _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
-    _questions([json.dumps(get)] * 2)  # Regression: the timer of the first request failed at the second request.
+    _questions([json.dumps(get)] * 2)  # The timer of the first request must not fail at the second request.
     _questions(["{"])
 
 
@@ -149,7 +149,7 @@ def test_a_time_before_all_years_is_no_time() -> None:
 
 @pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
 def test_malformed_evidence_is_an_error_of_its_host(answer: Any) -> None:
-    """Regression: the error ended the thread in which a desktop exchanges the calendar with all hosts."""
+    """The error must not end the thread in which a desktop exchanges the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
         answer_of_link([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
 
@@ -178,7 +178,7 @@ def test_a_report_of_a_replica_with_no_number_shows_nothing() -> None:
     assert follow_journal({**JOURNAL, "entries": [entry], "alive": True}) is None
 
 
-def test_a_message_with_no_name_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_without_a_name_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     faults: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", faults.append)
     said = [{"jsonrpc": "2.0", "method": []}, {"jsonrpc": "2.0", "id": 1, "result": {}}]

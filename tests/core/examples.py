@@ -53,7 +53,7 @@ program:
   host_wait_s: 600
 layout: {nodes: {chief-0: [10, 20.5]}, notes: ["1e3", yes]}
 """
-"""A topology file with every key, and a layout."""
+"""A topology file with many keys of each block, and a layout."""
 
 
 def topology(

@@ -50,6 +50,7 @@ def test_ages(value: float, text: str) -> None:
 
 def test_a_time_that_cannot_be_read_stays_as_it_is() -> None:
     assert since("soon") == "soon"
+    assert since("2026-11-23T09:00:00") == "2026-11-23T09:00:00"
     assert since(datetime.now(UTC).isoformat()).endswith(" s ago")
 
 

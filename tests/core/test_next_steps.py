@@ -20,7 +20,7 @@ from torchyard_core.errors import TorchyardError, agent_advice, agent_problem
 from torchyard_core.next_steps import NextStep
 
 KINDS = NextStep.__subclasses__()
-"""All kinds of next steps, which a test of the window uses, too."""
+"""All kinds of next steps; a test of the window uses them, too."""
 
 
 def example(kind: type[NextStep]) -> NextStep:
@@ -82,7 +82,7 @@ def test_an_agents_error_gets_its_step_by_its_code() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Returns the string literals of a module, except for docstrings."""
+    """Yields the string literals in a syntax tree, except for docstrings."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
@@ -90,7 +90,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def hints(tree: ast.AST) -> Iterator[str]:
-    """Returns the texts of all hints."""
+    """Yields the texts of all hints in a syntax tree."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "hint":
             yield from texts(node.value)

@@ -1,4 +1,4 @@
-"""Runs the command and reads the events of its runs."""
+"""Runs the `torchyard` command and reads the events of its runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Outcome:
 
     @property
     def ended(self) -> Event:
-        """Returns the last event."""
+        """Returns the `run_ended` event, which must be the last event."""
         assert self.events[-1]["event"] == "run_ended", (self.events[-1], self.stderr)
         return self.events[-1]
 
@@ -90,7 +90,7 @@ def nothing_but(*variables: str) -> str:
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
-    """Returns the first event of this kind that has these values, from a `run --json` that is still running."""
+    """Returns the next event of this kind that has these values, from a `run --json` that is still running."""
     for event in events_of(process):
         if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
             return event
@@ -119,7 +119,7 @@ def only(look: Callable[[], Sequence[Found]]) -> Found:
 
 
 def programs_on(lab: Lab) -> list[str]:
-    """Returns the command lines of the processes on the lab's hosts, except for sshd and Torchyard's daemon."""
+    """Returns the command lines of the processes on the lab's hosts, except those of sshd and the agent."""
     found = []
     for host in lab.hosts:
         for _, argv in host.processes():

@@ -1,4 +1,4 @@
-"""Tests of killed desktops and keepers, of Ctrl-C at any moment, and of invalid data on sockets."""
+"""Tests of cancelled launches, killed keepers, repeated Ctrl-C, closed pipes, and invalid or unusual data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ lines = [
 for line in lines:
     with connect() as client:
         client.sendall(line + b"\n")
-        client.recv(1)  # an answer, or the end: it has been looked at
+        client.recv(1)  # waits for an answer or the end of the connection
 """
 
 
@@ -91,7 +91,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
-    """Runs a script, which is given the path of a socket, on a host; returns its output, parsed as JSON."""
+    """Runs a script on a host that connects to the daemon or to a run's keeper; returns its output, parsed as JSON."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -149,7 +149,7 @@ def test_a_killed_keeper_ends_all_of_its_host(desktop: Desktop, lab3: Lab, tmp_p
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "keeper_died"
-    # gpu-b has not received any request since then.
+    # gpu-b has not received any request since its keeper was killed.
     wait_until(lambda: not programs_on(lab3))
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "failed"
@@ -206,7 +206,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
 
     for process in stopping:
         output, errors = process.communicate(timeout=60)
-        # Later requests fail, because the run has ended.
+        # A request that arrives after the end of the run fails.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)

@@ -34,7 +34,7 @@ def kim_and_lee(gpu_lab: Lab, make_desktop: Callable[..., Desktop], calendar: st
         desktop = make_desktop(gpu_lab, python=None)
         (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: {person}\n")
         desktops.append(desktop)
-    torchyard(desktops[0], "hosts", "check", code=1)  # These tests need no torch.
+    torchyard(desktops[0], "hosts", "check", code=1)  # Exits with 1: the hosts have no torch.
     return desktops[0], desktops[1]
 
 
@@ -77,7 +77,7 @@ def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
     assert "--book" in refused
     # The proposal is this command at another time, properly quoted.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
-    # The launch has sent and started nothing.
+    # The launch has created no run folder.
     assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []
     # The owner's run gets exactly the booked GPUs, and the booking remains.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)

@@ -52,9 +52,9 @@ def store(calendar: str) -> Iterator[BookingStore]:
 
 
 def of_kim(desktop: Desktop, calendar: str) -> Desktop:
-    """Returns one of Kim's desktops."""
+    """Makes Kim the user of a desktop and checks the hosts; returns the desktop."""
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: kim\n")
-    torchyard(desktop, "hosts", "check", code=1)  # These tests need no torch.
+    torchyard(desktop, "hosts", "check", code=1)  # Exits with 1: the hosts have no torch.
     return desktop
 
 
@@ -68,12 +68,12 @@ def sleeping(folder: Path, *hosts: str) -> Path:
 
 
 def live(store: BookingStore) -> tuple[Booking, ...]:
-    """Returns the bookings that reserve GPUs within the next hours."""
+    """Returns the bookings that reserve GPUs within the next five hours."""
     return store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=5), live=True)
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """Runs `run FILE --book 4h --detach` in this process, so a test can patch its links."""
+    """Runs `run FILE --book 4h --detach` in this process, so a test can patch `DaemonClient`."""
     home = Home(desktop.home)
     chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)
@@ -87,7 +87,7 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 
 
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
-    """Returns a replacement for `Link.call` with which a host disconnects when the run is about to begin.
+    """Returns a replacement for `DaemonClient.call` with which a host disconnects when the run is about to begin.
 
     Args:
         asked: Whether the request still arrives, so only its answer is lost.
@@ -235,7 +235,7 @@ def test_a_host_that_lost_its_part_of_a_live_run_does_not_end_the_booking(
     assert shown["fresh"]
     assert shown["state"] not in ("failed", "stopped", "succeeded")
     assert live(store) == booked
-    kill_keepers(gpu_lab["gpu-a"])  # Killing the keepers ends the run.
+    kill_keepers(gpu_lab["gpu-a"])  # No keeper of the run remains, so the run has failed.
     (shown,) = [run for run in answer(elsewhere, "runs", "list") if run["run_id"] == run_id]
     assert (shown["state"], shown["fresh"]) == ("failed", True)
     (kept,) = live(store)

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture
 def new_user(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs programs with an empty home folder and without a display, and ends their processes afterwards."""
+    """Runs programs with an empty home folder and without a display, and removes the agent afterwards."""
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "TORCHYARD_HOME", "XDG_DATA_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     own = {name: value for name, value in os.environ.items() if name not in hidden} | {"HOME": str(tmp_path)}
 

@@ -1,4 +1,4 @@
-"""Tests of preflight checks on real hosts: each fault is found and named, with a hint."""
+"""Tests of preflight checks on the hosts of the lab: each fault is found and named, with a hint."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ while taker.recv(1 << 20):
 """
 POUR = """
 import os, socket, sys
-os.nice(-10)  # that it pours at every moment, however busy the machine is
+os.nice(-10)  # so that it sends continuously even on a busy machine
 way = socket.create_connection((sys.argv[1], 7777))
 print(os.getpid(), flush=True)
 while True:
@@ -80,7 +80,7 @@ def checks(outcome: Outcome, name: str) -> list[Event]:
 
 
 def warned(outcome: Outcome, name: str) -> str:
-    """Returns the only warning with this name."""
+    """Returns the message of the only warning with this name."""
     [found] = [event for event in checks(outcome, name) if event.get("warning")]
     assert found["ok"]
     return str(found["message"])
@@ -93,7 +93,7 @@ def succeeded(outcome: Outcome) -> Outcome:
 
 @contextmanager
 def program(host: LabHost, *argv: str) -> Iterator[int]:
-    """Starts a program on the host, which prints its PID; the program is ended afterwards."""
+    """Starts a program that prints its PID on the host, and kills it afterwards."""
     process = host.start(argv)
     assert process.stdout is not None
     pid = int(process.stdout.readline())

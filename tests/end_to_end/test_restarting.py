@@ -75,7 +75,7 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     started(following, "run_state", state="running")
     names = [f"step-{step:012d}" for step in (1, 2, 3)]
 
-    # The run is still active.
+    # A run that is still active is not restarted.
     refused = desktop.torchyard("runs", "restart", run_id, env=TOKEN)
     assert refused.returncode == 1
     assert f"run {run_id} is still running on gpu-a" in refused.stderr

@@ -42,7 +42,7 @@ def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
 
 
 def folder_with_many(folder: Path) -> Path:
-    """Writes a topology for one rank, with files whose upload takes minutes over a slow link."""
+    """Writes a topology for one rank, with files whose upload takes more than a minute over a slow link."""
     file = folder_with(folder, 1)
     for number in range(MANY):
         (folder / f"data-{number}.bin").write_bytes(random.Random(number).randbytes(MB))

@@ -88,7 +88,7 @@ def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
 
 @pytest.fixture
 def counting_run(tmp_path: Path) -> Path:
-    """A run on gpu-a and gpu-b, whose replicas print increasing numbers until a file makes them fail."""
+    """A topology on gpu-a and gpu-b whose replicas print increasing numbers until a file makes them fail."""
     return topology(
         tmp_path / "counting",
         """
@@ -100,14 +100,14 @@ def counting_run(tmp_path: Path) -> Path:
 
 
 def agent_on(desktop: Desktop, host: str = "gpu-a") -> dict[str, Any]:
-    """Returns the version, archive and PID of the host's daemon, as deployed by this installation."""
+    """Returns the host's agent as `hosts check` reports it; the command may replace an older agent first."""
     [found] = json.loads(says(desktop, "hosts", "check", host, "--json")[0])
     agent: dict[str, Any] = found["agent"]
     return agent
 
 
 def noted_on(host: LabHost, version: str) -> dict[str, Any]:
-    """Returns the state file that the host's daemon writes after it has started."""
+    """Waits for the state file of a daemon with this version on the host; returns its content."""
     path = host.home / ".torchyard" / "hosts" / host.name / "agent.json"
     wait_until(lambda: path.exists() and json.loads(path.read_text())["version"] == version)
     found: dict[str, Any] = json.loads(path.read_text())
@@ -143,7 +143,7 @@ def shown(desktop: Desktop, run_id: str) -> dict[str, Any]:
     return found
 
 
-def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
+def test_a_run_continues_during_an_upgrade_and_loses_nothing(
     desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     older = install("0.0.9")
@@ -214,7 +214,7 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     wait_until(lambda: "line 5" in log_of(desktop, run_id, "worker-1"))
     agent = agent_on(desktop)
     assert agent["version"] == "9.0.0"
-    # Even after the newer daemon has died, an older desktop does not reinstall an older daemon.
+    # Even after the newer daemon has been killed, an older desktop does not reinstall an older daemon.
     lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
@@ -249,7 +249,7 @@ def test_a_launch_continues_while_its_hosts_are_upgraded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the older daemons exited once all hosts had been prepared, and the launch failed."""
+    """An older daemon must not exit between the preparation of all hosts and the start of the run."""
     newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
     upgrading: list[Future[Any]] = []
 
@@ -334,7 +334,7 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, counti
     live = runs / run_id / "journal.jsonl"
     os.utime(live, (time.time() - 90 * 86400,) * 2)
 
-    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # The process runs with the lowest priority.
+    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # Garbage collection has the lowest priority.
     assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"

@@ -38,7 +38,7 @@ class Site:
         self.store.set_logins([Login("gpu-*", "ann", "kim"), Login("gpu-*", "bob", "lee")])
 
     def team(self, user: str) -> Team:
-        """Returns the desktop of a user that logs in as `user`; the agent runs as that user."""
+        """Returns a team whose desktop logs in as `user`; the agent runs as that user."""
         folder = self._folder / user
         folder.mkdir()
         made = Team(self._there, self._desktop(self._there, python=None, user=user), folder)
@@ -55,7 +55,7 @@ class Site:
         return process, pid
 
     def watch(self, process: subprocess.Popen[str], pid: int) -> None:
-        """Ensures that this process on the host, given by its PID there, is ended together with the site."""
+        """Registers a process for `close`, which ends it; `pid` is its PID on the host."""
         self._started[pid] = process
 
     def uid(self, user: str) -> int:

@@ -1,4 +1,4 @@
-"""Runs that the test process launches and observes on the hosts' disks and in /proc, without a desktop."""
+"""Runs that the test process launches and observes on the hosts' disks and in /proc."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ COUNTING = """
         print(os.environ["TORCHYARD_REPLICA"], number, flush=True)
         time.sleep(0.02)
 """
-"""Prints a line every 20 ms, which shows gaps in the log and stalled ranks."""
+"""Prints a numbered line every 20 ms, so that gaps in the log and stalled ranks are visible."""
 GONE_WITHIN_S = 60.0
 """Deadline for processes to end, generous for loaded machines."""
 BUSY_S = 4.0
-"""Tolerance for promises in seconds on a machine that runs other tests; benchmarks test them exactly."""
+"""Tolerance for time limits on a machine that runs other tests; benchmarks check them without tolerance."""
 QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
 """Short lease and heartbeat; shorter times would lose live hosts on a loaded machine."""
 
@@ -110,13 +110,13 @@ class Team:
         self.fleet: Fleet = self._settings.fleet(self._settings.inventory().hosts)
 
     def impatient(self, **seconds: float) -> None:
-        """Shortens the keepers' timeouts (`lease_s`, `heartbeat_s`, …) on all hosts, before any process runs there."""
+        """Shortens the keepers' timeouts (`lease_s`, `heartbeat_s`, …) on all hosts; must be called first."""
         variables = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in seconds.items()}
         for host in self.lab.hosts:
             host.set_ssh_environment({**host.spec.ssh_environment, **variables})
 
     def topology(self, script: str, program: str = "", pools: str = "", replicas: int = 3, **more: str) -> Path:
-        """Returns a topology with one worker per host; all workers run the same script without torch."""
+        """Writes a topology whose replicas all run `script`, by default one worker per host; returns its path."""
         self._launched += 1
         workers = f"[{{name: workers, role: worker, replicas: {replicas}, placement: spread}}]"
         launched = "" if "launcher:" in program else "  script: script.py\n"

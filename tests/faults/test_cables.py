@@ -33,7 +33,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_cable_cut_for_thirty_seconds_never_lets_two_generations_live_at_once(team: Team) -> None:
+def test_a_cable_cut_for_thirty_seconds_never_leaves_two_generations_running_at_once(team: Team) -> None:
     """Slow: the cut lasts for thirty seconds, which is twenty seconds longer than the default lease."""
     run = team.launch(team.topology(COUNTING, "max_restarts: 2\nfailure_grace_s: 0.5\nstop_grace_s: 1"))
     run.wait_for_output(" 1\n")

@@ -37,7 +37,7 @@ def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, sta
 
 
 def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: the launch held its GPUs for four minutes."""
+    """The hosts must release a launch within two minutes after its desktop has disappeared."""
 
     def cut(*_: object) -> None:
         team.fleet.close()
@@ -56,7 +56,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
 
 
 def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: only the primary's GPUs were freed; the other hosts held GPUs for a run that was shown as stopped."""
+    """The hosts other than the primary must not hold GPUs for a run that is shown as stopped."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt

@@ -69,7 +69,7 @@ def test_a_root_agent_ends_use_of_another_users_booking_and_spares_the_owner(sit
     assert check["bookings"]["enforcement"]["level"] == "stop"
     assert [one["verdict"] for one in check["bookings"]["findings"] if one["pid"] == bobs] == ["own"]
     shown = root.desktop.torchyard("hosts", "check", "gpu-a").stdout
-    assert "gpu-a: bookings are enforced (stop) on everybody's processes; 0 on GPUs that others have booked." in shown
+    assert "gpu-a: bookings are enforced (stop) on all users' processes; 0 on GPUs that others have booked." in shown
 
 
 def test_a_run_is_ended_through_its_keeper_and_not_restarted(site: Site) -> None:

@@ -52,7 +52,7 @@ def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: P
 
 
 def fill(host: LabHost) -> None:
-    """Fills the host's small disk, and keeps it full when programs free space."""
+    """Fills the host's small disk, and repeats this if programs free space meanwhile."""
 
     def is_full() -> bool:
         host.exec(["sh", "-c", f"cat /dev/zero >>{AGENT_DIR}/filler"])

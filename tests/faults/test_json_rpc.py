@@ -81,8 +81,8 @@ except (ConnectionError, TimeoutError) as error:
     print(json.dumps([type(error).__name__, asked]))
 """
 MORE_MB = 40
-"""Largest growth of a process that serves a client which does not read: 16 for unread requests (asyncio buffers two of
-the longest lines), 1 for answers, and a thousand requests in progress."""
+"""Maximum growth in MB of a process that serves a client which does not read: 16 for unread requests (asyncio buffers
+two of the longest lines), 1 for answers, and the rest for a thousand requests in progress."""
 
 
 def run_script(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:

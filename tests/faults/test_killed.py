@@ -199,8 +199,8 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_run_whose_keeper_is_stopped_is_shown_as_of_when_it_was_last_heard(team: Team) -> None:
-    """Regression: the run was shown as running, and `--json` reported this state as fresh."""
+def test_a_run_whose_keeper_is_suspended_is_shown_with_the_time_of_its_last_answer(team: Team) -> None:
+    """A suspended keeper does not answer, so the last known state must not be shown as the current state."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     keeper = keeper_of(team.lab[run.primary])

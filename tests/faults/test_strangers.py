@@ -40,7 +40,7 @@ for one in heard:
     print(*one)
 """
 SILENT = 150
-"""More than the unauthenticated connections that the keeper holds."""
+"""Number of silent connections, larger than the number of unauthenticated connections that the keeper keeps open."""
 
 
 def gang_port(host: LabHost) -> int:

@@ -1,4 +1,4 @@
-"""Tests of the failure policy when each kind of replica is killed under each strategy, and of `runs stop`.
+"""Tests of the failure policy when each kind of replica is killed under each of five strategies, and of `runs stop`.
 
 All failures occur in sequence in one run per strategy, because each process takes seconds to import torch.
 """
@@ -73,7 +73,7 @@ SOON_S = 60.0
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """A team whose hosts have an interpreter that has imported torch."""
+    """A desktop whose hosts have an interpreter that has already imported torch."""
     desktop.use(lab3, python=warm_python)
     return desktop
 
@@ -168,7 +168,7 @@ def succeeds(team: Team, run: LaunchedRun) -> Event:
 
 
 def stop_gracefully(team: Team, run: LaunchedRun, *trainers: str) -> None:
-    """Runs `runs stop`: the chief saves, and all replicas report the stop and exit with 0 within the grace period."""
+    """Runs `runs stop`; asserts that the trainers report a checkpoint, and that all replicas exit with 0 in time."""
     began = time.monotonic()
     done = team.desktop.torchyard("runs", "stop", run.run_id, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 @pytest.fixture
 def ann_and_bob(lab: Callable, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[list[Team]]:
-    """A host with one GPU and a fake NVML library that is built on the host, and a team for each of two users."""
+    """A host with one GPU that a fake NVML library in its /tmp reports, and a team for each of two users."""
     inside = "/tmp/nvml"
     spec = HostSpec(
         "gpu-a",

@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def hold(lab: Lab, fleet: Path | None) -> None:
-    """Print the hosts' addresses, and wait for Ctrl-C."""
+    """Print the fleet file, write it to `fleet` if given, and wait for a signal."""
     if fleet is not None:
         fleet.parent.mkdir(parents=True, exist_ok=True)
         fleet.write_text(lab.fleet_yaml())

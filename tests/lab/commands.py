@@ -34,8 +34,8 @@ class Commands:
     ) -> subprocess.CompletedProcess[str] | None:
         """Run a command to its end.
 
-        Returns None if the command needs its own interpreter: if another command is running, or if there are variables
-        that an interpreter reads only at its start. Raises subprocess.TimeoutExpired.
+        Returns None if the command needs its own interpreter: if another command is running, or if variables that
+        an interpreter reads only at its start differ from those of the fork server. Raises subprocess.TimeoutExpired.
         """
         if not self._free.acquire(blocking=False):
             return None

@@ -1,4 +1,4 @@
-"""A user's computer in a test: its own TORCHYARD_HOME, and the command in the form in which users run it."""
+"""A user's computer in a test: its own home folder of Torchyard, and the `torchyard` command."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ENDS_WITHIN_S = 10.0
 
 
 class Desktop:
-    """A home folder of Torchyard with the lab's hosts in `fleet.yaml` and their keys in `known_hosts`.
+    """A home folder of Torchyard, with the hosts of a lab, if given, in `fleet.yaml` and their keys in `known_hosts`.
 
-    The command runs with an empty HOME and without an SSH agent, so it does not depend on the developer's
+    The command runs with a separate HOME and without an SSH agent, so it does not depend on the developer's
     configuration.
     """
 

@@ -72,7 +72,7 @@ class Lab:
         raise KeyError(name)
 
     def open(self) -> Self:
-        """Create the hosts, and return when each host's sshd is listening. Remove everything again if that fails."""
+        """Create the hosts, and return when each host's sshd is listening. Remove the hosts if that fails."""
         require(*(spec.login_shell for spec in self.specs), *_pythons(self.specs))
         atexit.register(self.close)
         try:

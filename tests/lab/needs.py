@@ -22,7 +22,7 @@ TOOLS = {
 """Programs that the lab runs, with the Debian package of each."""
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH for building and booting hosts: that of the system, whatever the tests' own PATH is."""
+"""PATH for building and booting hosts: that of the system, regardless of the PATH of the tests."""
 
 
 class LabUnavailable(Exception):

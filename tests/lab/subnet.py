@@ -1,7 +1,7 @@
 """A subnet for one lab, claimed with a lock file, so that the labs of several test runs never share a subnet.
 
 The claim is a `flock` on a file named after the subnet. The kernel releases the lock when its owner ends; an unlocked
-file therefore belongs to a lab whose owner died, and the next lab removes that lab.
+file therefore belongs to a lab whose owner has ended, and the next lab removes that lab.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tag(owner: int, number: int) -> str:
 
 
 def claim_subnet() -> Subnet:
-    """Claim a subnet that no other lab holds and no route of this machine covers; first remove labs of dead owners."""
+    """Claim a subnet that no other lab holds and no route of this machine covers; first `sweep`."""
     CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
     sweep()
     taken = _routes()
@@ -68,7 +68,7 @@ def claim_subnet() -> Subnet:
 
 
 def sweep() -> None:
-    """Remove the labs whose owners have died."""
+    """Remove the labs whose owners have ended."""
     for path in CLAIMS.glob("*.lock"):
         number = int(path.stem)
         claim = _lock(number)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]
 
 
 def traces(tag: str) -> dict[str, list[str]]:
-    """Return the parts of a lab that exist on this machine: their names begin with the lab's tag."""
+    """Return the parts of a lab that exist on this machine: their names contain the lab's tag."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout.splitlines()
     commands = []
@@ -44,7 +44,7 @@ def traces(tag: str) -> dict[str, list[str]]:
 
 
 def owner_tag(pid: int) -> str:
-    """Return the tags of the labs that this process owns."""
+    """Return the common beginning of the tags of all labs that a process owns."""
     return f"ty{pid}n"
 
 

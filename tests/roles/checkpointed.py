@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
 
 
 class Gang:
-    """`size` trainers that run resumable.py in `folder` with the join store of the gang."""
+    """`size` trainers that run a program in `folder`, by default resumable.py, with a join store if one is given."""
 
     def __init__(self, start: Start, folder: Path, size: int, store: Served | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class Gang:
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
 
     def losses(self, rank: int = 0) -> dict[int, str]:
-        """Returns the losses in the last line of each step, by step."""
+        """Returns the rest of the last complete line of each step, by step."""
         log = self.folder / f"losses.{rank}"
         lines = log.read_text().splitlines() if log.exists() else []
         return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sklearn.datasets  # noqa: F401
+import sklearn.datasets  # noqa: F401  # imported for the fork server's children
 import torch
 
 # Creating an optimizer imports modules that are otherwise loaded lazily.

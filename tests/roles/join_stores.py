@@ -1,4 +1,4 @@
-"""A join store on the loopback interface, served by the keeper's listener in a process that tests can kill."""
+"""A join store, served by the keeper's listener in a process that tests can kill."""
 
 from __future__ import annotations
 
@@ -58,16 +58,20 @@ async def _on_member(stream: Stream, introduction: Message) -> None:
     stream.abort()
 
 
-async def _serve(port: int) -> None:
+async def _serve(port: int, address: str | None = None) -> None:
+    """Serve until the process is killed, or, at an address of a host, until stdin is closed."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", port))
+    held.bind((address or "127.0.0.1", port))
     listener = Listener({SECRET: _on_member, KEY: StoreServer(JoinStore()).serve})
     held.listen(64)
     await listener.open(held)
     print(held.getsockname()[1], flush=True)
-    await asyncio.Event().wait()
+    if address is not None:
+        await asyncio.to_thread(sys.stdin.read)
+    else:
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve(int(sys.argv[1]), *sys.argv[2:]))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torchyard_roles as ty
-from tests.roles.processes import Start, output_of
+from tests.roles.processes import Keeper, Start, output_of
 from tests.roles.strategies.parameter_server.served_run import Run
 from torchyard_roles import errors, process_entry
 
@@ -137,6 +137,21 @@ def test_unwrap_and_with_between_two_workers(start: Start) -> None:
         first, second = output_of(worker).splitlines()[-2:]
         assert ast.literal_eval(first) == [True, True, 2]
         assert second == "True"
+
+
+def test_the_size_of_the_gradients_is_reported(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen parameters have no gradient, and tied ones only one."""
+    monkeypatch.setenv("TORCHYARD_REPORT", keeper.address)
+    first, second, half = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(4, 4).half()
+    second.weight = first.weight
+    first.bias.requires_grad_(False)
+    tied = torch.nn.Sequential(first, second)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (tied, half)]
+    with ty.join() as cluster:
+        cluster.distribute([tied, half], optimizers)
+        tied(torch.ones(1, 8)).sum().backward()
+        optimizers[0].step()
+    assert keeper.received()[-1][2]["gradient_bytes"] == 8 * 8 * 4 + (4 * 4 + 4) * 2
 
 
 def test_with_leaves_at_its_end_and_lets_exceptions_through() -> None:

@@ -74,7 +74,7 @@ EXCHANGES = pytest.mark.parametrize(
 def test_300_steps_over_nccl_or_reducers_equal_one_gpu_on_the_whole_batch(
     runs: Runs, ranks: tuple[int, ...], reducers: int, dtype: str, tolerance: float
 ) -> None:
-    """Training uses single precision, clipping by the norm, and a schedule."""
+    """In single precision, training also uses clipping by the norm and a schedule."""
     topology = runs.topology(len(ranks), reducers, ranks=ranks)
     chief, *_ = topology.outputs("large_batch.py", dtype, *["clip"] * (dtype == "float32"))
     result = json.loads(chief.splitlines()[-1])
@@ -96,7 +96,7 @@ def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tup
 
 @EXCHANGES
 def test_a_step_with_nan_ends_all_one_step_later(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """On a GPU, the rank does not wait for the flag, so the step with NaN itself is still made."""
+    """On a GPU, the rank does not wait for the check of a step's gradients, so the step with NaN is completed."""
     for worker in runs.topology(len(ranks), reducers, ranks=ranks, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)
         assert worker.returncode == 1

@@ -2,8 +2,8 @@
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 
-The exit code is 1 if a loop ends neither with the correct result nor with a refusal. The table is written only if all
-loops have been run.
+The exit code is 1 if a loop ends neither with the correct result nor with a refusal. The table is written only if
+no loop, strategy or number of workers was selected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.upstream.runs import Cell
 
 @contextmanager
 def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
-    """Provide the Python for the loops; if possible, it forks their scripts from a process that has imported torch."""
+    """Provide the Python for the loops; without `cold` and as root, it forks from a process that has imported torch."""
     if cold or os.geteuid() != 0:
         yield sys.executable
     else:

@@ -80,7 +80,7 @@ class Cluster:
 
             return own_step(averaged)
 
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # replaces a method
 
     def after_backward(self) -> None:
         """Average every model's gradients, and copy the chief's buffers to all ranks.
@@ -171,7 +171,7 @@ def _join() -> Cluster:
 def _in_place_of_torchyard() -> Iterator[None]:
     """Make `import torchyard_roles` return the reference, and end every backward pass with an average."""
     module = types.ModuleType("torchyard_roles")
-    module.join = _join  # type: ignore[attr-defined]
+    module.join = _join  # type: ignore[attr-defined]  # adds an attribute
     before, own_backward = sys.modules.get("torchyard_roles"), torch.autograd.backward
 
     def backward(*arguments: Any, **options: Any) -> None:

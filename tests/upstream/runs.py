@@ -24,7 +24,7 @@ from tests.warm_python import write_client
 from torchyard_roles import errors
 
 TOLERANCE = 1e-10
-"""The largest difference, in double precision, of a synchronous run from the reference."""
+"""The largest allowed difference between a synchronous run and the reference, in double precision."""
 PATIENCE_S = 170
 STRATEGIES = {
     "all_reduce": ("{kind: all_reduce}", None),
@@ -46,7 +46,7 @@ Cell = tuple[str, str, int]
 FAULT = "torchyard: this is a fault in Torchyard itself"
 
 _LAST_LINE = re.compile(r"exited with \d+; its last line was: torchyard: (.*?)\s*$", re.MULTILINE)
-"""A refusal at the script's end, where no exception can be raised."""
+"""Matches the last line of a script that was refused at its end, where no exception can be raised."""
 _END = re.compile(r"exited with \d+: (?:\w+\.)*(\w+): (.*?)\s*$", re.MULTILINE)
 
 
@@ -72,7 +72,7 @@ def names() -> list[str]:
 
 
 def make_references(cells: Iterable[Cell], folder: Path) -> None:
-    """Compute the reference results of the given cells, each of them in the folder `reference_of` the cell."""
+    """Compute the references of cells in their folders; loops with silent faults have one only for downpour."""
     for place, (loop, strategy, workers) in {reference_of(folder, cell): cell for cell in cells}.items():
         if strategy == "downpour":
             with _environment(PACE):
@@ -193,7 +193,7 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """Yield the largest difference in each tensor, with the tensor's name; buffers are compared only on the chief."""
+    """Yield the largest difference in each tensor, infinity if it is missing, and its name; buffers only on rank 0."""
     for kind in ("parameters", "buffers") if rank == 0 else ("parameters",):
         yield from _differences(ours, theirs, kind, rank)
     for kind in ("losses", "numbers"):

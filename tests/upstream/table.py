@@ -14,7 +14,7 @@ BEGIN, END = "<!-- loops: written by `make proof` -->", "<!-- end of loops -->"
 
 
 def render(verdicts: Mapping[Cell, Verdict]) -> str:
-    """Return the table, followed by the errors of the loops that were refused."""
+    """Return the table, followed by the sentences of the verdicts."""
     sentences: list[str] = []
     lines = [f"| loop | {' | '.join(STRATEGIES)} |", f"|---|{'---|' * len(STRATEGIES)}"]
     for loop in sorted({loop for loop, _, _ in verdicts}):

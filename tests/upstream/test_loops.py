@@ -35,7 +35,7 @@ SAMPLE = [
     ("min_gpt", "downpour", 2),
     ("encoder_head", "downpour", 3),
 ]
-"""CI's sample of the matrix: each strategy, and each way of computing gradients."""
+"""CI's sample of the matrix: each strategy, and different ways of computing gradients."""
 TRAINED_BY_DDP = [
     "batch_norm_evaluation",
     "dcgan",
@@ -60,7 +60,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Computer
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory, torch_for_hosts: ForkServer) -> Path:
-    """The folder of the reference results for the sample, computed in separate processes."""
+    """The folder of the reference results for the sample and for DDP, computed in a separate process."""
     folder = tmp_path_factory.mktemp("references")
     cells = [*SAMPLE, *((loop, "all_reduce", 2) for loop in TRAINED_BY_DDP)]
     program = "\n".join(

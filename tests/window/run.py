@@ -32,7 +32,7 @@ class Complaints(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+        self.messages.append(self.format(record))
 
     def take_qt(self, kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
         if kind in (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg):
@@ -66,7 +66,7 @@ def main() -> int:
             perform(user)
             assert not complaints.messages, complaints.messages
             status = 0
-        except BaseException:  # reports how the journey ended, whatever the cause
+        except BaseException:  # Every exception ends the journey and is reported.
             traceback.print_exc()
             user.picture("failed")
         sys.stdout.flush()

@@ -16,12 +16,16 @@ import pytest
 from tests.window.display import open_display
 
 ROOT = Path(__file__).parents[2]
-WITHIN_S = 150
+WITHIN_S = 600
+"""Deadline of a journey in seconds, which is generous, so that a journey does not fail on a loaded machine."""
 PROGRAMS = ("Xvfb", "openbox", "xdotool")
 
-pytestmark = pytest.mark.skipif(
-    not (os.environ.get("CI") or all(map(shutil.which, PROGRAMS))), reason=f"needs {', '.join(PROGRAMS)}"
-)
+pytestmark = [
+    pytest.mark.timeout(WITHIN_S + 60),
+    pytest.mark.skipif(
+        not (os.environ.get("CI") or all(map(shutil.which, PROGRAMS))), reason=f"needs {', '.join(PROGRAMS)}"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +39,7 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
     ("display", "journey"),
     [
         ("1440x900", "menus"),
+        ("1440x900", "shortcuts"),
         ("1440x900", "booking_drags"),
         ("1440x900", "settings_by_hand"),
         ("1440x900", "presets"),

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from PySide6.QtCore import QObject, QPoint, Qt, Signal
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 
+from tests.waiting import WITHIN_S
 from torchyard_gui.windows.main_window import MainWindow
 
 T = TypeVar("T")
-WITHIN_S = 20.0
 LOOK_EVERY_S = 0.02
 STEP_S = 0.01
-"""Between two pointer positions of a drag."""
+"""Time between two pointer positions of a drag."""
 
 
 class GuiThread(QObject):
@@ -37,7 +37,7 @@ class GuiThread(QObject):
         def work() -> None:
             try:
                 answer.set_result(function())
-            except BaseException as error:  # raised again in the caller's thread
+            except BaseException as error:  # The exception is raised again in the caller's thread.
                 answer.set_exception(error)
 
         self._posted.emit(work)
@@ -50,7 +50,7 @@ class User:
     def __init__(self, window: MainWindow, arguments: tuple[Any, ...], pictures: Path | None) -> None:
         self.window = window
         self.arguments = arguments
-        """Those of `app.make_window`: the home, the fleet file, and the file to open."""
+        """Arguments of `app.make_window`: the home, the fleet file, and the file to open."""
         self._gui = GuiThread()
         self.pictures = pictures
         self._clicked_at = 0.0
@@ -137,11 +137,11 @@ class User:
         xdotool("mouseup", "1")
 
     def drag(self, start: QPoint, end: QPoint, steps: int = 12, *, release: bool = True) -> None:
-        """Presses at `start`, moves in steps as a hand does, and releases at `end`."""
+        """Presses at `start`, moves in steps as a hand does, and releases at `end` unless `release` is False."""
         self.move(start)
         self.press()
         for step in range(1, steps + 1):
-            time.sleep(STEP_S)  # imitates the speed of a hand; no event is awaited
+            time.sleep(STEP_S)  # The pauses imitate the speed of a hand; no event is awaited.
             self.move(start + (end - start) * step / steps)
         if release:
             self.release()
@@ -151,7 +151,7 @@ class User:
         xdotool("key", "--delay", "10", *keys)
 
     def type(self, text: str) -> None:
-        xdotool("type", "--delay", "5", text)
+        xdotool("type", "--delay", "5", "--", text)
 
     # The window
 

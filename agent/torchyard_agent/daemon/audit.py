@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 MAX_BYTES = 256 * 1024
 """Size of `audit.jsonl` at which it replaces `audit.1.jsonl`."""
 MAX_ACTS = 1000
-"""The largest number of acts in one answer."""
+"""Maximum number of actions that one call of `audit.read` returns."""
 _ACTS = {"retire": "retire", "undeploy": "undeploy", "run.remove": "remove", "run.abort": "take_back"}
-"""The methods whose calls are recorded, with the names of their acts."""
+"""The names under which the calls of these methods are recorded."""
 _STARTS = ("deploy", "upgrade", "start")
 
 
 def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> None:
-    """Appends an action. Write errors are printed, and do not prevent the action."""
+    """Appends an action. Raises no OSError: a write error is printed, and a removed folder is ignored."""
     path = _path(agent_dir, node)
     line = json.dumps({"time": timestamps.now(), **attribution_entry(what, by, **more)}).encode() + b"\n"
     try:
@@ -61,13 +61,13 @@ def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object)
 
 
 def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]]:
-    """Returns the most recent actions, oldest first. Incomplete lines are skipped."""
+    """Returns the newest actions, at most `last`, with the oldest of them first. Damaged lines are skipped."""
     acts = list(_acts(agent_dir, node))
     return acts[-max(1, min(last, MAX_ACTS)) :]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
-    """Adds `audit.read` to the daemon's methods, and records the calls of methods that change the host."""
+    """Returns the daemon's methods and `audit.read`. Successful calls of the methods in _ACTS are recorded."""
     from torchyard_agent.protocol.jsonrpc import RpcError
 
     def noted(what: str, method: Method) -> Method:
@@ -77,7 +77,7 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
             try:
                 result = await method(connection, params)
             except RpcError as refusal:
-                if what == "undeploy":  # A successful undeploy removes this file, so only a refusal is recorded.
+                if what == "undeploy":  # A success cannot be recorded, because an undeploy removes the log.
                     note(agent_dir, node, what, by, refused=refusal.code)
                 raise
             note(agent_dir, node, what, by, **more)

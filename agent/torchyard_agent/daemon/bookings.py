@@ -1,8 +1,8 @@
 """Bookings on a host: the calendar received from desktops, observation of GPU use, and enforcement.
 
 The calendar is stored in the host's folder (0600), so that a restarted daemon can read it. The GPUs are sampled only
-when needed: every 10 s while enforcement is on and the calendar is valid, else once per minute while a GPU of this host
-is booked. If telemetry has just taken a sample, that sample is used.
+when needed: every 10 s while enforcement is on and the period of the calendar has not ended, else once per minute while
+a GPU of this host is booked. If telemetry has just taken a sample, that sample is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Pace(NamedTuple):
-    """Sampling intervals in seconds. Tests shorten them by variables such as `TORCHYARD_BOOKINGS_ENFORCE_S`."""
+    """Sampling intervals in seconds. Tests shorten them with variables such as `TORCHYARD_BOOKINGS_ENFORCE_S`."""
 
     enforce_s: float = 10.0
     evidence_s: float = 60.0
@@ -71,11 +71,11 @@ class Bookings:
         self._host = node
         self._calendar: Calendar | None = None
         self._snapshot: dict[str, Any] = {}
-        """The calendar as it was received, parts of which are sent to keepers."""
+        """The received calendar, parts of which are sent to keepers."""
         self._revision = ""
-        """The desktop's name of the snapshot's revision; empty if it sent none."""
+        """The ID that the desktop gave to this revision of the calendar; empty if it gave none."""
         self._here: set[str] | None = None
-        """The GPUs of this host, once they were sampled."""
+        """The UUIDs of this host's GPUs; None before the first sample."""
         self._idle: dict[str, Idle] = {}
         self._uses: list[Used] = []
         self._saved_at = 0.0
@@ -119,7 +119,7 @@ class Bookings:
         return {"kept": kept, "taken": timestamps.rfc3339(self._calendar.taken)}
 
     async def confirm(self, connection: Connection, params: Params) -> Any:
-        """Confirms that the snapshot of this revision is valid at `taken`. `kept` is false for a different revision."""
+        """Renews the stored snapshot as of `taken`. `kept` is false if the snapshot has a different `revision`."""
         host = _host(params)
         try:
             taken = timestamps.parse_timestamp(params.get("taken"))
@@ -154,7 +154,7 @@ class Bookings:
         return {"host": self._host, **booking_usage.to_json(self._idle, self._uses, after)}
 
     def summary(self) -> dict[str, Any]:
-        """Returns the part of `bookings.status` that `host.facts` includes too."""
+        """Returns the result of `bookings.status`, which `host.facts` includes too."""
         known, now = self._calendar, time.time()
         enforcement = known.enforcement_on(self._host) if known is not None else calendar.Enforcement()
         return {
@@ -202,11 +202,11 @@ class Bookings:
                 await asyncio.wait_for(self._news.wait(), wait_s)
 
     async def _sample(self) -> float | None:
-        """Samples the GPUs if needed. Returns the seconds until the next sample, or None until the next calendar."""
+        """Samples the GPUs if needed. Returns the seconds until the next call, or None to wait for a new calendar."""
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        # A stale calendar that still contains bookings is used for findings, but not for actions.
+        # A stale calendar is used for findings until the end of its period, but not for actions.
         enforces = enforcement.level != OFF and now < known.until
         if not enforces:
             self._enforcer.forget()
@@ -252,7 +252,7 @@ class Bookings:
             self._write(self._evidence_file, booking_usage.to_json(self._idle, self._uses))
 
     def _write(self, path: str, data: dict[str, Any]) -> None:
-        """Writes a file atomically. If the disk is full, the data is lost when the daemon restarts."""
+        """Replaces a file atomically. After an error, which is logged, a restarted daemon reads the older file."""
         scratch = f"{path}.{os.getpid()}"
         try:
             file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -294,7 +294,7 @@ def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: flo
 
 
 def held_gpus() -> set[str]:
-    """Returns the GPUs that are held by the runs of any user, including idle and restarting runs."""
+    """Returns the UUIDs of the GPUs that are locked by runs of any user, including idle and restarting runs."""
     try:
         lines = read_all("/proc/net/unix").split(b"\n")
     except OSError:

@@ -2,8 +2,8 @@
 
 The collection runs in a separate process (see `garbage_collection_trigger`), since it may scan a hundred thousand
 files. It keeps runs whose keeper is alive, archives from which a keeper or daemon runs, and snapshots that are used by
-a run on any host with the same home. Each host removes only its own runs, since other hosts cannot know whether a
-keeper is alive. Folders are renamed before they are removed, so a folder is either complete or absent.
+a run on any host with the same home. Each host removes only its own runs, since another host cannot find out whether a
+keeper is alive. Folders of runs and agents are renamed before they are removed, so they are either complete or absent.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ GB = 1e9
 KEEP_DAYS = 30.0
 KEEP_GB = 50.0
 ALWAYS_KEPT = 10
-"""The number of newest ended runs that are kept, however old and large they are."""
+"""Number of the newest ended runs that are kept regardless of their age and size."""
 QUIET_S = 3600.0
 """A run whose journal was written within this time is kept: its keeper may be starting or ending."""
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
-"""Age at which incomplete uploads of an archive are removed."""
+"""Age at which temporary files and folders of archives are removed, such as incomplete uploads."""
 SNAPSHOTS_S = 7 * DAY_S
 SNAPSHOTS_WHEN_SHORT_S = DAY_S
 SHORT_SHARE = 0.1
-"""If a smaller part of the disk is free, snapshots are kept for a day only."""
+"""Share of free disk space below which snapshots are kept for one day only."""
 FILES_S = DAY_S
-"""Age up to which a file without a snapshot may belong to an upload under way."""
+"""Age up to which a file that belongs to no snapshot is kept, since its upload may be under way."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
-"""The folder, in the host's folder, of renamed folders that are being removed."""
+"""Subfolder of the host's folder, to which folders of runs are moved before they are removed."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _END = b'"event":"run_ended"'
 _TAIL = 1 << 20
-"""Bytes at the end of a journal that are searched for `run_ended`, which names all replicas."""
+"""Bytes at the end of a journal that are searched for `run_ended`, a long entry since it lists all replicas."""
 
 log = logging.getLogger("torchyard_agent.daemon.garbage_collection")
 
@@ -85,11 +85,11 @@ class EndedRun:
 
     run_id: str
     last_at: float
-    """The time at which the run's journal was last written, in seconds since 1970."""
+    """The time of the last write to the run's journal (without one, to its log), in seconds since 1970."""
     size: int
     """The size on the disk in bytes."""
     has_end: bool
-    """Whether the journal contains the run's end, which is missing if the keeper or the host crashed."""
+    """Whether the journal contains the run's end, which is missing, for example, if the keeper crashed."""
 
 
 def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, str]:
@@ -113,7 +113,7 @@ def collect(agent_dir: str, node: str, sha256: str, limits: Limits, now: float |
     """Runs all parts of the collection, each of which may fail independently.
 
     Args:
-        sha256: The archive from which this host's daemon runs.
+        sha256: The hash of the archive from which this host's daemon runs.
     """
     now = time.time() if now is None else now
     removed = {
@@ -135,7 +135,7 @@ def _part(what: str, work: Callable[[], int]) -> int:
 
 
 def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
-    """Removes folders of ended runs, and returns the number of removed folders."""
+    """Removes the folders of ended runs that exceed the limits, and returns the number of removed folders."""
     _empty_removed(agent_dir, node)
     state = paths.gc_state(agent_dir, node)
     known = _read_sizes(state)
@@ -216,7 +216,7 @@ def _read_sizes(path: str) -> dict[str, list[int]]:
 
 
 def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
-    """Removes snapshots that no run on any host uses, unless an upload is in progress. Returns their number."""
+    """Removes old snapshots that no run on any host uses, unless an upload is in progress. Returns their number."""
     if UploadLocks(agent_dir, node).others():
         return 0
     count = prune(agent_dir, now)
@@ -226,7 +226,7 @@ def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
 
 
 def prune(agent_dir: str, now: float | None = None) -> int:
-    """Removes unused snapshots and files, and returns the number of removed snapshots. Failures are ignored."""
+    """Removes old unused snapshots and files, and returns the number of these snapshots. Failures are ignored."""
     now = time.time() if now is None else now
     store = paths.store_dir(agent_dir)
     try:
@@ -247,7 +247,10 @@ def prune(agent_dir: str, now: float | None = None) -> int:
 
 
 def used_by_runs(agent_dir: str) -> set[str]:
-    """Returns the roots of all snapshots that runs on any host use. Raises OSError if a record is unreadable."""
+    """Returns the roots of all snapshots that runs on any host use. Raises OSError if a record cannot be read.
+
+    Runs without a record, or with an invalid one, use no snapshot.
+    """
     found = set()
     for host in _names(os.path.join(agent_dir, "hosts")):
         for run_id in _names(paths.runs_dir(agent_dir, host)):
@@ -287,7 +290,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
 
 
 def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
-    """Removes agents that have not been used for a long time, and incomplete uploads. Returns the number of agents."""
+    """Removes agents that were not used for ARCHIVES_S, and old temporary files. Returns the number of agents."""
     store = paths.store_dir(agent_dir)
     in_use = archives_in_use(agent_dir, node, now)
     count = 0
@@ -315,9 +318,9 @@ def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
 
 
 def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
-    """Returns the archives that are used by daemons and keepers on all hosts with this store; None if unknown.
+    """Returns the archives that daemons and keepers on any host with this store may use; None if unknown.
 
-    Archives used on this host are found in command lines, archives used on other hosts in records of daemons and runs.
+    They are found in the command lines of this host's processes, and in the records of daemons and runs of all hosts.
     """
     found = _named_by_processes(paths.store_dir(agent_dir))
     hosts = os.path.join(agent_dir, "hosts")
@@ -326,7 +329,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
         if noted:
             found.add(noted)
         elif host != node:
-            return None  # This host may run a daemon of an older agent, which wrote no record of its archive.
+            return None  # That host may run a daemon of an older agent, which wrote no record of its archive.
         for run_id in _names(paths.runs_dir(agent_dir, host)):
             folder = paths.run_dir(agent_dir, host, run_id)
             if not paths.is_run(folder):
@@ -343,14 +346,14 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
 
 
 def _named_by_processes(store: str) -> set[str]:
-    """Returns the archives of this store that appear in the command lines of this user's processes."""
+    """Returns the hashes of this store's archives that appear in the command lines of running processes."""
     mark = os.fsencode(store) + b"/"
     pieces = (piece for _, line in each_process("cmdline") for piece in line.split(mark)[1:])
     return {piece[:64].decode("ascii", "replace") for piece in pieces}
 
 
 def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
-    """Removes the beginning of a long log while other processes append to it. Returns whether it did so."""
+    """Removes the beginning of a log longer than `limit`, while processes may append to it. Returns 1 then, else 0."""
     with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if size <= limit:
@@ -395,7 +398,7 @@ def _empty_removed(agent_dir: str, node: str) -> None:
 
 
 def _remove_tree(path: str) -> None:
-    """Removes a folder as far as possible, including read-only folders."""
+    """Removes a file, or a folder as far as possible, including its read-only subfolders."""
 
     def open_up(function: Callable[[str], Any], place: str, error: object) -> None:
         parent = os.path.dirname(place)
@@ -430,7 +433,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Yields whether no other collection is running on this host."""
+    """Yields whether no other collection is running on this host. Sets the modification time of `path` to now."""
     with open(path, "a", encoding="utf-8") as file:
         os.utime(path)
         try:
@@ -447,7 +450,7 @@ def main(agent_dir: str, node: str, sha256: str) -> int:
         with _alone(paths.gc_state(agent_dir, node)) as alone:
             if alone:
                 collect(agent_dir, node, sha256, Limits.read(os.environ))
-    except OSError as error:  # The agent was undeployed in the meantime, or the disk is full.
+    except OSError as error:  # For example, the agent was undeployed in the meantime, or the disk is full.
         print(f"garbage collection: {error}", file=sys.stderr)
         return 1
     return 0

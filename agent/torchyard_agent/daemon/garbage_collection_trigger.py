@@ -20,7 +20,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 EVERY_S = 3600.0
 AFTER_S = 5.0
-"""Delay after a request, which is answered and whose launch is under way by then."""
+"""Delay after a request. By then the request is usually answered, and a launch that follows it is under way."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class GarbageCollectionTrigger:
         self._not_before = float("-inf")
 
     def watch(self, methods: dict[str, Method]) -> dict[str, Method]:
-        """Returns the methods in a form in which each of them also calls `trigger`."""
+        """Returns the methods in a form in which each of them first calls `trigger`."""
 
         def watched(method: Method) -> Method:
             async def answer(connection: Connection, params: dict[str, Any]) -> Any:
@@ -92,4 +92,6 @@ sys.dont_write_bytecode = True
 from torchyard_agent.daemon.garbage_collection import main
 sys.exit(main(agent_dir, node, sha256))
 """
-"""The process forks, so that it is no child of the daemon, which may be replaced meanwhile without waiting for it."""
+"""The code of the collecting process. It forks so that it is no child of the daemon, which can be replaced without
+waiting for it.
+"""

@@ -17,7 +17,7 @@ from torchyard_agent.peer_credentials import peer_uid
 
 SETTLE_AFTER_MS = 2000
 LONGEST_HELLO = 65536
-"""Bytes. Longer requests are passed to the full server, which refuses them."""
+"""Maximum length of an incomplete request in bytes. A longer one is passed to the full server."""
 
 
 Conversations = list[tuple[socket.socket, bytes]]
@@ -30,10 +30,10 @@ def answer_hello(
     settle: Callable[[], None],
     retiring: Callable[[dict[str, Any]], None] = lambda params: None,
 ) -> Conversations | None:
-    """Answers `hello` requests until another method is called.
+    """Answers `hello` requests until a client sends a different or unreadable request, or does not read its answers.
 
     Args:
-        settle: Unpacks a new archive. Called when no request has arrived for a short time.
+        settle: Unpacks a new archive. Called once, when no client was active for SETTLE_AFTER_MS.
         retiring: Called with the parameters of `retire`.
 
     Returns:
@@ -85,9 +85,9 @@ def _receive(client: socket.socket) -> bytes:
 def _answer(
     client: socket.socket, pending: bytes, hello: dict[str, Any], retiring: Callable[[dict[str, Any]], None]
 ) -> tuple[bytes, str]:
-    """Answers complete requests, and returns the unanswered bytes and the method that they call.
+    """Answers complete requests, and returns the unanswered bytes and the method of the first unanswered request.
 
-    The method is "" if all requests were `hello`.
+    The method is "" if all requests were `hello`, and a description of the problem if the server cannot answer.
     """
     while b"\n" in pending:
         line, rest = pending.split(b"\n", 1)
@@ -100,7 +100,7 @@ def _answer(
             return pending, method
         answer = {"jsonrpc": "2.0", "id": id, "result": hello if method == "hello" else {}}
         try:
-            # A line this short is sent completely or not at all.
+            # Such a short line is sent completely or not at all.
             client.send(json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT)
         except BlockingIOError:
             return pending, "never reads"  # The full server disconnects clients that do not read.

@@ -1,4 +1,4 @@
-"""The agent version of a host, recorded by each starting daemon so that an older desktop does not downgrade it.
+"""The agent version of a host, recorded by its daemon so that an older desktop does not downgrade it.
 
 Without the record, an older desktop would start its own daemon after the newer daemon was killed or the host rebooted.
 The record is in the host's own folder, since hosts with a shared home may be upgraded one by one.
@@ -17,7 +17,7 @@ NOTE = "agent.json"
 
 
 def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
-    """Records that this host has unpacked this agent. Write errors are ignored."""
+    """Records that this host's daemon runs from this unpacked archive. Write errors are ignored."""
     path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
     with contextlib.suppress(OSError):
         os.utime(paths.archive_dir(agent_dir, sha256))  # The time marks the archive as used, for garbage collection.
@@ -40,7 +40,7 @@ def noted(path: str) -> tuple[str, str]:
 
 
 def newer_than(agent_dir: str, node: str, version: str) -> str | None:
-    """Returns the SHA-256 of this host's last agent if that agent is newer and its archive still exists, else None."""
+    """Returns the SHA-256 of the recorded agent if it is newer than `version` and its archive exists, else None."""
     newest, sha256 = noted(os.path.join(paths.host_dir(agent_dir, node), NOTE))
     if version_order(newest) <= version_order(version):
         return None

@@ -1,4 +1,4 @@
-"""The entry point of the daemon, which exists once per user and host. No run depends on the daemon."""
+"""The entry point of the daemon, of which a user has one per host. Runs that have begun do not depend on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLDEST_PROTOCOL = 1
 def main(
     agent_dir: str, node: str, sha256: str, listener: socket.socket, settle: Callable[[], None], by: str = ""
 ) -> int:
-    """Serves until the method `retire` is called.
+    """Serves until the daemon is retired, for example by the method `retire`.
 
     Args:
         listener: A socket that is bound to the daemon's name.
@@ -27,7 +27,7 @@ def main(
     """
     umask.keep_files_private()  # systemd sets a different umask.
     with open("/proc/self/comm", "w") as name:
-        # `ps` and `top` show this name, because the process's command line is still that of the bootstrap.
+        # `top` and `ps -e` show this name. The process's command line is still that of the bootstrap.
         name.write("torchyard-agent")
     hello = {
         "version": __version__,

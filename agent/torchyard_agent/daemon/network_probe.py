@@ -1,8 +1,8 @@
 """Probes of the connections between hosts on the data network: reachability of ports, and throughput.
 
 A host listens briefly on ports that a run holds on that host (bound but not listening), or on one port of its range.
-Clients send a token that only the launching desktop knows. Connections are reset instead of closed, so that none
-remains in TIME_WAIT on a port that a rank is about to use.
+Clients send a token that they and the listener have received from the desktop. Connections are reset instead of closed,
+so that none remains in TIME_WAIT on a port that a rank is about to use.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
 CONNECT_S = 3.0
-"""The time to connect, sufficient for the repetition of a lost SYN after 1 s."""
+"""Timeout for connecting, long enough for the retransmission of a lost SYN after 1 s."""
 GREETING_S = 2.0
 LISTEN_S = 60.0
-"""The longest time of listening, even if the desktop has disappeared."""
+"""Longest time that a listener stays open, even if the desktop has disappeared."""
 LONGEST_PULL_S = 1.0
 STALLED_S = 0.8
-"""A measurement without data for this time ends: pairs are measured in turn, each for 2 s at most."""
+"""Time without data after which a measurement fails, since it delays the measurements of other pairs of hosts."""
 WARM_UP_S = 0.1
-"""Time at the start of a measurement in which TCP opens its window."""
+"""Time at the start of a measurement that is not counted, because TCP opens its window then."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
-"""An interface with more traffic than this share of its speed, and than BUSY_BYTES_S, counts as busy."""
+"""An interface with more traffic than this share of its speed, and more than BUSY_BYTES_S, counts as busy."""
 OBSERVE_S = 0.3
 """Observation time: training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
@@ -58,7 +58,8 @@ class NetworkProbe:
     async def listen(self, connection: Connection, params: Params) -> Any:
         """Listens at `address`, on each of `ports` (held for a run) or on one port of `port_range` (null for any port).
 
-        Returns `address`, `ports` and, with `traffic`, whether the interface is `busy` with other traffic.
+        Without `address`, the host's address on the route to `towards` is used. Returns `address`, `ports` and `busy`:
+        whether the interface carries other traffic, which is measured only if `traffic` is true.
         """
         token = str(params["token"])
         address = params.get("address") or network_addresses.address_towards(str(params["towards"]))
@@ -71,7 +72,7 @@ class NetworkProbe:
             else:
                 for port in ports:
                     listener.add(int(port))
-        except BaseException:  # The sockets are also closed if a BaseException ends the call.
+        except BaseException:  # The sockets are closed after a cancellation too.
             self._end(token)
             raise
         connection.on_close.append(partial(self._end, token))
@@ -86,7 +87,7 @@ class NetworkProbe:
         return [failure for failure in await asyncio.gather(*tried) if failure is not None]
 
     async def pull(self, connection: Connection, params: Params) -> Any:
-        """Receives data from `address`:`port` for `seconds`, and returns the rate (`bytes_s`)."""
+        """Receives data from `address`:`port` for `seconds`, at most LONGEST_PULL_S. Returns the rate (`bytes_s`)."""
         seconds = min(float(params["seconds"]), LONGEST_PULL_S)
         where = (str(params["address"]), int(params["port"]))
         pulling = partial(_pull, str(params["token"]), params.get("source"), where, seconds)
@@ -96,7 +97,7 @@ class NetworkProbe:
             raise RpcError(f"{where[0]}:{where[1]} gave no data: {_reason(error)}", "no_way") from error
 
     async def close(self, connection: Connection, params: Params) -> Any:
-        """Stops listening. The sockets are closed when the method returns."""
+        """Stops listening. The listening sockets are closed when the method returns."""
         self._end(str(params["token"]))
         return {}
 
@@ -107,7 +108,7 @@ class NetworkProbe:
 
 
 class _Listener:
-    """The sockets of one token at one address."""
+    """The listening sockets of one launch at one address, which answer only clients that send the token."""
 
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
@@ -176,13 +177,13 @@ class _Listener:
                 greeting += data
             if greeting == self._token + b"here\n":
                 await loop.sock_sendall(client, b"here\n")
-                with contextlib.suppress(OSError):  # The connection stays open until the client has disconnected.
+                with contextlib.suppress(OSError):  # Waits for the client to disconnect, for at most GREETING_S.
                     await asyncio.wait_for(loop.sock_recv(client, 1), GREETING_S)
             elif greeting == self._token + b"pull\n":
                 handed_over = True
                 await loop.run_in_executor(None, _send_zeros, client)
         except (OSError, asyncio.TimeoutError):
-            pass  # The client has no token, or has disconnected.
+            pass  # The client has disconnected, or has not sent its token in time.
         finally:
             if not handed_over:
                 client.close()
@@ -232,7 +233,7 @@ def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float
 
 
 def _send_zeros(client: socket.socket) -> None:
-    """Sends zeros until the client disconnects."""
+    """Sends zeros until the client disconnects, or for LONGEST_PULL_S + GREETING_S, and closes the connection."""
     chunk = bytes(_CHUNK)
     client.settimeout(GREETING_S)
     end = time.monotonic() + LONGEST_PULL_S + GREETING_S

@@ -1,6 +1,6 @@
-"""Measurements of a host for a launch: limits, shared memory, the chosen GPUs, leftovers of runs, and the clock.
+"""Measurements of a host for a launch: limits, shared memory, InfiniBand, the chosen GPUs, leftovers and the clock.
 
-The desktop judges the results. The only slow part is NVML, which is opened only if GPUs were chosen.
+The desktop judges the results. NVML, which is slow to open, is used only if GPUs were chosen.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _shared_memory() -> dict[str, int] | None:
 
 def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
     """Returns for each chosen GPU its health, XIDs from the kernel log (None if unreadable), and processes."""
-    # NVML and ctypes are imported only if there are GPUs.
+    # NVML and ctypes are imported only if GPUs were chosen.
     from torchyard_agent.telemetry import xid_errors
     from torchyard_agent.telemetry.nvml import Nvml
     from torchyard_agent.telemetry.process_owners import Owners
@@ -100,7 +100,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
     """Returns leftovers of earlier runs: [{`run_id`, `ended` (ended PIDs), `left` (remaining PIDs), `keeper`}].
 
     This function ends processes of runs without a keeper; the result includes those ended since the last call. `keeper`
-    is true if the run ended long ago, but its keeper is still alive.
+    is true if the run ended more than KEEPER_EXIT_S ago, but its keeper is still alive.
     """
     loop = asyncio.get_running_loop()
     kept: list[str] = []
@@ -124,7 +124,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _in_use(folders: list[str]) -> set[str]:
-    """Returns the run folders that appear in environments of this user's processes, from one scan of /proc."""
+    """Returns those of `folders` that appear in environments of this user's processes, from one scan of /proc."""
     paths = {path + "/" for _, path in orphans.run_dirs()}
     return {folder for folder in folders if any(path.startswith(folder + "/") for path in paths)}
 

@@ -10,12 +10,14 @@ from typing import Any, Callable
 from torchyard_agent.daemon import audit, run_logs, run_outputs
 from torchyard_agent.daemon.bookings import Bookings
 from torchyard_agent.daemon.network_probe import NetworkProbe
+from torchyard_agent.daemon.run_models import RunModels, archive_of
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry, follow_state
 from torchyard_agent.daemon.undeploy import remove_everything
 from torchyard_agent.daemon.uploads import Uploads
 from torchyard_agent.journal import JournalReader
 from torchyard_agent.network_addresses import address_towards, interface_of
+from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.telemetry import host_facts, training_python
 from torchyard_agent.unix_socket_rpc import Connection, Method
@@ -38,6 +40,7 @@ class Methods:
         self._retire = retire
         self._network_probe = NetworkProbe()
         self._uploads = Uploads(agent_dir, str(hello["node"]))
+        self._models = RunModels(runs, archive_of(agent_dir, hello))
         self.bookings = Bookings(agent_dir, str(hello["node"]), runs, telemetry)
 
     def table(self) -> dict[str, Method]:
@@ -70,6 +73,7 @@ class Methods:
             "logs.read": self.logs_read,
             "files.list": self.files_list,
             "files.read": self.files_read,
+            **self._models.table(),
         }
         return audit.watch(self._agent_dir, str(self._hello["node"]), methods)
 
@@ -104,7 +108,7 @@ class Methods:
         return {**facts, "bookings": self.bookings.summary(), "daemon": self._identity}
 
     async def host_pythons(self, connection: Connection, params: Params) -> Any:
-        """The interpreters for programs on this host."""
+        """Returns the Python interpreters of this host that training programs may use."""
         searching = partial(training_python.search, params.get("python"))
         return await asyncio.get_running_loop().run_in_executor(None, searching)
 
@@ -182,8 +186,10 @@ class Methods:
         ended = False
 
         def has_ended() -> bool:
+            """Returns whether the run is over. The end of the replica does not count, since it may be restarted."""
             nonlocal ended
-            ended = ended or any(_ends(event, str(params["replica"])) for event in reader.read())
+            for event in reader.read():
+                ended = journal_replay.is_ended_after(event, ended)
             return ended or not self._runs.is_alive(run_id)
 
         return await run_logs.read_log(folder, params, has_ended)
@@ -196,10 +202,3 @@ class Methods:
     async def files_read(self, connection: Connection, params: Params) -> Any:
         folder = self._runs.folder(params["run_id"])
         return run_outputs.read_file(folder, str(params["path"]), int(params.get("offset", 0)))
-
-
-def _ends(event: dict[str, Any], replica: str) -> bool:
-    """Returns whether this event implies that no process writes to the replica's log any longer."""
-    if event["event"] == "replica_state" and event["replica"] == replica:
-        return event["state"] in ("succeeded", "failed", "stopped", "lost")
-    return bool(event["event"] == "run_ended")

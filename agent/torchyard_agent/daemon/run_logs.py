@@ -12,9 +12,9 @@ from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 PIECE = 512 * 1024
-"""Bytes of log in one answer, at most."""
+"""Maximum number of bytes of a log in one answer."""
 MOST_TIMES = 8192
-"""Times in one answer, at most."""
+"""Maximum number of entries of `times` in one answer."""
 LOOK_EVERY_S = 0.1
 LONGEST_WAIT_S = 20.0
 
@@ -35,9 +35,12 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     """Returns a part of one rank's log.
 
     `offset` is measured in bytes from the start, or from the end if it is negative. If no data is available yet, the
-    function waits up to `wait_s`. `ended` is true if the part reaches the end of a log that will not grow. `times` are
-    the times of the bytes in the part or, with `times_to_end`, of all bytes from the start of the part on; see
-    `log_times`.
+    function waits up to `wait_s`. `ended` is true if the part reaches the end of a log that will not grow any more.
+    `times` are the times of the bytes in the part or, with `times_to_end`, of all bytes from the start of the part on
+    (see `log_times`).
+
+    Args:
+        has_ended: Returns whether the log will not grow any more.
     """
     name = paths.log_name(str(params["replica"]), int(params.get("local_rank", 0)))
     path = os.path.join(run_dir, "logs", os.path.basename(name))

@@ -12,16 +12,17 @@ from torchyard_agent.daemon.runs import read_record
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 PIECE = 512 * 1024
-"""Bytes of a file in one answer, at most."""
+"""Maximum number of bytes of a file in one answer."""
 INCOMPLETE = (".saving-", ".carried-")
-"""Prefixes of checkpoints that are being written or copied here; they are renamed once complete."""
+"""Prefixes of the folders of checkpoints that are being written or copied here. The folders are renamed once complete.
+"""
 
 
 def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any]]:
-    """Returns the files of the run whose path below its folder matches `pattern`, with size in bytes.
+    """Returns the files of `outputs/`, `logs/` and `work/` whose path or name matches `pattern`, with size in bytes.
 
     Without a pattern, the result contains all files of `outputs/` and `logs/`, and the files of `work/` that the run
-    has created or changed.
+    has created or changed, except bytecode. Symbolic links and incomplete checkpoints are omitted.
     """
     root = read_record(run_dir).get("snapshot")
     manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
@@ -47,7 +48,7 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
 
 
 def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
-    """Returns a part of a file of the run, starting at `offset`."""
+    """Returns a part of a file of the run, starting at `offset`. Raises RpcError for a file outside its folder."""
     whole = os.path.realpath(os.path.join(run_dir, path))
     if not whole.startswith(os.path.realpath(run_dir) + os.sep):
         raise RpcError(f"{path} lies outside the run's folder", "outside")

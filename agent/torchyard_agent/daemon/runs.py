@@ -23,9 +23,9 @@ from torchyard_agent.telemetry.procfs import boot_id
 from torchyard_agent.unix_socket_rpc import Connection
 
 KEEPER_DEADLINE_S = 20.0
-"""The time for a keeper to answer; starting one takes 0.1 s on an idle host."""
+"""Timeout for the start of a keeper, which takes 0.1 s on an idle host."""
 EXIT_DEADLINE_S = 10.0
-"""The time for a keeper to exit once its run has ended."""
+"""Timeout for a keeper to exit once its run has ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -37,22 +37,22 @@ class Runs:
         self._node = node
         self._keepers: dict[str, Connection] = {}
         self._starting: dict[str, asyncio.Event] = {}
-        """Runs whose keepers are being started; set once they answer or have failed."""
+        """An event for each run whose keeper is being started; set once the keeper has answered or failed."""
         self._launching = 0
         """Number of unanswered requests to prepare or begin a run."""
         self._warm: set[str] = set()
-        """Launches before `prepare` whose keepers have started interpreters."""
+        """Launches for which `warm` was called, but not yet `prepare`."""
         self._prepared: set[str] = set()
-        """Launches that hold GPUs and ports here and have not begun."""
+        """Launches for which `prepare` was called on this host, and which have not begun."""
         self._ending_warm: dict[str, asyncio.Task[None]] = {}
         """Tasks that end the keepers of abandoned launches."""
         self._aborted: set[str] = set()
         self._exited: set[str] = set()
-        """Runs whose keepers have exited: no sample looks for them again."""
+        """Runs whose keepers have exited, so that later calls need not look for these keepers."""
         self._cleared: set[str] = set()
         self._ended: dict[str, dict[str, list[int]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        """Background tasks, which the loop does not keep alive."""
+        """References to background tasks, since the event loop holds only weak references to them."""
         self._listeners: dict[str, list[asyncio.Event]] = {}
         self._records: dict[str, dict[str, Any]] = {}
 
@@ -82,7 +82,7 @@ class Runs:
         return await keeper.call("warm", params)
 
     def end_warm(self, run_id: str) -> None:
-        """Ends the warm interpreters of a launch whose desktop has disconnected before `prepare`."""
+        """Ends the keeper of a launch, with its warm interpreters, if the desktop disconnects before `prepare`."""
         if run_id in self._warm:
             self._warm.discard(run_id)
             task = self._ending_warm[run_id] = asyncio.get_running_loop().create_task(self._end_warm(run_id))
@@ -107,7 +107,7 @@ class Runs:
             return await keeper.call("prepare", params, timeout=120.0)
 
     async def _warm_keeper(self, run_id: str) -> Connection | None:
-        """Returns the keeper that `warm` has started, or None."""
+        """Returns the keeper that `warm` has started, or None if there is none."""
         await self._wait_for_start(run_id)
         if run_id in self._ending_warm:
             await asyncio.wait({self._ending_warm[run_id]})
@@ -122,7 +122,7 @@ class Runs:
             await keeper.call("renew", {})
         except RpcError as error:
             if error.code not in ("lease_lapsed", "disconnected"):
-                return True  # The keeper of an older desktop lacks this method.
+                return True  # For example, the keeper of an older agent lacks this method.
         else:
             return True
         while await self.keeper(run_id) is not None:
@@ -167,7 +167,7 @@ class Runs:
 
     async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
         if not os.path.isdir(archive):
-            # While the desktop was connected, garbage collection removed the archive as unused.
+            # Garbage collection has removed the archive as unused while the desktop was connected.
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ class Runs:
             ) from None
 
     def abort_unbegun(self, run_id: str) -> None:
-        """Aborts a run whose desktop has disconnected after `prepare` and before the run has begun."""
+        """Aborts a run if its desktop disconnects after `prepare` and before the run has begun."""
 
         async def abort() -> None:
             with contextlib.suppress(RpcError):  # The keeper has exited, or the desktop has already aborted the run.
@@ -254,7 +254,7 @@ class Runs:
             ) from None
 
     async def keeper(self, run_id: str) -> Connection | None:
-        """Returns a connection to the run's keeper, or None if the keeper has exited."""
+        """Returns a connection to the run's keeper, or None if no keeper answers: it has exited, or not yet started."""
         known = self._keepers.get(run_id)
         if known is not None and not known.closed:
             return known
@@ -266,7 +266,7 @@ class Runs:
                 raise FileNotFoundError
             keeper = await unix_socket_rpc.connect(address, lambda method, _: self._wake(run_id))
         except (ConnectionRefusedError, FileNotFoundError, PermissionError):
-            # Another user may have bound the name of a keeper that has ended.
+            # PermissionError: another user has bound the name of a keeper that has ended.
             if run_id not in self._starting:
                 self._exited.add(run_id)
             return None
@@ -281,7 +281,10 @@ class Runs:
         return keeper
 
     async def is_running(self, run_id: str) -> bool:
-        """Returns whether the run has a keeper here. If the run has ended, waits for the keeper's exit first."""
+        """Returns whether the run has a keeper here. If the run has ended, first waits for the keeper's exit.
+
+        The wait takes at most EXIT_DEADLINE_S.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_DEADLINE_S
         while await self.keeper(run_id) is not None:
@@ -304,7 +307,7 @@ class Runs:
         return str(self._record_of(run_id).get("person") or "")
 
     def _record_of(self, run_id: str) -> dict[str, Any]:
-        """Returns the record of the run that the desktop has sent. It is cached because it never changes."""
+        """Returns `replicas` and `person` of the run's record, as sent by the desktop. The values are cached."""
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
@@ -312,7 +315,7 @@ class Runs:
             known = found if isinstance(found, dict) else {}
             kept = {"replicas": known.get("replicas"), "person": known.get("person")}
             if not known:
-                return kept  # The run is still being prepared.
+                return kept  # Nothing is cached, because the run may still be in preparation.
             self._records[run_id] = kept
         return self._records[run_id]
 
@@ -371,7 +374,10 @@ class Runs:
         return "its keeper died"
 
     async def end_orphans(self, run_id: str) -> None:
-        """Ends the processes of a run whose keeper died: PDEATHSIG ends its ranks, but not their children."""
+        """Ends the processes of a run whose keeper died: PDEATHSIG ends its ranks, but not their children.
+
+        Has no effect while the run has a keeper, or if it was called before for this run.
+        """
         folder = self.folder(run_id)
         if run_id in self._cleared or await self.keeper(run_id) is not None:
             return
@@ -392,16 +398,15 @@ class Runs:
         return ended
 
     async def list(self) -> list[dict[str, Any]]:
-        """Returns a summary of each run."""
+        """Returns a summary of each run, except launches before `prepare`."""
         lines = []
         for run_id in self.ids():
             if run_id in self._warm:
-                # A run whose keeper has only warmed interpreters is a launch before `prepare` and is not listed.
                 continue
             try:
                 shown = await self.show(run_id)
             except (RpcError, OSError):
-                continue  # The folder of the run has just been removed.
+                continue  # For example, the folder of the run has just been removed.
             record = shown["record"]
             state = {name: shown[name] for name in ("state", "reason", "as_of", "alive", "silent", "died")}
             about = {"name": record.get("name", ""), "record": record.get("record", {})}
@@ -449,7 +454,7 @@ def _checked(run_id: object) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """Returns the contents of a run's `run.json`; {} if the file is missing, or invalid due to a power failure."""
+    """Returns the contents of a run's `run.json`; {} if it is missing, or invalid, as after a power failure."""
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)

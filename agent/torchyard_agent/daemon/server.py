@@ -1,4 +1,4 @@
-"""The daemon's full server: an asyncio loop that starts when a method other than `hello` is called."""
+"""The daemon's full server: an asyncio loop that takes over from `hello_server`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchyard_agent.protocol import paths
 from torchyard_agent.telemetry.sampler import Sampler
 
 COMPILE_AFTER_S = 3.0
-"""Delay of the bytecode compilation, after the desktop's first answers."""
+"""Delay of the bytecode compilation, so that it does not slow down the desktop's first requests."""
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 async def serve_until_retired(
     agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: Conversations
 ) -> None:
-    """Serves `listener` and the open conversations until `retire` is called."""
+    """Serves `listener` and the open conversations until a call of `retire` or `undeploy`, or SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     loop = asyncio.get_running_loop()
     retired = asyncio.Event()
@@ -53,7 +53,7 @@ async def serve_until_retired(
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
     with contextlib.suppress(OSError):
-        # If the home is not writable, the next connection from a desktop starts the daemon.
+        # Without a unit, for example if the home is not writable, the next connection from a desktop starts the daemon.
         if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()
@@ -65,7 +65,7 @@ async def serve_until_retired(
 
 
 def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
-    """Compiles modules that have not been imported yet in the background, so that the first keeper starts quickly."""
+    """Compiles the archive's modules to bytecode in a background process, so that keepers start quickly."""
     script = os.path.join(archive, "torchyard_agent", "daemon", "bytecode.py")
     command, null = ["nice", "-n", "19", sys.executable, "-I", "-S", script, archive], subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)

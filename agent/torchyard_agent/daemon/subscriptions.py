@@ -13,20 +13,20 @@ from torchyard_agent.telemetry.sampler import Sampler
 from torchyard_agent.unix_socket_rpc import Connection
 
 BATCH = 500
-"""The number of journal entries in one notification."""
+"""Maximum number of journal entries in one notification."""
 POLL_S = 5.0
 """Interval at which the journal is read even without a notification of its growth."""
 NVML_IDLE_S = 30.0
 """Time without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
-"""The number of unsent bytes from which samples for a client are skipped."""
+"""Number of unsent bytes above which samples for a client are skipped."""
 
 
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
-    """Sends the journal from the entry after `seen`, then each new entry, until the run is over.
+    """Sends the journal from the entry after `seen`, then each new entry, until the keeper has exited.
 
-    Only the last notification has `alive` set to false, and it contains no entries. If no `run_ended` entry was sent
-    before, the keeper has died.
+    Only the last notification has `alive` set to false, and it contains no entries. If the journal has no `run_ended`
+    entry then, the keeper has died.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -34,8 +34,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            # The keeper is looked up before the journal is read, because a dead keeper does not write any further
-            # entries.
+            # The keeper is looked up before the journal is read: if it has exited, the journal is complete.
             alive = await runs.keeper(run_id) is not None
             entries = reader.read()
             if first:
@@ -56,7 +55,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
 
 
 class Telemetry:
-    """The telemetry of the host, which is sampled only while a desktop subscribes."""
+    """The telemetry of the host. Samples are taken for subscribed desktops and on request only."""
 
     def __init__(self, runs: Runs, sampler: Sampler):
         self._runs = runs
@@ -67,7 +66,10 @@ class Telemetry:
         self._last: tuple[float, dict[str, Any]] | None = None
 
     def watch(self, connection: Connection, interval_s: float) -> None:
-        """Sends `connection` a sample every `interval_s` seconds."""
+        """Subscribes `connection` to samples every `interval_s` seconds, limited to 0.2 to 60.
+
+        All subscribers get each sample, so the shortest of their intervals counts.
+        """
         if connection not in self._watchers:
             connection.on_close.append(lambda: self.unwatch(connection))
         self._watchers[connection] = min(max(interval_s, 0.2), 60.0)
@@ -88,7 +90,7 @@ class Telemetry:
             try:
                 metrics = await keeper.call("metrics", {}, timeout=1.0)
             except RpcError:
-                continue  # The keeper is busy or ending; the next sample includes it again.
+                continue  # The keeper is busy or ending. A busy keeper is asked again for the next sample.
             pids.update({f"{run_id}/{replica}": found for replica, found in metrics["pids"].items()})
             reports.update({f"{run_id}/{replica}": found for replica, found in metrics["metrics"].items()})
         if self._closing is not None:

@@ -1,8 +1,9 @@
 """A systemd unit that starts the daemon after a reboot.
 
-The unit is installed only if the user lingers: otherwise systemd starts none of the user's units before the next login,
-and the daemon is started by the next connection from a desktop. The unit does not name a host, since homes may be
-shared between hosts. https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
+The unit is installed only if the user has enabled lingering (`loginctl enable-linger`): otherwise systemd starts none
+of the user's units before the next login, and the next connection from a desktop starts the daemon. The unit does not
+name a host, since homes may be shared between hosts.
+https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _paths(agent_dir: str, home: str | None) -> tuple[str, str]:
 
 
 def _quoted(word: str) -> str:
-    """Quotes a word for systemd, and escapes its specifiers and quotes."""
+    """Quotes a word for systemd, and escapes the characters that have a meaning there."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
 
 

@@ -18,7 +18,7 @@ from torchyard_agent.telemetry.procfs import each_process
 
 _OWN_NAMES = frozenset({"store", "hosts"})
 RETRY_S = 10.0
-"""How long a removal is retried while other processes write into the folders."""
+"""How long a removal is retried, in seconds, while other processes write into the folders."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
                     os.rmdir(folder)
         if not os.path.exists(agent_dir):
             for folder in parents:
-                with contextlib.suppress(OSError):  # Another process uses the folder.
+                with contextlib.suppress(OSError):  # The folder contains other files now.
                     os.rmdir(folder)
     return {"removed": agent_dir, "shared_with": shared_with}
 
@@ -103,7 +103,7 @@ def _close_log() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Removes a folder, and retries while another process writes into the folder or removes it. Raises OSError."""
+    """Removes a folder. Retries for RETRY_S, since other processes may write into it or remove it. Raises OSError."""
     deadline = time.monotonic() + RETRY_S
     while os.path.isdir(folder):
         try:

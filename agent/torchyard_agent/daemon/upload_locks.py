@@ -1,8 +1,9 @@
 """Locks for uploads into a store that several hosts share: one desktop sends a snapshot while the others wait.
 
 A lock is a file in the store, created with O_EXCL. Its holder updates the file's modification time while the holder is
-alive. The clocks of the hosts differ, so a lock is considered stale if its time does not change while the lock is
-observed, regardless of the time itself.
+alive. The clocks of the hosts differ, so a lock is considered stale if its time does not change while another daemon
+observes it for STALE_AFTER_S, regardless of the time itself. A lock of an ended daemon of the same host is stale
+immediately.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torchyard_agent.protocol import paths
 TOUCH_INTERVAL_S = 2.0
 STALE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 3600.0
-"""Age at which a lock is ignored; clocks of hosts differ by far less."""
+"""Age at which garbage collection ignores a lock; clocks of hosts differ by far less."""
 
 
 class UploadLocks:
@@ -51,12 +52,12 @@ class UploadLocks:
         return False
 
     def is_locked(self, root: str, sender: str) -> bool:
-        """Returns whether another sender that is alive has locked the snapshot."""
+        """Returns whether another sender has locked the snapshot, and its lock is not stale."""
         path = os.path.join(self._folder, root)
         return self._held.get(root) != sender and os.path.exists(path) and not self._is_stale(root, path)
 
     def release(self, sender: str, root: str | None = None) -> None:
-        """Releases the sender's lock on `root`, or all its locks."""
+        """Releases the sender's lock on `root`, or without `root` all its locks."""
         for held in [name for name, holder in self._held.items() if holder == sender and root in (None, name)]:
             del self._held[held]
             with contextlib.suppress(OSError):
@@ -84,7 +85,7 @@ class UploadLocks:
             return False  # The lock has just been released, or its file cannot be read.
         node, _, pid = holder.rpartition(" ")
         if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
-            return not os.path.exists(f"/proc/{pid}")  # An earlier daemon of this host holds the lock.
+            return not os.path.exists(f"/proc/{pid}")  # Another daemon of this host has taken the lock.
         now = time.monotonic()
         seen = self._watched.get(root)
         if seen is None or seen[0] != touched:

@@ -67,7 +67,7 @@ class Uploads:
             return {"have": False, "missing": None, "busy": True, "free": free}
         if self._touching is None or self._touching.done():
             self._touching = asyncio.get_running_loop().create_task(self._touch())
-        # The last holder of the lock may just have completed the upload.
+        # The previous holder of the lock may just have completed the upload.
         if await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             self._locks.release(sender.name, root)
             return {"have": True, "missing": [], "busy": False, "free": free}
@@ -82,7 +82,7 @@ class Uploads:
         return {}
 
     async def seal(self, connection: Connection, params: Params) -> Any:
-        """Completes an upload. Raises RpcError (`incomplete`) if any of its files has been removed in the meantime."""
+        """Completes an upload. Raises RpcError (`incomplete`) if any of its files is missing in the store."""
         sender = self._sender(connection)
         async with sender.lock:
             root = await self._in_a_thread(snapshot_store.seal, self._agent_dir, params["manifest"])
@@ -90,7 +90,7 @@ class Uploads:
         return {"root": root}
 
     async def manifest(self, connection: Connection, params: Params) -> Any:
-        """Returns the manifest of a snapshot and marks the snapshot as used; None if this host lacks it."""
+        """Returns the manifest of a snapshot, or None if this host lacks it, and marks the snapshot as used."""
         root = str(params["root"])
         if not await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             return {"manifest": None}
@@ -124,7 +124,7 @@ class Uploads:
     def _forget(self, connection: Connection) -> None:
         """Ends the upload of a closed connection. Complete files are kept for the next attempt."""
         sender = self._senders.pop(connection)
-        # The thread discards the files after completing the writes in progress.
+        # A thread removes the incomplete files, after any write in progress.
         asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)
         self._locks.release(sender.name)
 

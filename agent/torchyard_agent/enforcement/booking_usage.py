@@ -1,8 +1,8 @@
 """Evidence of idle bookings and of GPU use, kept for desktops that connect later. No I/O.
 
-A booking is in use while any of its GPUs on this host is in use, that is, while a process that uses the GPU computes on
-the GPU or a CPU, the GPU has load without a visible process, or a run holds the GPU. A sleeping process is not
-considered active. The time between samples that are too far apart is considered neither use nor idle time.
+A booking is in use while any of its GPUs on this host is in use, that is, while an active process uses the GPU, the GPU
+has load, a run holds the GPU, or the GPU does not respond. A sleeping process is not active, nor is a display server
+that only draws. The time between samples that are too far apart is considered neither use nor idle time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchyard_agent.protocol.calendar import CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 IDLE_PERCENT = 5
-"""Utilization in percent below which a GPU without processes is idle."""
+"""Utilization in percent below which a GPU without active processes is idle."""
 KEPT_S = 3 * 86400.0
 MAX_IDLE = 1000
 MAX_USES = 3000
@@ -23,7 +23,7 @@ MAX_USES = 3000
 class Idle(NamedTuple):
     """An idle period of a booking: its GPUs on this host were idle from `since` to `seen`.
 
-    If both times are equal, the GPUs were in use at that time.
+    If both times are equal, the GPUs were in use at that time, or their observation began then.
     """
 
     gpus: tuple[str, ...]
@@ -37,7 +37,7 @@ class Used(NamedTuple):
     gpu: str
     user: str
     person: str
-    """The person that the run's record names; "" for other processes."""
+    """The person named in the record of the run; "" if there is none."""
     run_id: str
     start: float
     end: float
@@ -91,7 +91,7 @@ def update_idle(
 
 
 def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], now: float, gap_s: float) -> list[Used]:
-    """Adds the sample's uses `seen` (GPU, user, person, run ID). A use of the previous sample is extended."""
+    """Adds the sample's uses `seen` (GPU, user, person, run ID). A use that ended within `gap_s` is extended."""
     uses = [one for one in known if now - one.end < KEPT_S]
     going = {one[:4]: number for number, one in enumerate(uses) if now - one.end <= gap_s}
     for use in dict.fromkeys(seen):
@@ -103,7 +103,7 @@ def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], 
 
 
 def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) -> dict[str, Any]:
-    """Returns the evidence since `since`, in the format of `bookings.evidence` and of the file."""
+    """Returns the evidence from the time `since` on, in the format of the file and of `bookings.evidence`."""
     return {
         "idle": [
             {"booking": booking_id, "gpus": list(one.gpus), "since": rfc3339(one.since), "seen": rfc3339(one.seen)}

@@ -3,11 +3,11 @@
 | class | condition |
 |---|---|
 | `own` | the GPU is booked by a person who may be the owner of the process |
-| `unbooked` | the GPU is not booked |
+| `unbooked` | the GPU is not booked, and the process is not hidden |
 | `others` | the GPU is booked by a person who cannot be the owner |
-| `root` | the GPU is booked, and root runs the process (sudo, a container's daemon) for a session that is not the
-booker's |
-| `unknown` | the GPU is booked, and the process is hidden or belongs to a login that is not in the table |
+| `root` | the GPU is booked, and root runs the process (sudo, a container's daemon) for a session that is not verified
+as the booker's, on a host for which the table names no persons of root |
+| `unknown` | the process is hidden; or the GPU is booked, and the process belongs to a login of no known person |
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Origin(NamedTuple):
     known_by: str
     """The source of the UID: PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; "" if it is unknown."""
     as_root: bool = False
-    """Whether the process runs as root, or in a container or user namespace that root made."""
+    """Whether the process runs as root, or in a container or user namespace that was created by root."""
     container: str = ""
-    """The ID or name of the container."""
+    """The ID or name of the container, or ""."""
     session: str = ""
-    """The login session."""
+    """The ID of the login session, or ""."""
 
 
 class Use(NamedTuple):
@@ -47,22 +47,24 @@ class Use(NamedTuple):
     uid: int | None
     """The UID of the process; None if it is hidden."""
     user: str
-    """The login that started the process."""
+    """The login name of the user on whose behalf the process runs (`by`)."""
     program: str = ""
     run_id: str = ""
-    """The run of this agent's user to which the process belongs."""
+    """The run of this agent's user to which the process belongs, or ""."""
     keeper: int = 0
-    """The PID of the keeper, if the process belongs to another user's run."""
+    """The PID of the run's keeper, if the process belongs to a run but `run_id` is ""; else 0."""
     claimed: str = ""
-    """The person that the run's record names."""
+    """The person named in the record of the run, or ""."""
     origin: Origin | None = None
-    """The origin; None if the process's own UID counts."""
+    """The origin of the process; None if it is not known, so that `uid` counts."""
     display_server: bool = False
-    """Whether a display server's executable computes, because a library was loaded into it."""
+    """Whether the executable is a display server. A display server that only draws is no use of a GPU, so this one
+    computes, for example because a library was loaded into it.
+    """
 
     @property
     def by(self) -> int | None:
-        """The UID of the user of the GPU; 0 if a root daemon acted for an unknown session."""
+        """The UID of the user of the GPU; 0 if a root daemon acted for an unknown session; None if it is unknown."""
         if self.origin is None or self.uid is None:
             return self.uid
         return 0 if self.origin.as_root and self.origin.uid is None else self.origin.uid
@@ -78,12 +80,12 @@ class Finding(NamedTuple):
     use: Use
     verdict: str
     persons: tuple[str, ...]
-    """The persons that the owner may be; several may share a login."""
+    """The persons who may own the process, since several persons may share a login."""
     booking: CalendarBooking | None
 
     @property
     def persons_text(self) -> str:
-        """Text such as "kim" or "one of kim, lee", or the login if the calendar does not mention it."""
+        """Text such as "kim" or "one of kim, lee", or the login if no person is known."""
         if not self.persons:
             return self.use.user
         return self.persons[0] if len(self.persons) == 1 else f"one of {', '.join(self.persons)}"
@@ -105,7 +107,8 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
-        # The user can write the record, so the record can only select one of the persons who share a login.
+        # The user can write the record, so it can only select one of the persons who share a login, or name a person of
+        # the calendar for a login of no known person.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

@@ -32,7 +32,7 @@ from torchyard_agent.telemetry.display_servers import is_display_server
 from torchyard_agent.telemetry.process_owners import user_name
 
 KEPT_ACTS = 50
-"""The number of acts in `bookings.status`. The audit log contains all acts."""
+"""Maximum number of actions in `bookings.status`. The audit log records all of them."""
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Enforcer:
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """Returns whose processes this agent may signal: all users' if root runs the agent, else its own user's."""
+        """Returns whose processes this agent may signal (all users' if root runs it), and whether it uses pidfds."""
         is_root = os.getuid() == 0
         return {"acts_on": "all" if is_root else "own", "root": is_root, "pidfd": process_identity.HAS_PIDFD}
 
@@ -60,13 +60,13 @@ class Enforcer:
         return {"findings": [_finding_json(one) for one in self._findings], "acts": list(self._acts)}
 
     def forget(self) -> None:
-        """Discards the state when enforcement is off, so that users are warned again when enforcement is turned on."""
+        """Discards the state, so that users are warned again."""
         self._state, self._findings = escalation.EMPTY, []
 
     async def enforce(
         self, known: Calendar, policy: Enforcement, host: str, sample: dict[str, Any], now: float
     ) -> None:
-        """Acts on one sample. With a stale calendar, findings are only recorded."""
+        """Acts on one sample. With a stale calendar or in a dry run, findings and actions are only recorded."""
         if policy.dry_run != self._was_dry_run:
             self.forget()  # The warnings of a dry run were not sent to the users.
             self._was_dry_run = policy.dry_run
@@ -108,7 +108,7 @@ class Enforcer:
         )
 
     async def _do(self, act: Act, host: str) -> str:
-        """Carries out an action, and returns its outcome in a few words."""
+        """Carries out an action, and returns its outcome in a few words, or "" if nothing was to be done."""
         use = act.case.finding.use
         if act.what in (escalation.NOTE, escalation.REPORT) or use.uid is None or use.by is None:
             return ""
@@ -179,7 +179,7 @@ def keeper_above(gpu: str, pid: int) -> int:
 
 
 def warning(act: Act, host: str) -> str:
-    """Returns the text of the warning to the owner."""
+    """Returns the text that warns the owner of a process, with the time of the process's announced end, if any."""
     finding = act.case.finding
     which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
     if finding.booking is not None:

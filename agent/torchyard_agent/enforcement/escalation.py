@@ -2,13 +2,14 @@
 
 At the level observe, new findings are recorded. At the level warn, the user is also warned once. At the level stop, a
 process that uses a GPU booked by another person is ended after the grace period, by SIGTERM and 10 s later by SIGKILL
-(2 min later for a run, which is ended through its keeper).
+(2 min later for a run, which is ended through its keeper); the user of a display server is only warned.
 
 The grace period and the delay are measured per user, GPU and booking, beginning with the first process: a process that
 is restarted every few seconds gets no additional time.
 
 Use without a booking is never ended, since a launch on one host needs no booking. Processes of root and of unknown
-logins are only reported to administrators. The agent acts only on processes that it may signal.
+logins are reported to administrators; their users are warned, but the processes are never ended. Only users whose
+processes the agent may signal are warned.
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
 """Time from SIGTERM to SIGKILL for a run, whose keeper has its own grace for saving."""
 FORGET_AFTER_S = 3600.0
-"""Time without use after which a user of an unbooked GPU is forgotten; on a booking, its end counts."""
+"""Time without use after which a user of an unbooked GPU is forgotten; a user of a booked GPU is forgotten when the
+booking ends.
+"""
 QUIET_S = 600.0
-"""Time without use after which SIGTERM is sent first again: several persons may share the login."""
+"""Time without use after which the next process gets SIGTERM before SIGKILL again: several persons may share the login.
+"""
 MAX_NOTED = 10
-"""The most processes of a user on a GPU under one booking that are noted and warned; ended ones are all noted."""
+"""Maximum number of a user's processes on a GPU that are recorded and warned during one booking. The end of a process
+is always recorded.
+"""
 MAX_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
 """The classes, worst first. The worst class counts for a process on several GPUs."""
@@ -36,7 +42,7 @@ _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
 Key = tuple[int, int]
 """The PID and start time of a process."""
 NoticeKey = tuple[Optional[int], str, str]
-"""The UID of a user, a GPU, and the ID of a booking."""
+"""The UID of a user (None if unknown), a GPU, and the ID of a booking ("" if the GPU is not booked)."""
 
 NOTE, REPORT, WARN, TERMINATE, KILL = "observed", "reported", "warned", "terminated", "killed"
 
@@ -49,7 +55,7 @@ class Case(NamedTuple):
     since: float
     warned: bool = False
     stop_at: float | None = None
-    """The time at which the process will be ended, as announced in the warning."""
+    """The time at which the process will be ended, as announced in the warning; None if it will not be ended."""
     terminated: bool = False
     killed: bool = False
 
@@ -58,7 +64,7 @@ class Notice(NamedTuple):
     """The warnings to a user about the use of a GPU during one booking, for all of the user's processes."""
 
     until: float
-    """The end of the booking."""
+    """The end of the booking; infinity if the GPU is not booked."""
     seen: float
     processes: int = 0
     stop_at: float | None = None
@@ -72,7 +78,7 @@ class Act(NamedTuple):
     what: str
     case: Case
     stop_at: float | None = None
-    """The time at which the process will be ended, in a warning."""
+    """In a warning: the time at which the process will be ended, if any."""
 
 
 class State(NamedTuple):
@@ -139,7 +145,7 @@ def _escalate(
     now: float,
     acts: list[Act],
 ) -> Case:
-    """Warns about a process, ends it or waits, and updates the notices."""
+    """Adds the action that is due for a case to `acts`, if any, and updates `notices`. Returns the updated case."""
     stop_at = None
     is_first = False
     if policy.level == STOP and case.finding.verdict == OTHERS and not case.finding.use.display_server:

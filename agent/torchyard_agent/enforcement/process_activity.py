@@ -14,9 +14,10 @@ from torchyard_agent.telemetry.process_tree import descendants
 from torchyard_agent.telemetry.procfs import read_stat
 
 LEAST_PERCENT = 1.0
-"""CPU time in percent of one CPU below which a process counts as idle; timers use as much."""
+"""CPU time, in percent of one CPU, below which a process counts as idle. A process with only timers uses about as much.
+"""
 SHORTEST_S = 1.0
-"""The shortest measurement: on a busy host a process may wait part of a second for a CPU."""
+"""Shortest interval between two measurements: on a busy host, a process may wait part of a second for a CPU."""
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -36,7 +37,7 @@ class Activity:
         self._seen: dict[int, _Seen] = {}
 
     def asleep(self, pids: Iterable[int], now: float) -> set[int]:
-        """Returns the PIDs of visible processes that were idle for a whole measurement. `now` is a monotonic time."""
+        """Returns those of `pids` that were idle between their last two measurements. `now` is a monotonic time."""
         seen: dict[int, _Seen] = {}
         for pid in pids:
             before = self._seen.get(pid)
@@ -50,7 +51,7 @@ class Activity:
             asleep = False
             if before is not None and before.started == started and now > before.at:
                 used = 100.0 * (ticks - before.ticks) / _TICKS_S / (now - before.at)
-                # The value is negative after a descendant has left the tree, since its CPU time is then missing.
+                # The value may be negative after a descendant has left the tree, since its CPU time is then missing.
                 asleep = 0.0 <= used < LEAST_PERCENT
             seen[pid] = _Seen(started, ticks, now, asleep)
         self._seen = seen
@@ -58,7 +59,10 @@ class Activity:
 
 
 def _measure(pid: int) -> tuple[int, int] | None:
-    """Returns a process's start time, and the CPU ticks of the process, its descendants and their reaped children."""
+    """Returns a process's start time, and the CPU ticks of the process, its descendants and their reaped children.
+
+    The result is None if the process has ended or is hidden.
+    """
     root = _fields(pid)
     if root is None:
         return None

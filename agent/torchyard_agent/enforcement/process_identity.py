@@ -1,7 +1,8 @@
 """Identification of processes whose PIDs may be reused, and signals to exactly the identified process.
 
-The start time (proc(5), field 22 of stat) and the UID distinguish processes with the same PID. A pidfd is opened before
-these values are compared, so that the PID cannot be reused between the comparison and the signal.
+The start time (proc(5), field 22 of stat) and the UID distinguish processes with the same PID. If the kernel supports
+pidfds, one is opened before these values are compared, so that the PID cannot be reused between the comparison and the
+signal.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int) -> Identity | None:
-    """Returns the process that has the PID now, or None if the PID is unused or hidden (hidepid, a container)."""
+    """Returns the process that has the PID now, or None if it has ended or is hidden (hidepid, a container)."""
     try:
         fields = read_stat(pid)
         if fields[0] in (b"Z", b"X"):
@@ -36,7 +37,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """Yields the ancestors of a process, beginning with its parent and excluding init."""
+    """Yields the ancestors of a process, at most 64, beginning with its parent and excluding init."""
     for _ in range(64):
         try:
             pid = int(read_stat(pid)[1])

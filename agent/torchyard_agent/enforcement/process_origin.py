@@ -2,9 +2,9 @@
 
 | condition | result |
 |---|---|
-| a user created its user namespace | that user, whatever its UID is inside (rootless podman, `unshare`) |
-| it runs as root, or in a container or user namespace that root created | the user of its session, not its UID |
-| else | its UID |
+| a user other than root created the process's user namespace (rootless podman, `unshare`) | that user |
+| the process runs as root, or in a container or user namespace that root created | the user of its session |
+| else | the process's UID |
 
 The session is determined by the login (`loginuid`, which sudo, su and setuid programs keep), else by the user's slice
 in the control group's path, else by the first ancestor that is not root's (the shell that called sudo), else by sudo's
@@ -27,12 +27,12 @@ from torchyard_agent.telemetry.procfs import read, read_or
 _NS_GET_PARENT = 0xB702
 _NS_GET_OWNER_UID = 0xB704
 _UNSET = 2**32 - 1
-"""`loginuid` and `sessionid` of processes without a login."""
+"""Value of `loginuid` and `sessionid` for processes without a login."""
 _DEEPEST = 32
-"""The kernel's limit of nested user namespaces."""
+"""The kernel's limit for the nesting of user namespaces."""
 _SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(?:/(?:.*/)?session-([^/]+)\.scope)?(?:/|$)")
 _CONTAINER = re.compile(
-    # The pattern matches containers of docker, podman, containerd and CRI-O.
+    # The first alternative matches containers of docker, podman, containerd and CRI-O.
     r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"
     r"|/lxc(?:\.payload)?[./]([^/]+)"
     r"|/machine\.slice/machine-([^/]+)\.scope"
@@ -45,7 +45,8 @@ def find_origin(pid: int, uid: int) -> Origin:
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        container = ""  # The agent itself runs in this container, or the group happens to have such a name.
+        # The agent is in the same container, or a control group only has a name like a container's.
+        container = ""
     ours, owner = _namespace_owner(pid)
     if owner:
         return Origin(owner, NAMESPACE, container=container, session=session)
@@ -57,7 +58,7 @@ def find_origin(pid: int, uid: int) -> Origin:
 
 
 def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
-    """Returns the origin of a process that root runs, from its session if the session is visible."""
+    """Returns `found` with the user of the process's session, or unchanged if no session is found."""
     number = _number(f"/proc/{pid}/loginuid")
     if number:
         session = _number(f"/proc/{pid}/sessionid")
@@ -69,7 +70,7 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
             if not _is_same_namespace(ancestor, "user"):
                 continue
             if found.container and container_of(_groups(ancestor)) == found.container:
-                continue  # The UID of this ancestor is also set by the container.
+                continue  # This ancestor is in the same container, which can choose its UID too.
             uid = os.stat(f"/proc/{ancestor}").st_uid
             if uid != 0:
                 return found._replace(uid=uid, known_by=PARENT)
@@ -100,7 +101,7 @@ def container_of(groups: str) -> str:
 
 
 def is_in_group_below(pid: int, keeper: int) -> bool:
-    """Returns whether the process is in a control group that a run's keeper created."""
+    """Returns whether the process is in a control group that the keeper with the PID `keeper` created for its run."""
     above = dict(_lines(_groups(keeper)))
     groups = (f"{above.get(name, '?').rstrip('/')}/torchyard-" for name, _ in _lines(_groups(pid)))
     return any(path.startswith(group) for (_, path), group in zip(_lines(_groups(pid)), groups))
@@ -137,7 +138,10 @@ def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
 
 
 def _is_same_namespace(pid: int, kind: str) -> bool:
-    """Returns whether the process has this process's namespace of this kind, and False if that is hidden."""
+    """Returns whether the process has this process's namespace of this kind.
+
+    If that is hidden, the function raises OSError for the kind `user`, and returns False for other kinds.
+    """
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
@@ -151,7 +155,7 @@ def _groups(pid: object) -> str:
 
 
 def _lines(groups: str) -> list[tuple[str, str]]:
-    """Returns (controllers, path) for each hierarchy."""
+    """Returns (controllers, path) for each hierarchy of control groups in the text of /proc/PID/cgroup."""
     parts = (line.split(":", 2) for line in groups.splitlines())
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 

@@ -8,11 +8,11 @@ import time
 
 FOLDER = "/dev/pts"
 MAX_TERMINALS = 32
-"""The most terminals of one user that are written to."""
+"""Maximum number of a user's terminals to which a message is written."""
 
 
 def write(uid: int, text: str, folder: str = FOLDER) -> int:
-    """Writes the text to the user's terminals without blocking, and returns the number of terminals."""
+    """Writes the text to the user's terminals without blocking, and returns the number of terminals reached."""
     message = f"\r\n\a{_printable(text)} [{time.strftime('%H:%M')}]\r\n".encode()
     reached = 0
     try:
@@ -42,5 +42,5 @@ def write(uid: int, text: str, folder: str = FOLDER) -> int:
 
 
 def _printable(text: str) -> str:
-    """Removes control characters, because titles and names come from other users."""
+    """Removes characters that are not printable, because titles and names come from other users."""
     return "".join(letter for letter in text if letter.isprintable())

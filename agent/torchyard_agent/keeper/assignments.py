@@ -37,17 +37,16 @@ class Assignments:
         )
 
     def of_gang(
-        self, names: Collection[str], generation: int, dropped: Collection[str]
+        self, names: Collection[str], generation: int, dropped: Collection[str], attempt: int = 0
     ) -> dict[str, list[ReplicaAssignment]]:
-        """Returns the replicas of a gang for a restart, grouped by host.
+        """Returns the assignments of replicas of a gang for its restart, or for return number `attempt`, by host.
 
-        Ranks and world sizes include only the replicas that take part in the new generation, not the replicas in
-        `dropped`.
+        Ranks and world sizes do not count the replicas in `dropped`.
         """
         taking_part = [replica for replica in self._start["replicas"] if replica["name"] not in dropped]
         environment = RankEnvironment(self._start["cluster"], taking_part, self.meeting_point)
         by_host: dict[str, list[ReplicaAssignment]] = {}
         for replica in self._start["replicas"]:
             if replica["name"] in names:
-                by_host.setdefault(replica["host"], []).append(environment.share(replica, generation))
+                by_host.setdefault(replica["host"], []).append(environment.share(replica, generation, attempt))
         return by_host

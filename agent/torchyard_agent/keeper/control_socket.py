@@ -32,7 +32,10 @@ def publish(folder: str, address: str) -> bool:
 
 
 def read(folder: str) -> str | None:
-    """Returns the address of the run's keeper, or None if the keeper has not started or has ended."""
+    """Returns the address of the run's keeper, or None if no keeper has published one or it was withdrawn.
+
+    The keeper may have been killed since.
+    """
     try:
         return "\0" + os.readlink(paths.keeper_note(folder))
     except OSError:

@@ -1,4 +1,4 @@
-"""The keeper of a run on a host: prepares the host, acts as the primary or a member, and serves the `run.*` methods."""
+"""The keeper of a run on a host: prepares the host, acts as the primary or a member, and answers the daemon."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
 
 FLUSH_S = 1.0
-"""The time that clients have to read the last answers and notifications."""
+"""The time that clients have to read the last answers and notifications, in seconds."""
 LEASE_STEP_S = 1.0
-"""The longest step in which the time without calls of a launch is counted."""
+"""Longest step in which the time without calls of a launch is counted. The count grows by one step at a time, so that a
+suspension of the host does not exhaust it.
+"""
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
 
@@ -67,7 +69,7 @@ class Keeper:
         self._prepared = asyncio.Event()
         """Set once the preparation has succeeded or failed."""
         self._decided = asyncio.Event()
-        """Set once the run has begun here, or the launch was given up."""
+        """Set once the run has begun on this host, or the launch was abandoned."""
         self._silent_s = 0.0
         """Time since the last call or renewal of the launch."""
         self._has_expired = False
@@ -157,7 +159,7 @@ class Keeper:
         self._silent_s = 0.0
 
     async def warm(self, connection: Connection, params: Params) -> Any:
-        """Starts interpreters for this host's ranks before `prepare`; they import torch and wait."""
+        """Starts interpreters for this host's ranks before `prepare`; they import the modules `imports` and wait."""
         self._renew_lease()
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
@@ -183,7 +185,7 @@ class Keeper:
         return RunPlace(self._run_id, self._host, self._folder, self._metrics.address)
 
     async def prepare(self, connection: Connection, params: Params) -> Any:
-        """Creates the run's folder and reserves all of its GPUs and ports, or none of them."""
+        """Creates the run's folder and reserves its resources (see `resources.acquire`)."""
         self._renew_lease()
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
@@ -276,7 +278,7 @@ class Keeper:
             primary.update_calendar(self._calendar)
         self._participant = primary
         self._decided.set()
-        await primary.begun.wait()  # The run's state must be known when this call is answered.
+        await primary.begun.wait()  # The run's first state must be in the journal when this call is answered.
         return {}
 
     async def calendar(self, connection: Connection, params: Params) -> Any:
@@ -287,7 +289,7 @@ class Keeper:
         return {}
 
     async def join(self, connection: Connection, params: Params) -> Any:
-        """Begins the run with this keeper as a member. `primary` is the address of the primary."""
+        """Begins the run with this keeper as a member. `primary` describes the primary (`protocol.messages.Member`)."""
         ranks, status, resources = self._ready()
         primary = params["primary"]
         self._participant = Member(self._host, primary, ranks, status, resources, self._secret, self._timeouts)
@@ -366,7 +368,10 @@ class Keeper:
         self._stop(reason, force=False)
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Ends the keeper after an error in a callback or task, which may have left a decision undone."""
+        """Ends the keeper after an error in a callback or task, which may have left a decision undone.
+
+        Errors of a connection are only logged.
+        """
         error = context.get("exception")
         of_a_connection = any(word in context for word in ("transport", "protocol", "socket"))
         if isinstance(error, Exception) and not of_a_connection and not self._crash.done():
@@ -417,7 +422,7 @@ class Keeper:
 
 
 def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssignment:
-    """Returns the rank, in which the desktop's placeholder for the run's folder is replaced by that folder."""
+    """Returns the assignment with `folder`, the run's folder, in place of the desktop's placeholder for it."""
     argv = [word.replace(placeholder, folder) for word in rank["argv"]]
     env = {name: value.replace(placeholder, folder) for name, value in rank["env"].items()}
     return RankAssignment(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)

@@ -12,7 +12,7 @@ import sys
 
 
 def main(agent_dir: str, node: str, run_id: str) -> int:
-    """Serves one run on this host until it is over. Returns 1 if the run already has a keeper on this host."""
+    """Serves one run on this host until it is over. Returns 0, or 1 if the run already has a keeper on this host."""
     _leave_out_openssl()
     import asyncio
     import logging

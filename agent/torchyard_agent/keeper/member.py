@@ -13,7 +13,7 @@ from torchyard_agent.keeper.checkpoints import checkpoint_folders
 from torchyard_agent.keeper.checkpoints.checkpoint_replication import CheckpointReceiver
 from torchyard_agent.keeper.decisions import state_machine
 from torchyard_agent.keeper.decisions.events import HostReturned
-from torchyard_agent.keeper.decisions.instructions import RecordGangRestart, RecordReplicaState
+from torchyard_agent.keeper.decisions.instructions import RecordGangRestart, RecordMembership, RecordReplicaState
 from torchyard_agent.keeper.link import gang_link, messages
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, MessageChannel, Stream
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
@@ -61,14 +61,15 @@ class Member:
         self._was_connected = False
         self._host_wait_s = 0.0
         self._cut_off = False
-        """Whether this host has ended its ranks because its lease expired."""
+        """Whether this host has ended its ranks because its lease expired, and has not rejoined the run since."""
         self._released_gpus = False
-        """Whether this host unlocked its GPUs at that time. Other runs may have locked them since."""
+        """Whether this host unlocked its GPUs when its lease expired. Other runs may have locked them since."""
         self._rejoining = asyncio.Lock()
         """Held while this host leaves the run or rejoins it."""
         self._last_error = "no answer"
         self._finished: asyncio.Future[tuple[RunState, str]] = self._loop.create_future()
-        """The end of the run on this host, unless the primary sends one."""
+        """The run's final state and the reason for it. Set when the primary sends them, or when the run ends on this
+        host without the primary."""
         folder = checkpoint_folders.checkpoints_dir(ranks.place.folder)
         self._replication = CheckpointReceiver(folder, ranks.place.run_id, host, self._dial, self._send)
         self._replicates = False
@@ -146,7 +147,10 @@ class Member:
             retry_s = min(retry_s * 1.5, RETRY_S[1])
 
     async def _watch_lease(self) -> None:
-        """Ends this host's ranks when its lease expires, so that they never run together with the next generation."""
+        """Ends this host's ranks when its lease expires, so that they never run together with the next generation.
+
+        Ends the run on this host if the primary is not reached in time, at first or again.
+        """
         name, beat_at = self._primary["host"], 0.0
         join_by = self._loop.time() + self._timeouts.join_within_s
         while True:
@@ -176,7 +180,10 @@ class Member:
                 return
 
     async def _rejoin(self) -> None:
-        """Rejoins the run, after ending the ranks of this host, which the primary may have restarted elsewhere."""
+        """Rejoins the run, without the earlier ranks of this host, which the primary may have restarted elsewhere.
+
+        If these ranks have not been ended yet, they are ended first; otherwise, released GPUs are locked again.
+        """
         if not self._cut_off:
             await self._end_ranks()
         elif self._released_gpus:
@@ -226,6 +233,8 @@ class Member:
             self._status.replica_state(*message)
         elif isinstance(message, RecordGangRestart):
             self._status.gang_restart(*message)
+        elif isinstance(message, RecordMembership):
+            self._status.membership(*message)
         elif isinstance(message, messages.RunEnded):
             self._status.end_as(message.ended)
             # The run ends here only after this message has been acknowledged.

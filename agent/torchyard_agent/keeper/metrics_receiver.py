@@ -15,7 +15,7 @@ Metrics = dict[str, Optional[float]]
 """Metrics for JSON, in which None stands for NaN and infinities."""
 
 _BATCH = 64
-"""The number of datagrams that are read in one callback of the event loop."""
+"""Maximum number of datagrams that are read in one callback of the event loop."""
 
 
 def to_json(metrics: dict[str, float]) -> Metrics:
@@ -60,7 +60,7 @@ class LatestMetrics:
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """Returns the first rank's metrics, but with the highest step and the total throughput of all ranks.
+        """Returns the metrics of the lowest local rank, but with the highest step and total throughput of all ranks.
 
         The result is empty before the first report.
         """
@@ -113,7 +113,7 @@ class MetricsReceiver:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    """Returns the UID of a datagram's sender, as reported by the kernel."""
+    """Returns the UID of a datagram's sender, as reported by the kernel, or None if the kernel did not report it."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(UCRED.unpack(data[: UCRED.size])[1])

@@ -1,4 +1,4 @@
-"""The command `program.notify`, run on the primary's host when the run ends or needs the user's help."""
+"""The command `program.notify`, run on the primary's host when the run ends, waits for lost hosts, or must end soon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_agent.keeper.processes import process_control
 from torchyard_agent.keeper.processes.rank_process import RunPlace
 
 LIMIT_S = 60.0
-"""The longest run time of the command, so that it cannot delay the run's end indefinitely."""
+"""Timeout in seconds of the command at the run's end, so that it cannot delay the keeper's exit indefinitely."""
 POLL_S = 0.05
 
 log = logging.getLogger(__name__)

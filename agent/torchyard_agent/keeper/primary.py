@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import time
@@ -39,9 +40,9 @@ from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
 DISMISS_S = 3.0
 """The time that members have to acknowledge the run's end."""
 LATE_JOIN_S = 1.5
-"""How long a run that ended early waits for members that have not connected yet; they try twice a second."""
+"""How long a run that ended early waits for members that have not connected yet; they try at least twice a second."""
 MAX_PENDING_RANKS = 1024
-"""The number of ranks that may connect to the join store concurrently."""
+"""Maximum number of ranks that are counted for the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
 """The longest sleep before the wall clock is read again, since the clock may be set or the host suspended."""
 
@@ -111,7 +112,7 @@ class Primary:
         ranks.send = lambda message: self._on_message(self._host, message)
 
     async def run(self) -> None:
-        """Runs until no host has a process of the run left and all reachable members have acknowledged its end."""
+        """Runs until the run has ended, and its connected members have acknowledged the end or DISMISS_S has passed."""
         start = self._start
         self._status.start()
         self._run, first = state_machine.begin(
@@ -153,7 +154,7 @@ class Primary:
             self._members.close()
 
     def _create_replication(self) -> CheckpointSender | None:
-        """None if the hosts share a checkpoint folder. For a run on one host, the result only reports checkpoints."""
+        """Returns None if the hosts share a checkpoint folder. On one host, the sender only reports checkpoints."""
         members = self._start["members"]
         if not self._start["carry"]:
             return None
@@ -209,7 +210,7 @@ class Primary:
             await self._sleep(at - now)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps until the time has elapsed, a new calendar arrives or the wall clock must be read again."""
+        """Sleeps for `seconds`, but at most until a new calendar arrives or MAX_SLEEP_S have passed."""
         self._calendar_changed.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._calendar_changed.wait(), min(max(seconds, 0.01), MAX_SLEEP_S))
@@ -268,8 +269,32 @@ class Primary:
         self._status.gang_restart(*change)
         self._members.send_all(change)
 
+    def record_membership(self, change: instructions.RecordMembership) -> None:
+        log.warning("gang %s continues with %s: %s", change.gang, ", ".join(change.members), change.cause)
+        self._status.membership(*change)
+        self._members.send_all(change)
+        membership = {"number": change.number, "lost": change.lost, "joined": change.joined}
+        # A full store cannot inform the ranks; they then fail one after another, and the gang is restarted.
+        with suppress(Refused):
+            self._store.set(f"members/{change.gang}/{change.generation}", json.dumps(membership).encode())
+
+    def _watch_training(self, gang: str, generation: int) -> None:
+        """Feeds the decisions when all ranks of a generation have completed a step, or wait for returning replicas."""
+        if self._start["policy"].get("on_worker_loss") == "continue":
+            trains = events.GangTrains(gang, generation)
+            self._store.watch(f"trains/{gang}/{generation}", lambda *_: self._feed(trains))
+            self._store.watch(f"boundary/{gang}/{generation}", partial(self._on_boundary, gang, generation))
+
+    def _on_boundary(self, gang: str, generation: int, key: str, value: bytes, version: int) -> None:
+        if value.isdigit():
+            self._feed(events.BoundaryReached(gang, generation, int(value)))
+
+    def announce_return(self, instruction: instructions.AnnounceReturn) -> None:
+        with suppress(Refused):  # If the store is full, the replica stays lost until the gang's next restart.
+            self._store.set(f"returning/{instruction.gang}/{instruction.generation}", b"%d" % instruction.number)
+
     def _catch_up(self, host: str) -> None:
-        """Sends the states of the run and of the member's replicas to a member that has just joined."""
+        """Sends the states of the run and of the host's replicas to a member that has just connected."""
         self._members.send(host, messages.RunStateChanged(self._status.state, self._status.reason))
         for one in self._status.replicas.values():
             if one["host"] == host:
@@ -278,14 +303,13 @@ class Primary:
                 self._members.send(host, change)
 
     def start_ranks(self, instruction: instructions.StartRanks) -> None:
+        for gang in dict.fromkeys(replica["gang"] for replica in self._start["replicas"]):
+            self._watch_training(gang, 0)
         self._restore.start_when_restored({member["host"]: instruction for member in self._start["members"]})
 
     def start_gang(self, instruction: instructions.StartGang) -> None:
-        assert self._run is not None
-        run = self._run
-        # A worker group without members is still counted, because the number of shards of a shared model is fixed.
-        dropped = {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
-        by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, dropped)
+        self._watch_training(instruction.gang, instruction.generation)
+        by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, self._dropped())
         orders: dict[str, FromPrimary] = {host: messages.StartGeneration(part) for host, part in by_host.items()}
         chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
         if chief in instruction.replicas:
@@ -294,18 +318,41 @@ class Primary:
             for host, order in orders.items():
                 self._order(host, order)
 
+    def _dropped(self) -> set[str]:
+        """Returns the dropped replicas.
+
+        A worker group without members is still counted, because the number of shards of a shared model is fixed.
+        """
+        run = self._run
+        assert run is not None
+        return {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
+
+    def start_replica(self, instruction: instructions.StartReplica) -> None:
+        name, attempt = instruction.replica, instruction.attempt
+        log.info("%s is started again (attempt %d)", name, attempt)
+        ready = events.ReplicaReady(name, attempt)
+        key = f"ready/{instruction.gang}/{instruction.generation}/{name}/{attempt}"
+        self._store.watch(key, lambda *_: self._feed(ready))
+        parts = self._assignments.of_gang([name], instruction.generation, self._dropped(), attempt)
+        for host, part in parts.items():
+            self._order(host, messages.StartGeneration(part))
+
     def end_ranks(self, instruction: instructions.EndRanks) -> None:
         self._restore.give_up()  # Delayed ranks are started first, because only started ranks report their end.
         self._publish_failure(instruction.replicas)
         self._order(instruction.host, instruction)
 
     def _publish_failure(self, replicas: Sequence[str]) -> None:
-        """Records a failure in the join store; ranks that receive SIGTERM then end without agreeing on a last step."""
+        """Records a failure in the join store; ranks that receive SIGTERM then end without agreeing on a last step.
+
+        Has no effect if the run was stopped or has succeeded.
+        """
         assert self._run is not None
         if self._run.outcome in (RunState.STOPPED, RunState.SUCCEEDED):
             return
         with suppress(Refused):  # If the store is full, the ranks detect the failure later by other means.
-            for gang in {self._run.replica(name).gang for name in replicas}:
+            there = [one for one in map(self._run.replica, replicas) if not one.missing]
+            for gang in {one.gang for one in there}:
                 self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
 
     def set_timer(self, instruction: instructions.SetTimer) -> None:
@@ -320,8 +367,8 @@ class Primary:
 
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
-            # The order is delayed because its results are separate events, and members get their orders before this
-            # host forks.
+            # This host's order is carried out later, so that members get theirs before this host forks. Its results
+            # arrive as events of their own.
             self._loop.call_soon(self._ranks.obey, message)
         else:
             self._members.send(host, message)
@@ -354,7 +401,8 @@ class Primary:
                 self._members.send(host, messages.RunEnded(self._status.ended))
         elif not self._run.host(host).lost:
             self._feed(events.LinkRestored(host))
-        # A lost member may not know that it is lost: `lost` makes it end its ranks and then report its return.
+        # A member that is considered lost may not have noticed this: `lost` makes it end its ranks and then report its
+        # return.
         stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
         await channel.run_connection(stream, int(introduction["got"]))
         if not channel.connected and not self._run.state.is_terminal:
@@ -417,7 +465,7 @@ class Primary:
             await asyncio.sleep(0.02)
 
     def _members_are_missing(self) -> bool:
-        """Returns whether any member has not connected yet, which is impossible after this keeper's exit."""
+        """Returns whether a member that is not lost has never connected. It cannot connect after this keeper's exit."""
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]
         return any(self._members.channel(host.name) is None and not host.lost for host in others)
@@ -437,10 +485,13 @@ _EXECUTE: dict[type, Callable[[Primary, Any], None]] = {
     instructions.RecordRunState: Primary.record_run_state,
     instructions.RecordReplicaState: Primary.record_replica_state,
     instructions.RecordGangRestart: Primary.record_gang_restart,
+    instructions.RecordMembership: Primary.record_membership,
     instructions.NotifyUser: lambda self, instruction: self._notify(instruction.reason),
     instructions.AcquireGpus: lambda self, order: self._order(order.host, order),
     instructions.StartRanks: Primary.start_ranks,
     instructions.StartGang: Primary.start_gang,
+    instructions.StartReplica: Primary.start_replica,
+    instructions.AnnounceReturn: Primary.announce_return,
     instructions.ClearGang: lambda self, order: self._order(order.host, order),
     instructions.EndRanks: Primary.end_ranks,
     instructions.Sweep: lambda self, order: self._order(order.host, order),

@@ -83,14 +83,16 @@ class RunResources:
 async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
     """Creates the run's folder and reserves all of its GPUs and ports, or none of them.
 
+    A scheduled run locks its GPUs later, with `RunResources.lock_gpus`.
+
     Raises:
-        RpcError: GPUs are in use, no port is free, or the primary is unreachable.
+        RpcError: For example, GPUs are in use, no port is free, or the primary is unreachable.
         OSError: The folder cannot be created.
     """
     acquiring = asyncio.ensure_future(in_a_thread(_acquire, agent_dir, folder, prepare))
     try:
         resources = await uncancelled(acquiring)
-    except asyncio.CancelledError:  # The client has disconnected, so nothing will use the resources.
+    except asyncio.CancelledError:  # The client has disconnected, so the resources are not needed.
         if not acquiring.cancelled() and acquiring.exception() is None:
             acquiring.result().release()
         raise
@@ -154,7 +156,7 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
 
 
 def _resume(folder: str, resume_from: str | None) -> str:
-    """Links an older run's newest checkpoint into the folder. Returns its name, or "" if the older run has none."""
+    """Links an older run's newest checkpoint into the folder. Returns its name, or "" if there is none."""
     if resume_from is None:
         return ""
     if os.path.basename(resume_from) != resume_from or resume_from in ("", ".", ".."):

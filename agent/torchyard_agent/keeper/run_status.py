@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Callable
 
 from torchyard_agent.journal import Journal
@@ -11,13 +12,15 @@ from torchyard_agent.protocol.metrics_report import METRICS, custom_metrics, not
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
-"""A replica's metrics are journaled at most this often; live ones are sampled by telemetry."""
+"""Shortest time between two `report` events of a replica in the journal. Telemetry samples the current metrics more
+often.
+"""
 _JOURNALED = ("step", "loss", "throughput")
 """Metrics that every `report` event contains, null if unknown. Other metrics are included only if known."""
 
 
 class RunStatus:
-    """The status that `run.status` and `run_ended` contain, and the writer of the journal."""
+    """The status that the keeper's method `status` and the event `run_ended` contain, and the writer of the journal."""
 
     def __init__(self, run_id: str, to: Journal, clock: Callable[[], float] = time.monotonic):
         self.state = RunState.WAITING
@@ -86,8 +89,23 @@ class RunStatus:
     def gang_restart(self, gang: str, generation: int, cause: str) -> None:
         self._journal.write("gang_restart", gang=gang, generation=generation, cause=cause)
 
+    def membership(
+        self,
+        gang: str,
+        generation: int,
+        number: int,
+        members: Sequence[str],
+        lost: Sequence[str],
+        cause: str,
+        joined: int = 0,
+    ) -> None:
+        """Journals that a gang continues without lost replicas or with returned ones, and the highest reported step."""
+        step = max((self.metrics.get(name, {}).get("step") or 0 for name in members), default=0)
+        fields = {"gang": gang, "generation": generation, "number": number, "step": int(step), "cause": cause}
+        self._journal.write("membership", **fields, members=list(members), lost=list(lost))
+
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
-        """Stores a replica's metrics, and journals them periodically."""
+        """Stores a replica's metrics. Journals those of the first step, and others at most once in REPORT_EVERY_S."""
         self.metrics[replica] = metrics = valid_metrics(metrics)
         if first and self.first_step_at is None:
             self.first_step_at = timestamps.now()
@@ -122,14 +140,14 @@ class RunStatus:
         return fields
 
     def end_as(self, fields: dict[str, Any]) -> None:
-        """Journals the run's end with the fields that the primary has sent."""
+        """Journals the run's end with these fields of `run_ended`."""
         state = RunState(fields["state"])
         self.run_state(state, fields["reason"])
         self.ended = fields
         self._journal.write("run_ended", **fields)
 
     def revive(self, reason: str) -> None:
-        """Restores the status of a run that had ended on this host because its primary was disconnected."""
+        """Sets the state to `restarting` after this host has rejoined the run, which may have ended here meanwhile."""
         self.ended = None
         self.run_state(RunState.RESTARTING, reason)
 

@@ -20,7 +20,9 @@ class Timeouts(NamedTuple):
     """The time in which the members must connect to the primary."""
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
-    """Time without heartbeats after which a member is lost, or a member without a primary ends its own ranks."""
+    """Time without a message, such as a heartbeat, after which the primary considers a member lost, and a member that
+    does not hear the primary ends its own ranks.
+    """
     collect_s: float = COLLECT_S
     """Failures that arrive within this time of the first are candidates for the cause."""
     stuck_after_s: float = 10.0
@@ -30,9 +32,11 @@ class Timeouts(NamedTuple):
     gpus_within_s: float = 600.0
     """Time for a scheduled run's GPUs to become free after its start time."""
     booking_warn_s: float = 600.0
-    """Time between the warning and the end of a booking that another owner's booking follows."""
+    """Shortest time from the warning to the time by which the run must leave its GPUs because of a booking, if the
+    booking is known early enough.
+    """
     booking_notice_s: float = 60.0
-    """The shortest time between that warning and the run's end."""
+    """The shortest time between that warning and the order to end the run."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Timeouts:

@@ -5,4 +5,4 @@ opens a file or a socket.
 """
 
 PROTOCOL = 1
-"""The protocol number, which is increased when a message changes so that an older peer would misread it."""
+"""The protocol number. It increases with each change of a message that an older peer would misread."""

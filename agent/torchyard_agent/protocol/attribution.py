@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 LONGEST = 200
-"""The most characters of a claimed name that are kept."""
+"""Maximum length of a claimed name in characters. Longer names are truncated."""
 
 
 def attribution_entry(what: str, by: object, **more: Any) -> dict[str, Any]:

@@ -33,18 +33,18 @@ PROOF_BYTES = 32
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
 REFUSAL = bytes(PROOF_BYTES)
-"""Sent in place of the listener's proof to a caller that has another key; a retry is useless."""
+"""Sent in place of the listener's proof to a caller that has another key; a retry would be refused too."""
 HEADER = struct.Struct(">I32s")
 MAX_PAYLOAD = 16 * 1024 * 1024
 HANDSHAKE_DEADLINE_S = 5.0
 
 
 class AuthenticationError(Exception):
-    """The peer does not know the key, or a frame was forged, damaged or malformed."""
+    """Raised when the peer does not know the key, or a frame was forged, damaged or malformed."""
 
 
 class KeyRefused(AuthenticationError):
-    """The listener has reported that this caller has a different key."""
+    """Raised when the listener has reported that this caller has a different key."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -103,12 +103,12 @@ class ListenerHandshake:
         self._keys = keys
         self._nonce = b""
         self.key: bytes | None = None
-        """The key that the caller has proved to know."""
+        """The key that the caller has proved to have; None before that, or if it has none of the keys."""
         self.to_send = MAGIC + os.urandom(NONCE_BYTES)
         self.expects = ANSWER_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """Returns the next bytes to send, which are REFUSAL if the caller has no key. codec() then raises an error."""
+        """Returns the next bytes to send: REFUSAL if the caller has none of the keys. Then codec() raises an error."""
         self._nonce, proof = data[:NONCE_BYTES], data[NONCE_BYTES:]
         self.expects = 0
         for key in self._keys:

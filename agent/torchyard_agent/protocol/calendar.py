@@ -1,7 +1,7 @@
 """The agents' calendar: a snapshot, sent by desktops, of the bookings for the next few days. No I/O.
 
 Agents have no access to the booking store. They enforce a snapshot only while it is fresh; with a stale snapshot they
-only record findings. Times are seconds since 1970.
+only record findings, until the end of its period. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ MAX_BOOKINGS = 5000
 MAX_LOGINS = 5000
 MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
-"""The upper limit of a snapshot's own `fresh_s`."""
+"""Maximum of `Calendar.fresh_s`. A larger value in a snapshot is reduced to it, and one over 24 hours is an error."""
 AHEAD_S = 300.0
-"""Snapshots from further in the future are rejected: their clock is wrong, and they would replace later ones."""
+"""Snapshots dated further in the future than this are rejected: a clock is wrong, and until that date all other
+snapshots would be ignored as older.
+"""
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
 
@@ -55,9 +57,9 @@ class Enforcement(NamedTuple):
 
     level: str = OFF
     grace_s: float = 300.0
-    """Seconds from the warning to SIGTERM."""
+    """Seconds from the first warning to SIGTERM."""
     dry_run: bool = True
-    """Whether acts are only recorded in the audit log."""
+    """Whether actions are only recorded in the audit log, and not carried out."""
 
 
 class Calendar(NamedTuple):
@@ -70,7 +72,7 @@ class Calendar(NamedTuple):
     """The bookings, sorted by start."""
     logins: tuple[LoginEntry, ...] = ()
     enforcement: tuple[tuple[str, Enforcement], ...] = ()
-    """The rules by pattern of host names, of which the first match counts."""
+    """(pattern of host names, rules) pairs. The first pattern that matches a host determines its rules."""
 
     def is_fresh(self, now: float) -> bool:
         return self.taken - AHEAD_S <= now < self.taken + self.fresh_s
@@ -88,8 +90,8 @@ class Calendar(NamedTuple):
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
         """Returns the persons to whom a login of a host may belong.
 
-        A login belongs to the person of the same name only if the table mentions neither that login nor that person on
-        any host: otherwise the login of that name may belong to another person.
+        If the table of logins mentions `user` on no host, neither as a login nor as a person, the login belongs to the
+        person of the same name, if the calendar mentions one. Otherwise it may belong to another person.
         """
         found = {
             person
@@ -103,7 +105,7 @@ class Calendar(NamedTuple):
         return tuple(sorted(found))
 
     def knows(self, person: str) -> bool:
-        """Returns whether a booking or the table of logins mentions this person."""
+        """Returns whether this person owns a booking, is in the table of logins, or has sent the calendar."""
         booked = any(one.owner == person for one in self.bookings)
         return booked or person == self.person or any(person in entry.persons for entry in self.logins)
 
@@ -154,7 +156,7 @@ def _parse(data: object) -> Calendar:
 
 
 def _booked(data: object, known: dict[str, str]) -> CalendarBooking:
-    """Parses a booking. `known` is a table of strings, so that each GPU and owner is stored only once."""
+    """Parses a booking. `known` is a table of strings, so that equal names of GPUs and owners share memory."""
     one = _object(data, _OF_BOOKING, "a booking")
     gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
     owner = _text(one["owner"], "owner")

@@ -1,6 +1,6 @@
 """Replay of a run's journal: folds the events of one host into a view of the run.
 
-The daemon replays runs whose keeper has exited; the desktop replays the runs that it follows.
+The daemon replays a journal to show the run; a desktop replays the journals of the runs that it follows.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchyard_agent.protocol import metrics_report
+from torchyard_agent.protocol.run_states import RunState
 
 Event = dict[str, Any]
+_TERMINAL = tuple(state.value for state in RunState if state.is_terminal)
 
 
 def new_view(run_id: str) -> Event:
@@ -24,6 +26,7 @@ def new_view(run_id: str) -> Event:
         "metrics": {},
         "timings": {},
         "restarts": [],
+        "memberships": [],
         "asked": [],
         "booking_ends": None,
         "as_of": "",
@@ -33,9 +36,13 @@ def new_view(run_id: str) -> Event:
 
 
 def apply(view: Event, event: Event) -> None:
-    """Applies one event to `view`. Events must come in the journal's order; an unknown one only updates `as_of`."""
+    """Applies one event to `view`. Events must come in the journal's order.
+
+    An event of an unknown kind changes only `as_of` and `seen`.
+    """
     view["as_of"] = event["time"]
     view["seen"] = [event["epoch"], event["seq"]]
+    view["ended"] = is_ended_after(event, view["ended"])
     kind = event["event"]
     if kind == "run_state":
         view["state"] = event["state"]
@@ -50,7 +57,12 @@ def apply(view: Event, event: Event) -> None:
         replica["reason"] = event.get("reason", "")
         replica["restarts"] = event.get("restarts", 0)
     elif kind == "gang_restart":
+        view["memberships"] = []  # The losses of the earlier generation no longer count.
         view["restarts"].append({name: event[name] for name in ("time", "gang", "generation", "cause")})
+    elif kind == "membership":
+        view["memberships"].append(
+            {name: event[name] for name in ("time", "number", "step", "members", "lost", "cause")}
+        )
     elif kind == "asked":
         kept = ("time", "by", "from", "what", "uid", "force")
         view["asked"].append({name: event[name] for name in kept if name in event})
@@ -64,13 +76,26 @@ def apply(view: Event, event: Event) -> None:
             )
         )
     elif kind == "run_ended":
-        view["state"], view["reason"], view["ended"] = event["state"], event["reason"], True
+        view["state"], view["reason"] = event["state"], event["reason"]
         view["timings"] = event.get("timings", {})
         view["metrics"].update(
             {name: metrics_report.valid_metrics(metrics) for name, metrics in event.get("metrics", {}).items()}
         )
         for ended in event.get("replicas", []):
             view["replicas"].setdefault(ended["name"], {"name": ended["name"]}).update(ended)
+
+
+def is_ended_after(event: Event, before: bool) -> bool:
+    """Returns whether the run has ended on the journal's host after `event`.
+
+    A host whose primary was unreachable may end the run and rejoin it later, with a state that is not terminal.
+
+    Args:
+        before: Whether the run had ended before the event.
+    """
+    if event["event"] == "run_state":
+        return before and event["state"] in _TERMINAL
+    return before or bool(event["event"] == "run_ended")
 
 
 def fold(run_id: str, events: Iterable[Event]) -> Event:

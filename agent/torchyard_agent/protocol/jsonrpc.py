@@ -6,7 +6,7 @@ import json
 from typing import Any, Union
 
 MAX_LINE = 8 * 1024 * 1024
-"""Bytes. A longer line is a protocol error, and the connection that sent it is closed."""
+"""Maximum length of a line in bytes. A longer line is a protocol error, and its connection is closed."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -14,13 +14,15 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 APPLICATION_ERROR = -32000
-"""Error number of Torchyard; `data` holds {"code": short word, "hint": what to do, "run_id": if it is about a run}."""
+"""Error number of Torchyard; `data` holds {"code": short word, "hint": what to do, "run_id": the run that the error
+concerns, if any}.
+"""
 
 RequestId = Union[int, str]
 
 
 class RpcError(Exception):
-    """An error response: a message, a short code, a hint about the next step, and the run that it concerns."""
+    """An error response: a message, a short code, a hint about the next step, and the run that it concerns, if any."""
 
     def __init__(
         self, message: str, code: str = "internal", hint: str = "", number: int = APPLICATION_ERROR, run_id: str = ""
@@ -34,12 +36,12 @@ class RpcError(Exception):
 
 
 class MalformedMessage(ValueError):
-    """A line that is not a JSON-RPC message."""
+    """Raised for a line that is not a JSON-RPC message."""
 
 
 def _line(message: dict[str, Any]) -> bytes:
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
-    # File names need not be valid UTF-8, and json.loads accepts surrogates.
+    # A file name that is not valid UTF-8 contains surrogates, which json.loads() accepts.
     line = text.encode("utf-8", "surrogatepass") + b"\n"
     if len(line) > MAX_LINE:
         raise ValueError(f"a message of {len(line)} bytes is over the limit of {MAX_LINE}")
@@ -80,7 +82,7 @@ def error_of(message: dict[str, Any]) -> RpcError:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """Parses one line. Raises MalformedMessage unless it is a JSON-RPC 2.0 object."""
+    """Parses one line. Raises MalformedMessage unless it is a JSON-RPC 2.0 message."""
     try:
         message = json.loads(line)
     except (ValueError, UnicodeDecodeError, RecursionError) as error:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 Entry = tuple[int, float]
-"""(size in bytes, seconds since the epoch): bytes between the previous entry's size and this one's have its time."""
+"""(size in bytes, seconds since 1970): the bytes from the previous entry's size to this size have this time."""
 FINEST_S = 0.1
-"""Interval at which the keeper checks the sizes of logs."""
+"""Interval in seconds at which the keeper checks the sizes of logs."""
 
 
 def thin(entries: list[Entry], most: int) -> list[Entry]:
     """Reduces the entries to at most `most`.
 
-    The newest half of the entries is kept, and, of the older entries, the last one in each span of time. A byte of a
-    removed entry gets the time of the next entry, which is at most one span later.
+    The newest `most // 2` entries are kept and, of the older ones, the last in each span of time. A byte of a removed
+    entry gets the time of the next kept entry, which is at most one span later.
     """
     newest = most // 2
     recent, older = entries[-newest:], entries[:-newest]

@@ -1,4 +1,4 @@
-"""The parameters and results of the methods that concern runs, as typed dictionaries."""
+"""The parameters and results of the methods that prepare and start runs, as typed dictionaries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class RankAssignment(TypedDict):
     """The assignment of one rank, from which its keeper starts it."""
 
     rank: int | None
-    """RANK in the trainers' world; None for servers, reducers and evaluators."""
+    """The rank in its gang of trainers; None if the replica is no trainer."""
     local_rank: int
     argv: list[str]
     env: dict[str, str]
@@ -49,7 +49,7 @@ class ReplicaPlan(TypedDict):
     run_dir: str
     """The run's folder on its host."""
     argv: list[str]
-    """With the placeholders of `program.args` and `program.command` unreplaced."""
+    """The command line, in which the placeholders of `program.args` and `program.command` are not replaced yet."""
     env: dict[str, str]
 
 
@@ -65,31 +65,33 @@ class Cluster(TypedDict):
 
     run_id: str
     launcher: str
-    """`torch` or `command`."""
+    """The launcher of the program: `torch` or `command`."""
     max_restarts: int
     tf_master_name: str
     trial: str | None
     several: bool
     """Whether the run was planned with several replicas, so that TF_CONFIG is set."""
     job: dict[str, Any]
-    """The topology, for CLUSTER_SPEC's `job`."""
+    """The topology, for `job` in CLUSTER_SPEC and TF_CONFIG."""
     masters: dict[str, Master]
-    """The addresses by gang."""
+    """The planned addresses by gang."""
     options: dict[str, Any]
     """TORCHYARD_OPTIONS: the strategy block with its defaults, and other options of `torchyard_roles`."""
 
 
 class Policy(TypedDict):
-    """The conditions for the end of a run, and its timeouts in seconds."""
+    """The rules for a run's end, its restarts and the loss of hosts. Times are in seconds."""
 
     ends_with: str
     stop_grace_s: float
     failure_grace_s: float
     host_wait_s: float
     max_restarts: int
-    """The most restarts of a gang."""
+    """Maximum number of restarts of a gang."""
     min_replicas: dict[str, int]
-    """By pool: the fewest replicas with which the run continues without a lost host."""
+    """For each pool, the smallest number of replicas with which the run continues without a lost host."""
+    on_worker_loss: str
+    """`restart`, or `continue`: a gang of trainers continues without lost replicas. Older desktops do not send it."""
 
 
 class Prepare(TypedDict):
@@ -107,16 +109,18 @@ class Prepare(TypedDict):
     ports: int
     """The number of ports to hold, without the gang link's."""
     port_range: list[int] | None
-    """[first, last] that the firewall admits; None for any."""
+    """The first and the last port that the firewall admits; None if it admits all ports."""
     data_address: str | None
     """The host's address on the data network; None if the host must determine it."""
     interface: str | None
     towards: str | None
-    """If `data_address` is None: the primary's address; the own address that reaches it is used."""
+    """Set only if `data_address` is None: the primary's address. The host then uses its own address on the route to the
+    primary.
+    """
     resume_from: str | None
-    """An ended run whose newest checkpoint on this host the new run resumes from."""
+    """An ended run, from whose newest checkpoint on this host the new run resumes; or None."""
     later: bool
-    """Whether the run is scheduled, so that its GPUs are locked at its start."""
+    """Whether the run is scheduled, so that its GPUs are locked only at its start."""
     record: dict[str, Any]
     """Kept in `run.json` for other desktops: topology text, planned replicas, and the launching user."""
 
@@ -131,7 +135,7 @@ class Warm(TypedDict):
     run_dir: str
     """The placeholder of the run's folder."""
     imports: list[str]
-    """The modules that the interpreters import."""
+    """The modules that the interpreters import before the ranks start."""
 
 
 class Prepared(TypedDict):
@@ -179,6 +183,6 @@ class Start(TypedDict):
 
 
 class Join(TypedDict):
-    """The parameters of `run.join`, sent to all other keepers."""
+    """The parameters of `run.join`, sent to the keepers of all other members."""
 
     primary: Member

@@ -18,19 +18,19 @@ MAX_REPORT = 8192
 
 METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
-    *("version", "clients", "bytes_s"),
+    *("version", "clients", "bytes_s", "gradient_bytes"),
 )
 """Metrics of a report: optimizer steps; loss; samples per second of this rank; seconds of a step spent on computing,
 exchanging and waiting for other trainers; the staleness of a pull in versions; pushes that the servers have dropped;
-steps that were skipped because their gradients were not finite.
+steps that were skipped because their gradients were not finite; the size of all gradients of a step.
 
-Of a server or reducer: pushes accepted; trainers connected; bytes per second sent and received. Its `wait_s` is the
+Of a server or reducer: rounds accepted; trainers connected; bytes per second sent and received. Its `wait_s` is the
 time that its newest round waited for the last trainer, `staleness` that of this round; `dropped` and `skipped` are the
 rounds that it has dropped, or skipped for lack of finite gradients."""
 
 
 MAX_CUSTOM_METRICS = 32
-"""The most custom metrics of a replica that are kept."""
+"""Maximum number of custom metrics that are kept of a replica."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
@@ -40,9 +40,9 @@ def is_name(name: object) -> bool:
 
 
 def custom_metrics(metrics: object) -> dict[str, float | None]:
-    """Returns the first MAX_CUSTOM_METRICS metrics that have valid names and are not in METRICS.
+    """Returns the first MAX_CUSTOM_METRICS entries whose name is valid and not in METRICS, and whose value is valid.
 
-    The value None stands for NaN and infinities.
+    Valid values are numbers, and None, which stands for NaN and infinities.
     """
     found: dict[str, float | None] = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
@@ -53,14 +53,14 @@ def custom_metrics(metrics: object) -> dict[str, float | None]:
 
 
 def valid_metrics(metrics: object) -> dict[str, Any]:
-    """Returns the valid part of metrics that another host has sent: METRICS and custom metrics."""
+    """Returns the valid part of received metrics: the METRICS among them, and the custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
     return {**{name: metrics[name] for name in METRICS if name in metrics}, **custom_metrics(metrics)}
 
 
 def not_finite(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns the names of metrics whose newest value is NaN or infinite, which is represented by None."""
+    """Returns the names of the metrics whose value is None, which stands for NaN and infinities."""
     return [name for name, value in metrics.items() if value is None]
 
 

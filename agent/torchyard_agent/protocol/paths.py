@@ -3,7 +3,8 @@
 Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all other files are
 in a folder named after the host. Abstract sockets leave no stale files, but any user of the host may bind any name. The
 names of the daemon and of GPUs are fixed, since binding such a name is a lock; all other names are random, so that no
-other user can bind them first. Hosts on one machine have separate network namespaces, and hence separate sockets.
+other user can bind them first. If tests run several hosts on one machine, each host has its own network namespace, and
+hence its own sockets.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def random_socket(uid: int) -> str:
 
 
 def keeper_note(run_dir: str) -> str:
-    """Returns the symbolic link to the name of the keeper's socket, without the name's leading NUL."""
+    """Returns the path of a symbolic link, whose target is the name of the keeper's socket without its leading NUL."""
     return os.path.join(run_dir, "keeper.socket")
 
 

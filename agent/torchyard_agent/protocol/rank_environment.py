@@ -5,7 +5,7 @@ primary's keeper computes them from the plan before each generation; `torchyard 
 
 Trainers under launcher torch get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is the
 set of replicas that one torchrun would start: either a single replica with GPUs, which sees no other GPUs, so that
-`cuda:LOCAL_RANK` is its own; or all replicas of a gang without GPUs on one host. Other roles do not get the trainers'
+`cuda:LOCAL_RANK` is its own; or all replicas of a gang without GPUs on one host. Other roles do not get torchrun's
 variables: with RANK and MASTER_ADDR, a server or evaluator would try to join the trainers. CLUSTER_SPEC has the format
 of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG that of TensorFlow.
 
@@ -28,7 +28,7 @@ VARIABLES_OF_A_RANK = frozenset(
         *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "CLUSTER_SPEC"),
     )
 )
-"""Variables with a process's place in a cluster, in addition to TORCHYARD_* and TORCHELASTIC_*."""
+"""Variables that describe the position of a process in a cluster, in addition to TORCHYARD_* and TORCHELASTIC_*."""
 _READ_AT_START = (
     *("PYTHON", "LD_", "PATH", "TZ", "LANG", "LC_", "GLIBC_", "MALLOC_"),
     *("TORCH", "PYTORCH", "CUDA", "NVIDIA_", "NCCL_"),
@@ -51,7 +51,7 @@ class _Seat(NamedTuple):
     node_rank: int
     """The number of the replica in its gang."""
     node: tuple[str, str]
-    """The replica's torchrun node, as (host, replica if it has GPUs)."""
+    """The replica's torchrun node: (host, replica) if the replica is a node by itself, else (host, "")."""
     first_local_rank: int
     """The first of the replica's ranks on its node."""
 
@@ -60,7 +60,7 @@ class _Node(NamedTuple):
     rank: int
     """The rank of the node among the nodes of its gang."""
     size: int
-    """The number of ranks."""
+    """The number of ranks on the node."""
 
 
 class _World(NamedTuple):
@@ -111,8 +111,12 @@ class RankEnvironment:
         )
         self._world_size += replica["processes"]
 
-    def share(self, replica: ReplicaPlan, generation: int = 0) -> ReplicaAssignment:
-        """Returns the assignment of a replica, as of the restart number `generation` of its gang."""
+    def share(self, replica: ReplicaPlan, generation: int = 0, attempt: int = 0) -> ReplicaAssignment:
+        """Returns the assignment of a replica for a generation of its gang, the first of which is 0.
+
+        Args:
+            attempt: The number of the replica's return to a gang that continued without it; 0 at the gang's start.
+        """
         return ReplicaAssignment(
             name=replica["name"],
             role=replica["role"],
@@ -122,10 +126,10 @@ class RankEnvironment:
             trainer=replica["trainer"],
             gpus=replica["gpus"],
             generation=generation,
-            ranks=self._ranks(replica, generation),
+            ranks=self._ranks(replica, generation, attempt),
         )
 
-    def _ranks(self, replica: ReplicaPlan, generation: int) -> list[RankAssignment]:
+    def _ranks(self, replica: ReplicaPlan, generation: int, attempt: int) -> list[RankAssignment]:
         common = {
             **replica["env"],
             "TORCHYARD_WORLD_SIZE": str(self._world_size),
@@ -133,6 +137,8 @@ class RankEnvironment:
             **self._common,
             **self._cluster_variables(replica),
         }
+        if attempt:
+            common["TORCHYARD_RETURN"] = str(attempt)
         return [self._rank(replica, common, generation, number) for number in range(replica["processes"])]
 
     def _rank(
@@ -207,7 +213,7 @@ class RankEnvironment:
     def _master(self, gang: str) -> tuple[str, str]:
         """Returns the address of a gang's torch.distributed store.
 
-        The port is the planned one, unless another replica has become rank 0.
+        The port is the planned one if rank 0 is in the planned replica, else the port of the replica with rank 0.
         """
         first = self._worlds[gang].members[0]
         address, own_port = _address_and_port(first["address"])
@@ -217,7 +223,7 @@ class RankEnvironment:
         return address, own_port
 
     def _cluster_variables(self, replica: ReplicaPlan) -> dict[str, str]:
-        """Returns CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and TensorFlow knows the role."""
+        """Returns CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and this one is no reducer."""
         variables = {"CLUSTER_SPEC": self._variable(self._pools, self._pool_tasks[replica["name"]])}
         if self._cluster["several"] and replica["name"] in self._tf_tasks:
             variables["TF_CONFIG"] = self._variable(self._types, self._tf_tasks[replica["name"]])
@@ -243,18 +249,18 @@ class RankEnvironment:
         return members, tasks
 
     def _is_chief(self, replica: ReplicaPlan) -> bool:
-        """Returns whether the replica has rank 0 among all trainers; without a chief pool it is the first worker."""
+        """Returns whether the replica contains rank 0 of all trainers: the chief, or without one the first worker."""
         seat = self._seats.get(replica["name"])
         return seat is not None and seat.first_rank == 0
 
     def _worker_pool(self, replica: ReplicaPlan) -> str:
-        """Returns the worker pool of the role: 0 for the chief, 1 workers, 2 servers or reducers, 3 evaluators."""
+        """Returns the worker pool of a replica: 0 for the chief, 1 for workers, 3 for evaluators, 2 for all others."""
         if self._is_chief(replica):
             return "workerpool0"
         return {"worker": "workerpool1", "evaluator": "workerpool3"}.get(replica["role"], "workerpool2")
 
     def _tf_type(self, replica: ReplicaPlan) -> str | None:
-        """Returns TensorFlow's name of the role, or None for reducers."""
+        """Returns the replica's task type in TF_CONFIG, or None for reducers."""
         if self._is_chief(replica):
             return self._cluster["tf_master_name"]
         return None if replica["role"] == "reducer" else replica["role"]
@@ -269,7 +275,7 @@ class RankEnvironment:
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # Replicas of other roles are treated as worlds of one rank, so that one command works for all pools.
+            # A replica that is no trainer is treated as a world of one rank, so that one command works for all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,

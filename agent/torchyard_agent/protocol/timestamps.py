@@ -13,7 +13,10 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(Z|
 
 
 def parse_timestamp(moment: object) -> float:
-    """Converts RFC 3339 text with an offset, or a number, to seconds since 1970. Raises ValueError."""
+    """Converts RFC 3339 text with an offset to seconds since 1970, without fractions of a second. Raises ValueError.
+
+    A number is taken as seconds since 1970.
+    """
     if isinstance(moment, (int, float)) and not isinstance(moment, bool) and 0 <= moment < 1e11:
         return float(moment)
     match = _TIME.fullmatch(moment) if isinstance(moment, str) else None

@@ -1,4 +1,5 @@
 """Measurements of a host: the machine, its GPUs, and the processes of the replicas on it.
 
-Only files of /proc and NVML are read. Sampling starts no process, and the modules import little.
+Samples are read from files of the kernel (/proc, /sys) and from NVML. Sampling starts no process, and the modules
+import little.
 """

@@ -13,7 +13,7 @@ from torchyard_agent.telemetry.procfs import read_or
 ROOT = "/sys/fs/cgroup"
 MEMBERSHIP = "/proc/self/cgroup"
 _UNLIMITED = 1 << 60
-"""In v1, no limit is a number of nearly 2**63 bytes."""
+"""Values from this size on mean that there is no limit: cgroup v1 then reports nearly 2**63 bytes."""
 
 
 def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:

@@ -1,8 +1,9 @@
 """Recognition of display servers on a GPU by their executables, since a process can choose its own name.
 
 The executable must be installed by root: a file with a known name in a folder that only root may write to, and the same
-file that this process finds at that path (in a mount namespace, a user can substitute a different file). A process that
-only draws is on the driver's list of graphics processes, and not on its list of compute processes.
+file that this process finds at that path (in a mount namespace, a user can substitute a different file), unless it was
+replaced since. A process that only draws is on the driver's list of graphics processes, and not on its list of compute
+processes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ NAMES = frozenset(
     {"X", "Xorg", "Xwayland", "gnome-shell", "mutter", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"}
 )
 _DELETED = " (deleted)"
-"""The kernel's suffix to the path of an executable that was replaced."""
+"""The kernel's suffix to the path of an executable that was replaced or deleted."""
 
 
 def is_display_server(pid: int) -> bool | None:
@@ -40,7 +41,7 @@ def is_display_server(pid: int) -> bool | None:
 
 
 def draws_screen(display_server: bool | None, name: str, computes: bool) -> bool:
-    """Returns whether a process only draws on a GPU.
+    """Returns whether a process is a display server that only draws on a GPU.
 
     Args:
         display_server: The result of `is_display_server`. If it is None, `name` decides.

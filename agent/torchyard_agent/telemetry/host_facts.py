@@ -73,7 +73,7 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
 
 
 def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
-    """Returns a problem if the host has NVIDIA's device files, hence GPUs, but NVML does not work; else None."""
+    """Returns the problem that NVML does not work; None if the host has no device files of NVIDIA, hence no GPUs."""
     if not any(map(os.path.exists, device_files)):
         return None
     return {

@@ -1,4 +1,4 @@
-"""Metrics of the host (CPU, memory, load, network, disk), as differences between two samples.
+"""Metrics of the host (CPU, memory, load, network, disk). Rates are averages over the time between two samples.
 
 Source of the files' fields: https://docs.kernel.org/filesystems/proc.html, Documentation/block/stat
 """
@@ -20,7 +20,7 @@ _FREE_SPACE_S = 10.0
 
 
 class HostMeter:
-    """The counters of the last sample. Rates are averages over the time since that sample."""
+    """The metrics of this host, with the counters of the last sample, since which rates are averaged."""
 
     def __init__(self, agent_dir: str, now: float):
         self._agent_dir = agent_dir
@@ -89,14 +89,14 @@ class HostMeter:
         return counters
 
     def _disk_sectors(self) -> tuple[int, int] | None:
-        """Returns the sectors (read, written) of the device with the agent's folder."""
+        """Returns the sectors (read, written) of the device with the agent's folder, or None if they are unknown."""
         if self._disk is None:
             return None
         fields = read_or(self._disk).split()
         return (int(fields[2]), int(fields[6])) if len(fields) > 6 else None
 
     def _free_space(self, now: float) -> tuple[float | None, float | None]:
-        """Returns the free space for this user and the size of the agent's file system, in GiB."""
+        """Returns the free space for this user and the size of the agent's file system, in GiB; None if unknown."""
         if now - self._space_asked >= _FREE_SPACE_S:
             self._space_asked = now
             self._space = free_space_gb(self._agent_dir)
@@ -114,11 +114,11 @@ def data_interfaces(names: list[str]) -> list[str]:
 
 
 def disk_statistics_file(folder: str) -> str | None:
-    """Returns the file of counters of the block device with `folder`; None on network and memory file systems."""
+    """Returns the file of counters of the block device with `folder`; None, for example, on network file systems."""
     try:
         device = os.stat(folder).st_dev
         if os.major(device) == 0:
-            # btrfs and overlays lack a device number, so the number of the mounted device is used.
+            # A file system such as btrfs has no block device number, so that of its mounted device is used.
             device = os.stat(_mount_source(device)).st_rdev
     except OSError:
         return None

@@ -1,6 +1,7 @@
 """The settings of systemd-logind that end a user's processes at logout.
 
-`KillUserProcesses=yes` ends the agent and all runs with the SSH session that started them, unless the user lingers.
+`KillUserProcesses=yes` ends the agent and all runs with the SSH session that started them, unless lingering is enabled
+for the user (`loginctl enable-linger`).
 https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html
 """
 
@@ -32,7 +33,7 @@ def ends_with_login(root: str = "/", user: str | None = None) -> bool:
 
 
 def _logind(root: str) -> dict[str, str]:
-    """Reads logind's settings from the main file and from the drop-in files, which are sorted by name."""
+    """Reads logind's settings from the main file, then from the drop-in files in the order of their names."""
     main = [path for folder in _FOLDERS if os.path.exists(path := os.path.join(root, folder, "logind.conf"))][-1:]
     drop_ins = {
         os.path.basename(path): path

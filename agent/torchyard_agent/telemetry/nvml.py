@@ -12,9 +12,9 @@ from torchyard_agent.telemetry.nvml_bindings import NvmlLibrary, NvmlUnavailable
 __all__ = ["Gpu", "Nvml", "NvmlUnavailable"]
 
 _ECC_EVERY = 10
-"""ECC errors are read every so many samples: they are rare, and the call is slow."""
+"""Number of samples between two reads of the ECC errors, which are rare and slow to read."""
 _MAX_EVENTS = 16
-"""The most XID events that are read in one sample."""
+"""Maximum number of XID events that are read in one sample."""
 
 
 class Gpu:
@@ -36,7 +36,7 @@ class Gpu:
 
 
 class _GpuError(Exception):
-    """The GPU does not respond. The argument is NVML's error code."""
+    """Raised when the GPU does not respond. The argument is NVML's error code."""
 
 
 class Nvml:
@@ -60,7 +60,7 @@ class Nvml:
 
     @classmethod
     def open(cls) -> Nvml | None:
-        """Returns an open instance, or None on a host without NVML."""
+        """Returns an open instance, or None if NVML cannot be used on this host."""
         try:
             return cls()
         except NvmlUnavailable:
@@ -83,7 +83,7 @@ class Nvml:
         return text.value.decode(errors="replace")
 
     def cuda_version(self) -> str | None:
-        """Returns the newest version of CUDA that the driver supports, such as `12.4`."""
+        """Returns the newest version of CUDA that the driver supports, such as `12.4`, or None if it is unknown."""
         version = ctypes.c_int()
         function = self._library.cuda_version
         if function is None or function(ctypes.byref(version)) != library.SUCCESS or version.value <= 0:
@@ -206,7 +206,7 @@ class Nvml:
         return text.value.decode(errors="replace")
 
     def _memory(self, gpu: Gpu) -> tuple[int | None, int | None]:
-        """Returns the total and the used memory in MiB."""
+        """Returns the total and the used memory in MiB. Unknown values are None."""
         newer = library.MemoryV2(version=library.MEMORY_V2_VERSION)
         if self._call(gpu, "memory v2", self._library.memory_v2, ctypes.byref(newer)):
             return int(newer.total) >> 20, int(newer.used) >> 20
@@ -297,4 +297,6 @@ class Nvml:
 
 
 _FATAL = frozenset({1, 9, library.GPU_IS_LOST, 16, 18})
-"""Codes after which no other call can succeed: not initialized, no driver, lost, reset required, driver replaced."""
+"""Codes after which no other call for the GPU can succeed: not initialized, no driver, lost, reset required, driver
+replaced.
+"""

@@ -37,7 +37,7 @@ THROTTLING = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-"""Reasons for reduced clocks, without idleness and clocks set by a user."""
+"""Reasons for reduced clocks, except idleness and settings of the clocks."""
 
 NAME_BYTES = 96
 
@@ -58,7 +58,7 @@ class MemoryV2(ctypes.Structure):
 
 
 class PciInfo(ctypes.Structure):
-    """The structure nvmlPciInfo_t."""
+    """A GPU's PCI address (NVML's structure nvmlPciInfo_t)."""
 
     _fields_ = [
         ("legacy_bus_id", ctypes.c_char * 16),
@@ -77,7 +77,7 @@ class Utilization(ctypes.Structure):
 
 
 class EventData(ctypes.Structure):
-    """The structure nvmlEventData_t."""
+    """An event such as an XID error (NVML's structure nvmlEventData_t)."""
 
     _fields_ = [
         ("device", ctypes.c_void_p),
@@ -93,11 +93,13 @@ PROCESS_V1 = struct.Struct("@IQ")
 PROCESS_V2 = struct.Struct("@IQII")
 """The structure nvmlProcessInfo_v2_t, which adds GPU and compute instance (MIG)."""
 PROCESS_PROTECTED = struct.Struct("@IQIIQ")
-"""Also protected bytes: written only by the _v3 functions of some 530 and 535 drivers."""
+"""nvmlProcessInfo_v2_t with an additional field for protected bytes; only the _v3 functions of some 530 and 535 drivers
+use it.
+"""
 
 
 class NvmlUnavailable(Exception):
-    """NVML cannot be used on this host. The message gives the reason."""
+    """Raised when NVML cannot be used on this host. The message gives the reason."""
 
 
 class NvmlLibrary:
@@ -144,7 +146,7 @@ class NvmlLibrary:
         self.event_set_free = self.find("nvmlEventSetFree")
 
     def find(self, *names: str) -> Any:
-        """Returns the first of these functions that the library exports, or None."""
+        """Returns the first function of these names that the library exports, or None."""
         for name in names:
             try:
                 return self._library[name]

@@ -15,7 +15,10 @@ HAS_CHILDREN_FILES = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
 def children(pid: int, all_threads: bool = True) -> list[int]:
-    """Returns the direct children, including zombies; [] if the process has ended."""
+    """Returns the direct children of all threads, or only of the main thread, including zombies.
+
+    The result is [] if the process has ended.
+    """
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task") if all_threads else [str(pid)]:

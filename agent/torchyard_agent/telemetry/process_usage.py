@@ -11,17 +11,17 @@ from torchyard_agent.telemetry import process_tree
 from torchyard_agent.telemetry.procfs import read, stat_fields
 
 WALK_S = 3.0
-"""Interval of walks over the children of main threads, which start most processes."""
+"""Shortest interval of walks over the children of main threads, which start most processes."""
 WALK_THREADS_S = 20.0
-"""Interval of walks over the children of all threads, of which a training process has dozens."""
+"""Shortest interval of walks over the children of all threads, of which a training process has dozens."""
 MAX_OPEN_FILES = 256
-"""The most stat files that are kept open; the usual limit of a process is 1024 files."""
+"""Maximum number of stat files that are kept open; the usual limit of a process is 1024 files."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Process:
-    """A process of a replica with its open stat file, which halves the cost of a sample.
+    """A process of a replica. Its stat file stays open, up to MAX_OPEN_FILES in all, which halves the cost of a sample.
 
     The open file belongs to this process even if its PID is reused: reads fail once the process has ended.
     """
@@ -66,7 +66,7 @@ class _Tree:
         self.walk_at = self.walk_threads_at = 0.0
 
     def keep(self, pids: Iterable[int]) -> None:
-        """Sets the processes of the replica."""
+        """Replaces the known processes of the replica, and closes the files of processes that are not in `pids`."""
         wanted = dict.fromkeys(pids)
         for pid in self.processes.keys() - wanted.keys():
             self.processes.pop(pid).close()

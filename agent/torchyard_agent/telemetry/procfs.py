@@ -22,7 +22,7 @@ def read_all(path: str) -> bytes:
 
 
 def read_or(path: str, default: bytes = b"") -> bytes:
-    """Returns the beginning of the file, or `default` if the file cannot be read."""
+    """Returns the first 4096 bytes of the file, or `default` if the file cannot be read."""
     try:
         return read(path)
     except OSError:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.nvml import Nvml
 
 _REOPEN_S = 300.0
-"""Interval at which NVML is reopened after a problem: a driver may have been installed, or a lost GPU reset."""
+"""Shortest interval at which NVML is reopened after a problem: a driver may be installed, or a lost GPU reset."""
 
 
 class Sampler:
@@ -78,7 +78,7 @@ class Sampler:
         return gpus
 
     def _open_nvml(self, now: float) -> None:
-        """Opens NVML if it is not open, and reopens it if it was missing or a GPU has a problem."""
+        """Opens NVML if it is not open, and reopens it if a GPU has a problem, at most once in _REOPEN_S."""
         if now - self._opened_at < _REOPEN_S:
             return
         if self._nvml is not None:

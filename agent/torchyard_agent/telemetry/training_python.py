@@ -20,7 +20,7 @@ _MARK = "torchyard-probe:"
 SEARCH_S = 40.0
 """Time for a search, after which no further interpreter is started."""
 MOST_FOUND = 40
-"""The most interpreters of a search."""
+"""Maximum number of interpreters that a search returns."""
 PLACES = (
     "~/.venv/bin/python",
     "~/venv/bin/python",
@@ -38,7 +38,7 @@ PLACES = (
     "/opt/*/*/bin/python",
     "/usr/local/*/bin/python",
 )
-"""Where virtual environments, conda and pyenv keep interpreters."""
+"""Patterns of paths at which virtual environments, conda, pyenv and others usually keep interpreters."""
 
 # This code runs under any interpreter, Python 2 included. Only metadata of distributions is read; a torch that was
 # built in place has no metadata, so its version is read from its version.py.
@@ -83,13 +83,13 @@ class TrainingPython(NamedTuple):
     numpy: str | None = None
     problem: dict[str, str] | None = None
     torch_cuda: str | None = None
-    """The CUDA that torch was built for; None for a build without."""
+    """The CUDA version for which torch was built; None if torch was built without CUDA or is missing."""
 
 
 class _Known(NamedTuple):
     found: TrainingPython
     changed: dict[str, float]
-    """Modification times of the interpreter and the folders that it imports from."""
+    """Modification times of the interpreter and of the folders from which it imports, by path."""
 
 
 _known: dict[str, _Known] = {}
@@ -99,8 +99,8 @@ _probe_lock = threading.Lock()
 def find(configured: str | None) -> TrainingPython:
     """Returns the training interpreter of this host: the configured one, else the login's `python3` or `python`.
 
-    The interpreter is run once, and again only if it or the folders from which it imports change. The call may take
-    PROBE_S.
+    An interpreter that works is run again only if it or the folders from which it imports have changed. The run may
+    take PROBE_S.
     """
     path = resolve(configured)
     if path is None:
@@ -118,7 +118,7 @@ def find(configured: str | None) -> TrainingPython:
 
 
 def search(named: str | None) -> list[dict[str, Any]]:
-    """Runs the interpreters of this host, and returns their versions, with usable interpreters and torch first.
+    """Runs the interpreters of this host, and returns their versions. Usable ones with torch and CUDA come first.
 
     The search ends after SEARCH_S, or up to PROBE_S later if an interpreter is slow.
 
@@ -142,7 +142,7 @@ def search(named: str | None) -> list[dict[str, Any]]:
 
 
 def _other_problem(python: TrainingPython) -> str | None:
-    """Returns why an interpreter is unusable, or None. A missing torch is not reported."""
+    """Returns why an interpreter is unusable, or None. A missing torch is no reason."""
     problem = python.problem
     return None if problem is None or problem["code"] == "no_torch" else problem["message"]
 
@@ -228,7 +228,7 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
     """Runs a command, and returns its exit status, stdout and stderr.
 
     Raises:
-        TimeoutError: The command took too long; all its processes have been killed.
+        TimeoutError: The command took longer than PROBE_S; its process group has been killed.
         OSError: The command cannot be started.
     """
     import subprocess  # subprocess is imported here, because a process that only samples does not need it.

@@ -1,1 +1,1 @@
-"""The first folder on PYTHONPATH of interpreters that are started early. It contains no agent modules."""
+"""The first folder on PYTHONPATH of interpreters that are started early. It contains only the module sitecustomize."""

@@ -1,4 +1,4 @@
-"""Early start of a rank's interpreter: it imports torch, and waits until its keeper makes it the rank.
+"""Early start of a rank's interpreter: it imports modules such as torch, and waits until its keeper makes it the rank.
 
 This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. After the
 wait, the interpreter itself starts `python script.py` or `python -m module`, so that `sys.argv`, `__main__`,
@@ -9,8 +9,8 @@ wait, the interpreter itself starts `python script.py` or `python -m module`, so
    command line. Otherwise the process ends without running any code of the rank.
 2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte.
 3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
-   interpreter might import other modules, the process executes the command line again. If the channel is closed
-   instead, the process ends.
+   interpreter might start differently or import other modules, the process executes the command line again. If the
+   channel is closed instead, the process ends.
 
 The module runs under the rank's own Python, 3.9 or later.
 """
@@ -87,7 +87,7 @@ def _serve(order: str) -> None:
         gc.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with contextlib.suppress(BrokenPipeError):  # The keeper has already sent the orders and closed its end.
+    with contextlib.suppress(BrokenPipeError):  # The keeper may already have sent the orders and closed its end.
         channel.send(b"+")
     data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     if not data:
@@ -105,7 +105,7 @@ def _serve(order: str) -> None:
 
 
 def _execute_the_command(argv: list[str], order: str) -> None:
-    """Executes the rank's command line in this process, if its interpreter is this one and imports this module."""
+    """Executes the rank's command line in this process, or ends the process if the command is not its interpreter."""
     program = _found(argv[0])
     if program is None or not sys.executable or not os.path.samefile(program, sys.executable):
         os._exit(NO_INTERPRETER)
@@ -139,7 +139,7 @@ def _take_the_log(log: int) -> None:
 
 
 def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> None:
-    """Applies changes to the environment since the start. Variables that an import has set are kept."""
+    """Applies the differences between `planned` and `final` to the environment, which imports may have changed too."""
     for name in planned:
         if name not in final:
             os.environ.pop(name, None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from torchyard_roles import script_checks
 from torchyard_roles.coordination.graceful_stop import GracefulStop
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from torchyard_roles.coordination.join_store_client import JoinStore
+    from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 
 class CheckpointGroup:
@@ -19,11 +22,15 @@ class CheckpointGroup:
 
     Args:
         trains_alone: Whether the group consists of this process only.
+        members: The connections of a group that continues without lost workers.
     """
 
-    def __init__(self, environment: Environment, *, trains_alone: bool) -> None:
+    def __init__(
+        self, environment: Environment, *, trains_alone: bool, members: ReplaceableGroup | None = None
+    ) -> None:
         self._environment = environment
         self._trains_alone = trains_alone
+        self._members = members
         self._store: JoinStore | None = None
         self.size = 1 if trains_alone else environment.group_size
         """The number of processes."""
@@ -38,43 +45,57 @@ class CheckpointGroup:
         return self._store
 
     def agree(self, model: torch.nn.Module, optimizer: Any, *, number: int = 0) -> None:
-        """Compare the models of all trainers in call `number` of distribute(). Raises UsageProblem.
+        """Compare the models of all trainers in call `number` of distribute().
 
-        If there is no join store, the models are not compared.
+        The models are not compared if there is no join store or this process trains alone.
+
+        Raises:
+            UsageProblem: This trainer's model differs from the chief's.
+            StoreTimeout: A trainer did not call distribute() in time.
+            StoreLost: The join store cannot be reached.
         """
         from torchyard_roles.coordination import model_consistency
 
         store = self.meet()
         if store is not None:
+            # A worker that returns may have another script, if the script was edited since the others began.
+            more = {} if self._members is None else script_checks.versions()
             model_consistency.agree(
-                store, self._environment, model_consistency.describe(model, optimizer), number=number
+                store, self._environment, model_consistency.describe(model, optimizer, **more), number=number
             )
 
     def answer_sigterm(self, step: int) -> GracefulStop | None:
-        """Install the graceful stop if Torchyard started this process and the group can coordinate the stop.
+        """Install the graceful stop and return it, or return None if it cannot be installed.
 
-        A group of several processes needs a join store for this.
+        Torchyard must have started this process, and a group of several processes needs a join store. `step` is the
+        number of finished steps.
         """
         environment = self._environment
         if not environment.is_torchyard or (self.size > 1 and self._store is None):
             return None
         rank = environment.group_rank if self.size > 1 else 0
-        stopping = GracefulStop(self._store, environment.gang, environment.generation, rank, self.size)
+        stopping = GracefulStop(self._store, environment.gang, environment.generation, rank, self.size, self._ranks)
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:
-        """Wait until the first rank has saved its checkpoint, so that exit code 0 implies a saved checkpoint."""
+        """Wait until the first rank's save has ended, for at most the time that a stop may take.
+
+        The first rank itself only announces the end of its save.
+        """
         if self._store is None or self.size == 1:
             return
         environment = self._environment
         key = f"stop/{environment.gang}/{environment.generation}/saved"
         try:
-            if environment.group_rank == 0:
+            if environment.group_rank == self._ranks()[0]:
                 self._store.set(key, b"1")
             else:
                 self._store.get(key, environment.options.stop_grace_s)
         except RolesError:
-            return  # The first rank has ended or is too slow.
+            return  # The first rank has ended or is too slow, or the store is lost.
+
+    def _ranks(self) -> Sequence[int]:
+        return self._members.ranks if self._members is not None else range(self.size)
 
     def close(self) -> None:
         if self._store is not None:

@@ -32,10 +32,10 @@ def evaluations(
 ) -> Iterator[int]:
     """Load each new complete checkpoint into `model` in order, and yield its step.
 
-    Checkpoints that are deleted before their turn are skipped. A step that is saved again as the end of `run` is
-    treated as a new checkpoint. The iteration ends after the checkpoint that is marked as the end of `run`. After
-    SIGTERM only the newest checkpoint is still yielded. Since a stopped chief may be saving that checkpoint, the
-    evaluator waits `last_s` for it.
+    Checkpoints that are deleted before their turn, or that cannot be read, are skipped. A step that is saved again as
+    the end of `run` is treated as a new checkpoint. The iteration ends after the checkpoint that is marked as the end
+    of `run`. After SIGTERM each scan yields only the newest of the new checkpoints. Since a stopped chief may still be
+    saving, the iteration then ends after `last_s` seconds, when a scan finds no new checkpoint.
 
     Raises:
         UsageProblem: A checkpoint belongs to another model.
@@ -90,13 +90,13 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
 class _StopSignal:
     """A context that records SIGTERM if the main thread enters it and the script has no handler.
 
-    A second signal ends the process. The handler stays after the iteration: a finished run stops its evaluator while
-    the evaluator ends by itself, and this signal must not change the exit code. After an exception, the earlier handler
-    is restored.
+    A second signal more than ECHO_S later ends the process. The handler stays after the iteration: the keeper may send
+    SIGTERM to the evaluator of a finished run while the evaluator ends by itself, and this signal must not change the
+    exit code. After an exception, the earlier handler is restored.
     """
 
     def __init__(self) -> None:
-        # No threading.Event is used, because set() in the handler would wait forever for the lock of an interrupted
+        # No threading.Event is used, because set() in the handler could wait forever for the lock of an interrupted
         # wait().
         self._at: float | None = None
         self._earlier: Any = None

@@ -4,11 +4,12 @@
         model.pt  optimizer.pt  extra.pt
         checkpoint.json              {"step", "epoch", "final", "run", "fingerprint", "strategy",
                                       "files": {name: bytes}, "time"}
+        .metadata  __0_0.distcp …    in place of model.pt if the model is sharded over ranks (`sharded_files`)
     <root>/parts/<who>/step-….pt     the state of a rank or a server for that checkpoint
     <root>/parts/<who>/newest.pt     the newest state of a server, for a restart of the server alone
     <root>/.saving-…                 being written, or left by a killed writer
 
-Files are read with torch.load(weights_only=True), so that a checkpoint from an unknown source cannot run code.
+The .pt files are read with torch.load(weights_only=True), so that a checkpoint from an unknown source cannot run code.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torchyard_roles.checkpoints import sharded_files
 
 KEPT = 3
 """The number of complete checkpoints that are kept."""
 UNFINISHED_MAX_AGE_S = 3600.0
-"""Age at which an unfinished save without recent writes is deleted."""
+"""Time since the last write after which an unfinished save is deleted."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 NEWEST = "newest"
 FILES = ("model.pt", "optimizer.pt", "extra.pt")
+SHARDED_FILES = ("optimizer.pt", "extra.pt", sharded_files.METADATA)
+"""The files that a sharded checkpoint must contain besides those of the ranks."""
 UNFINISHED = ".saving-"
 _NAME = re.compile(r"step-(\d{12})")
 
@@ -43,13 +48,29 @@ class Checkpoint(NamedTuple):
     about: dict[str, Any]
     """The contents of checkpoint.json."""
 
-    def load(self, name: str) -> Any:
-        """Load one of FILES, with tensors on the CPU. Raises Damaged."""
-        return load(self.folder / name)
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the model is divided among files of the ranks."""
+        return sharded_files.METADATA in self.about["files"]
+
+    def load(self, name: str, *, whole: bool = True) -> Any:
+        """Load one of FILES, with tensors on the CPU. Raises Damaged.
+
+        Args:
+            whole: Whether to load also the tensors that are sharded over the ranks' files.
+        """
+        if not (self.is_sharded and whole):
+            return load(self.folder / name)
+        if name == "model.pt":
+            return _undamaged(sharded_files.METADATA, lambda: sharded_files.full_model(self.folder))
+        content = load(self.folder / name)
+        if name == "optimizer.pt":
+            return _undamaged(sharded_files.METADATA, lambda: sharded_files.full_optimizer(self.folder, content))
+        return content
 
 
 class Damaged(Exception):
-    """A file is missing or unreadable. The message is a clause."""
+    """Raised when a checkpoint is incomplete or a file cannot be read. The message is a clause."""
 
 
 def name_of(step: int) -> str:
@@ -60,11 +81,23 @@ def load(path: Path) -> Any:
     """Load a file that torch.save() has written, with tensors on the CPU. Raises Damaged."""
     import torch
 
+    return _undamaged(path.name, lambda: torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _undamaged(name: str, call: Callable[[], Any]) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises various errors for a truncated file.
+        return call()
+    except BaseException as error:  # DCP wraps the errors of reading in a BaseException of its own.
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Damaged(f"{path.name} cannot be read ({first})") from error
+        raise Damaged(f"{name} cannot be read ({first})") from error
+
+
+def step_of(folder: Path) -> int | None:
+    """Return the step of a checkpoint's folder, or None for another folder."""
+    found = _NAME.fullmatch(folder.name)
+    return int(found[1]) if found else None
 
 
 def steps(root: Path) -> list[int]:
@@ -89,7 +122,7 @@ def read(root: Path, step: int) -> Checkpoint:
         raise Damaged(f"{ABOUT} cannot be read") from error
     if recorded != step:
         raise Damaged(f"{ABOUT} is of step {recorded}")
-    for name in FILES:
+    for name in FILES if sharded_files.METADATA not in files else SHARDED_FILES:
         if name not in files:
             raise Damaged(f"{ABOUT} names no {name}")
     for name, size in files.items():
@@ -114,20 +147,48 @@ def complete(root: Path) -> list[Checkpoint]:
 
 
 def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str, Any]) -> Checkpoint:
-    """Write a checkpoint atomically, in place of any earlier checkpoint of the same step.
+    """Write a checkpoint and rename it into place. It replaces an earlier checkpoint of the same step.
 
     Args:
-        contents: The states to save, by the names in FILES.
+        contents: The states to save, by file name.
+        about: Further entries of checkpoint.json.
 
     Raises:
         OSError, RuntimeError: A file cannot be written.
     """
+    unfinished = begin(root, step, f"{socket.gethostname()}-{os.getpid()}")
+    return complete_with(root, step, unfinished, contents, about)
+
+
+def unfinished_folder(root: Path, step: int, who: str) -> Path:
+    """Return the folder in which `who` writes a checkpoint."""
+    return root / f"{UNFINISHED}{name_of(step)}-{who}"
+
+
+def begin(root: Path, step: int, who: str) -> Path:
+    """Make an empty folder for an unfinished checkpoint and return it. Raises OSError."""
+    unfinished = unfinished_folder(root, step, who)
     root.mkdir(parents=True, exist_ok=True)
-    unfinished = root / f"{UNFINISHED}{name_of(step)}-{socket.gethostname()}-{os.getpid()}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
+    return unfinished
+
+
+def complete_with(
+    root: Path, step: int, unfinished: Path, contents: Mapping[str, Any], about: Mapping[str, Any]
+) -> Checkpoint:
+    """Write the last files of an unfinished checkpoint, and rename its folder into place.
+
+    Args:
+        unfinished: A folder of begin(), which may already contain files.
+        contents: As in write().
+
+    Raises:
+        OSError, RuntimeError: A file cannot be written.
+    """
     try:
-        sizes = {name: _write_tensors(unfinished / name, content) for name, content in contents.items()}
+        sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
+        sizes |= {name: _write_tensors(unfinished / name, content) for name, content in contents.items()}
         whole = {**about, "step": step, "files": sizes, "time": time.time()}
         _write_text(unfinished / ABOUT, json.dumps(whole))
         _move_into_place(unfinished, root / name_of(step))
@@ -146,7 +207,7 @@ def mark_final(root: Path, step: int, run: str) -> None:
 
 
 def prune(root: Path, kept: int = KEPT) -> None:
-    """Delete all but the newest `kept` complete checkpoints, also older incomplete ones and old unfinished saves."""
+    """Delete checkpoints that are older than the newest `kept` complete ones, and old unfinished saves."""
     there = complete(root)
     if len(there) >= kept:
         oldest = there[kept - 1].step
@@ -162,7 +223,10 @@ def part_path(root: Path, who: str, step: int | None) -> Path:
 
 
 def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
-    """Save the state of `who` (such as `worker-1.0` or `ps-0`) at `step`. Raises OSError or RuntimeError."""
+    """Save the state of `who` (such as `worker-1.0` or `ps-0`) at `step`, or as the newest part if `step` is None.
+
+    Raises OSError or RuntimeError.
+    """
     path = part_path(root, who, step)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
@@ -175,7 +239,7 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
 
 
 def keep_newest_part(root: Path, who: str, step: int) -> None:
-    """Link the newest part as the part of `step`. Raises OSError."""
+    """Save the newest part also as the part of `step`, as a hard link if possible, else a copy. Raises OSError."""
     path = part_path(root, who, step)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
     unfinished.unlink(missing_ok=True)
@@ -203,7 +267,7 @@ def part_steps(root: Path, who: str) -> list[int]:
 
 
 def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
-    """Delete the parts of all steps except the steps in `keep`."""
+    """Delete the parts of `who` for all steps except those in `keep`, and its old unfinished saves."""
     kept = set(keep)
     for step in part_steps(root, who):
         if step not in kept:
@@ -256,4 +320,4 @@ def _last_written(folder: Path) -> float:
     try:
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
-        return time.time()  # The folder is being written at this moment.
+        return time.time()  # An entry has just been renamed or deleted.

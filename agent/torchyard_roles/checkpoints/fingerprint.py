@@ -11,7 +11,7 @@ from torchyard_roles.model_optimizer_pairs import names_of
 
 
 def fingerprint(model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
-    """Return names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes, as JSON."""
+    """Return names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes, for JSON."""
     groups = [len(group["params"]) for group in optimizer.param_groups]
     return {"entries": entries(model), "optimizer": names_of(optimizer), "groups": groups}
 
@@ -40,7 +40,12 @@ def first_difference(saved: Any, now: dict[str, Any]) -> str:
 
 
 def first_other_entry(saved: Any, now: list[list[Any]]) -> str:
-    """Return the first difference between the models only, like first_difference()."""
+    """Return the first difference between the tensors of two models as a clause; "" if there is none.
+
+    Args:
+        saved: A saved fingerprint.
+        now: The entries() of the current model.
+    """
     for there, here in zip_longest(saved.get("entries", []), now):
         if there == here:
             continue

@@ -1,4 +1,4 @@
-"""Broadcast of bytes from the first rank of a group, since only the chief's host may have the checkpoint."""
+"""Broadcast of bytes from the first rank of a group, since the checkpoint may exist only on the chief's host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 WAIT_S = 600.0
-"""Longest wait for the first rank to read its checkpoint, without a torch world."""
+"""Longest wait for the first rank to read its checkpoint, for groups without torch.distributed."""
 LARGEST = 64 * 1024
 """Largest value in the join store, in bytes."""
 
@@ -24,7 +24,7 @@ def is_connected(size: int) -> bool:
 
 
 def from_first(data: bytes | None, device: torch.device) -> bytes:
-    """Broadcast `data` of the first rank through torch.distributed. Other ranks pass None."""
+    """Return the first rank's `data` on all ranks, through torch.distributed. Other ranks pass None."""
     place = device if dist.get_backend() == "nccl" else torch.device("cpu")
     length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64, device=place)
     dist.broadcast(length, src=0)
@@ -39,11 +39,11 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
     if data is not None:
         return data
     received = buffer.cpu()
-    return ctypes.string_at(received.data_ptr(), size)  # numpy may not be installed.
+    return ctypes.string_at(received.data_ptr(), size)  # Tensor.numpy() would need numpy, which may not be installed.
 
 
 def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
-    """Store the first version that is small enough for the join store."""
+    """Store the first version that is small enough for the join store; nothing if all are larger."""
     for data in versions:
         if len(data) <= LARGEST:
             store.set(key, data)
@@ -51,7 +51,7 @@ def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
 
 
 def value_from_first(value: bytes | None, store: JoinStore, key: str) -> bytes:
-    """Broadcast a value of at most 64 KiB through the join store."""
+    """Return the first rank's value of at most 64 KiB on all ranks, through the join store. Other ranks pass None."""
     if value is not None:
         store.set(key, value)
         return value

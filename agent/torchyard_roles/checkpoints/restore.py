@@ -1,8 +1,8 @@
 """Resumption from the newest complete checkpoint, which the chief reads and shares with all ranks of its group.
 
 A resumed script repeats the code before its loop, and the code at the end of finished epochs (`scheduler.step()`).
-State that such code changes is therefore restored twice: in distribute() or checkpoint(), and again at the *resume
-point*, immediately before the first new batch.
+State that such code changes is therefore restored at the *resume point*, immediately before the first new batch, or
+before the first new step without a loader. checkpoint() restores its objects, too, when it is called.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import torch
 from torchyard_roles.checkpoints import files, group_broadcast, training_state
 from torchyard_roles.checkpoints.fingerprint import first_difference
 from torchyard_roles.checkpoints.saver import log
+from torchyard_roles.checkpoints.sharded_tensors import shard_optimizer_state
 from torchyard_roles.devices import move_optimizer
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.model_optimizer_pairs import groups_of
 
 if TYPE_CHECKING:
+    from torchyard_roles.checkpoints.sharded_saving import ShardedSaving
     from torchyard_roles.coordination.join_store_client import JoinStore
     from torchyard_roles.data_loader import ShareLoader
 
@@ -44,7 +46,8 @@ class Resumed:
         place = part if part is not None else script
         self.stateful: dict[str, Any] = script.get("stateful", {})
         self.models: dict[str, Any] = script.get("models", {})
-        """The models of further distribute() calls, if this process has the chief's checkpoint."""
+        """The states of the models of further distribute() calls. Empty if the script's state comes from a part or
+        through the join store."""
         self.positions: list[dict[str, Any]] = place.get("loaders", [])
         self.active: int = place.get("active", 0)
         self._optimizer_state = script.get("optimizer")
@@ -74,10 +77,10 @@ class Resumed:
             group.update(settings)
 
     def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
-        """Restore learning rates, then the objects of checkpoint(), and last the random states.
+        """Restore the optimizer's settings, such as learning rates, the objects of checkpoint(), and the random states.
 
-        This method is called at the point where the checkpoint was saved. Raises UsageProblem if the script has not
-        added the parameter groups of the checkpoint again.
+        Call this method at the resume point. Raises UsageProblem if the script has not added the parameter groups of
+        the checkpoint again.
         """
         state, self._optimizer_state = self._optimizer_state, None
         if state is not None:
@@ -118,15 +121,20 @@ def restore(
     fingerprint: dict[str, Any],
     model: torch.nn.Module,
     device: torch.device,
+    sharded: ShardedSaving | None = None,
+    optimizer: Any = None,
 ) -> Resumed | None:
     """Load the newest complete checkpoint into `model`, and return the state to resume from, or None.
 
     All ranks of the group must call this function; the other ranks wait until the first rank has read the checkpoint.
-    Groups without the chief resume from their own parts and receive their model from the servers. Raises UsageProblem
-    on all ranks for a checkpoint of another model.
+    Groups without the chief resume from their own parts and receive their model from servers or other groups. Raises
+    UsageProblem on all ranks of the chief's group for a checkpoint of another model.
+
+    Args:
+        sharded: Loads the model and the state of `optimizer` if they are sharded over the ranks.
     """
     first = size == 1 or environment.group_rank == 0
-    is_chief = environment.trains and environment.rank == 0
+    is_chief = environment.trains and (environment.rank == 0 or (sharded is not None and first))
     found: files.Checkpoint | None = None
     word: bytes | None = None
     who = f"{environment.replica or environment.name}.{environment.local_rank}"
@@ -135,7 +143,7 @@ def restore(
     if first:
         summary: dict[str, Any] = {}
         if is_chief:
-            found, contents = _newest(root, fingerprint, summary)
+            found, contents = _newest(root, fingerprint, summary, whole=sharded is None)
         elif environment.group > 0:
             part = _newest_part(root, who)
             summary = {"step": part["step"] if part is not None else None}
@@ -157,9 +165,11 @@ def restore(
     if part is None:
         part = files.read_part(root, who, step)
     if connected and "epoch" in received:
-        raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
-        optimizer, extra = (_load(group_broadcast.from_first(each, device)) for each in raw)
-        script = {**extra, "optimizer": optimizer}
+        raw = [_bytes_of(found, name, contents) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
+        state, extra = (_load(group_broadcast.from_first(each, device)) for each in raw)
+        if sharded is not None:
+            state = _load_sharded(sharded, root, step, received, contents if found else None, model, optimizer, state)
+        script = {**extra, "optimizer": state}
     elif connected:  # A group without the chief resumes from its first rank's part.
         script = _load(group_broadcast.from_first(_dumped(_of_script(part)) if first else None, device))
     elif found is not None:
@@ -167,7 +177,7 @@ def restore(
     else:
         shared = _shared(root, step) if "epoch" in received else {}
         script = _of_script(part) or shared or _load(store.try_get(f"{key}/script") if size > 1 and store else None)
-    if found is not None:
+    if found is not None and sharded is None:
         model.load_state_dict(contents.pop("model.pt"))
     if part is None:
         log(f"{who} has saved no part of step {step} and continues with new random numbers.")
@@ -178,10 +188,37 @@ def restore(
     return Resumed(step, script, part)
 
 
+def _load_sharded(
+    sharded: ShardedSaving,
+    root: Path,
+    step: int,
+    received: dict[str, Any],
+    contents: dict[str, Any] | None,
+    model: torch.nn.Module,
+    optimizer: Any,
+    state: dict[str, Any],
+) -> dict[str, Any]:
+    """Load a sharded model, and return the optimizer's state for this rank. All ranks call this function.
+
+    The checkpoint may be of whole models, in which case the first rank distributes it.
+    """
+    if received.get("sharded"):
+        folder = root / files.name_of(step)
+        sharded.load(folder, model)
+        return sharded.load_optimizer(folder, state, optimizer)
+    sharded.load_full(model, contents["model.pt"] if contents is not None else None)
+    return shard_optimizer_state(state, optimizer)
+
+
 def _newest(
-    root: Path, fingerprint: dict[str, Any], summary: dict[str, Any]
+    root: Path, fingerprint: dict[str, Any], summary: dict[str, Any], *, whole: bool
 ) -> tuple[files.Checkpoint | None, dict[str, Any]]:
-    """Return the newest readable checkpoint with its contents. `summary` receives the data for the other ranks."""
+    """Return the newest readable checkpoint with its contents, or (None, {}) if there is none or its model differs.
+
+    Args:
+        summary: Receives the data for the other ranks.
+        whole: Whether to load sharded tensors too; else the ranks load their parts.
+    """
     for step in files.steps(root):
         try:
             found = files.read(root, step)
@@ -190,11 +227,12 @@ def _newest(
                 summary["error"] = f"The checkpoint {found.folder} is another model's: {difference}."
                 summary["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
                 return None, {}
-            contents = {name: found.load(name) for name in files.FILES}
+            names = files.FILES if whole or not found.is_sharded else files.SHARDED_FILES[:2]
+            contents = {name: found.load(name, whole=whole) for name in names}
         except files.Damaged as damage:
             log(f"the checkpoint {root / files.name_of(step)} is ignored: {damage}.")
             continue
-        summary.update(step=step, epoch=found.about.get("epoch", 0))
+        summary.update(step=step, epoch=found.about.get("epoch", 0), sharded=found.is_sharded)
         return found, contents
     return None, {}
 
@@ -228,7 +266,9 @@ def _shared(root: Path, step: int) -> dict[str, Any]:
         return {}
 
 
-def _bytes_of(found: files.Checkpoint, name: str) -> bytes:
+def _bytes_of(found: files.Checkpoint, name: str, contents: dict[str, Any]) -> bytes:
+    if found.is_sharded:
+        return _dumped(contents[name])
     return (found.folder / name).read_bytes()
 
 

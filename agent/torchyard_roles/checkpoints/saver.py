@@ -1,8 +1,8 @@
-"""Saving of checkpoints: the state is copied at a step boundary and written in the background.
+"""Saving of checkpoints: the state is copied at a step boundary and, except for the last one, written by a thread.
 
 All ranks of a group save their parts of the same step. The first rank announces the step through the join store, far
-enough ahead that all ranks receive the announcement before they reach the step. A rank that receives it too late saves
-no part.
+enough ahead that all ranks normally receive the announcement before they reach the step. A rank that receives it too
+late saves no part. The ranks of a sharded model agree on the step through their collective calls instead.
 """
 
 from __future__ import annotations
@@ -10,29 +10,38 @@ from __future__ import annotations
 import errno
 import json
 import math
+import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchyard_roles.checkpoints import files, group_broadcast, training_state
+from torchyard_roles.checkpoints import files, group_broadcast, sharded_files, training_state
 from torchyard_roles.checkpoints.training_state import copied
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
 
 if TYPE_CHECKING:
+    from torchyard_roles.checkpoints.sharded_saving import ShardedSaving
     from torchyard_roles.coordination.join_store_client import JoinStore
     from torchyard_roles.data_loader import ShareLoader
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
 """Time for the announcement of a save to reach all ranks."""
+SHARED = "shared"
+"""The end of the name of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
 """Longest wait for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
+
+
+class _NotSaved(OSError):
+    """A sharded checkpoint cannot be completed."""
 
 
 def log(message: str) -> None:
@@ -52,7 +61,9 @@ class CheckpointSaver:
         size: int,
     ) -> None:
         """Create a saver for one of `size` processes that save together."""
-        self.root = root
+        self.is_group = environment.group > 0 and strategy.sharded_saving is not None
+        """Whether a sharded group without the chief saves whole checkpoints of its own."""
+        self.root = root / f"group-{environment.group}" if self.is_group else root
         self.who = f"{environment.replica or environment.name}.{environment.local_rank}"
         self.automatic = environment.is_torchyard
         self.stateful: dict[str, Any] = {}
@@ -60,7 +71,7 @@ class CheckpointSaver:
         """The models of further distribute() calls."""
         self.loaders: list[ShareLoader] = []
         self.active = 0
-        """The number of the loader that yielded the last batch."""
+        """The index of the loader that was last asked for a batch."""
         self._strategy = strategy
         self._kind = environment.strategy
         self._run = environment.run_id
@@ -68,7 +79,7 @@ class CheckpointSaver:
         self._store = store if size > 1 else None
         self._rank = environment.group_rank if size > 1 else 0
         self._size = size
-        self._is_chief = environment.trains and environment.rank == 0
+        self._rank_in_run = environment.rank
         self._in_chiefs_group = environment.group == 0
         self._every_s = environment.options.checkpoint_every_s
         self._keys = f"{environment.gang}/{environment.generation}"
@@ -82,8 +93,22 @@ class CheckpointSaver:
         self._began = (time.monotonic(), 0)
         self._continues = True
         """Whether training continues after the save, for messages."""
+        self._later_part: Callable[[], None] | None = None
+        """Writes this rank's part of a sharded save."""
         self._writer: threading.Thread | None = None
         self._written = True
+
+    @property
+    def _is_chief(self) -> bool:
+        """Whether this rank completes the checkpoints in `root`."""
+        if self.is_group:
+            return self._rank == 0
+        return self._rank_in_run == self._strategy.first_rank
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this process decides when its group saves."""
+        return self._is_chief if self._strategy.members is not None else self._rank == 0
 
     def start(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: dict[str, Any], step: int
@@ -102,6 +127,9 @@ class CheckpointSaver:
 
     def at_boundary(self, step: int) -> None:
         """Save `step` if its save was announced, or announce a save that is due."""
+        if self._strategy.sharded_saving is not None:
+            self._at_sharded_boundary(step)
+            return
         announced = self._announced
         if announced is not None and step >= announced["step"]:
             self._announced = None
@@ -110,10 +138,19 @@ class CheckpointSaver:
             else:  # The announcement arrived too late; the chief must not wait for this rank's part.
                 self._strategy.flush(announced["step"])
                 self._mark(announced["step"])
-        elif announced is None and self._rank == 0 and self._is_due(step):
+        elif announced is None and self._leads and self._is_due(step):
             self._asked = False
             self._saved_at = time.monotonic()
             self._announce(step)
+
+    def _at_sharded_boundary(self, step: int) -> None:
+        """Save a sharded model if all ranks save at this boundary. The first rank also requests a save that is due."""
+        if self._rank == 0 and self._is_due(step):
+            self._asked = False
+            self._saved_at = time.monotonic()
+            self._strategy.want_save()
+        if self._strategy.is_save_due(step):
+            self.save(step, kept=[one.step for one in files.complete(self.root)[: files.KEPT]])
 
     def save(
         self, step: int, *, kept: Sequence[int] = (), last: bool = False, final: bool = False, anew: bool = False
@@ -127,7 +164,10 @@ class CheckpointSaver:
             anew: Whether to save a step again that has already been saved, since the model has changed.
 
         Returns:
-            False if the save has failed, which is also logged.
+            False if the save has failed, which the chief logs. wait() returns the result of a save by a thread.
+
+        Raises:
+            RolesError: An exchange in progress has failed, and `last` is False.
         """
         if step == self._saved and not anew:
             return self._settle(step, final=final) if last else True
@@ -143,38 +183,114 @@ class CheckpointSaver:
             return False
         self.wait()
         self._save_part(step, kept, at_once=last)
-        if not self._is_chief:
+        sharded = self._strategy.sharded_saving
+        if not self._is_chief and sharded is None:
             return True
         try:
-            self._strategy.save(self.root, step)
-            contents = self._contents()
+            if not self.is_group:
+                self._strategy.save(self.root, step)
+            if sharded is not None:
+                write = self._begin_sharded(sharded, step, self._about(final=final))
+            else:
+                contents, about = self.contents(), self._about(final=final)
         except (RolesError, OSError) as error:
             self._failed(step, error)
             return False
+        if sharded is None:
+
+            def write() -> None:
+                self._write(step, contents, about)
+
+        if last:  # During the interpreter's exit, no threads can be started.
+            write()
+            return self._written
+        if sharded is not None:
+            sharded.defer(write)
+            return True
+        self._writer = threading.Thread(target=write, name="torchyard-checkpoint")
+        self._writer.start()
+        return True
+
+    def _about(self, *, final: bool) -> dict[str, Any]:
         loader = self.loaders[self.active] if self.loaders else None
-        about = {
+        return {
             "epoch": loader.epochs_done if loader is not None else 0,
             "final": final,
             "run": self._run,
             "fingerprint": self._fingerprint,
             "strategy": self._kind,
         }
-        if last:  # During the interpreter's exit, no threads can be started.
-            self._write(step, contents, about)
-            return self._written
-        self._writer = threading.Thread(target=self._write, args=(step, contents, about), name="torchyard-checkpoint")
-        self._writer.start()
-        return True
+
+    def _begin_sharded(self, sharded: ShardedSaving, step: int, about: dict[str, Any]) -> Callable[[], None]:
+        """Copy this rank's part of a sharded model, and return the function that writes it. All ranks call both.
+
+        Raises:
+            RolesError, OSError: The part cannot be saved. This rank takes part in no further call for the save.
+            _NotSaved: Another rank's part cannot be saved.
+        """
+        assert self._model is not None
+        problem: Exception | None = None
+        tensors: dict[str, Any] = {}
+        contents: dict[str, Any] = {}
+        folder = files.unfinished_folder(self.root, step, SHARED)
+        try:
+            tensors, rest = sharded.copy(self._model, self._optimizer)
+            contents = self._contents_beside(rest)
+            if self._is_chief:
+                files.begin(self.root, step, SHARED)
+        except (RolesError, OSError) as error:
+            problem = error
+        if not sharded.agree(problem is None):
+            raise problem or _NotSaved("another rank could not copy its state")
+        return lambda: self._write_sharded(sharded, step, folder, tensors, contents, about)
+
+    def _write_sharded(
+        self,
+        sharded: ShardedSaving,
+        step: int,
+        folder: Path,
+        tensors: dict[str, Any],
+        contents: dict[str, Any],
+        about: dict[str, Any],
+    ) -> None:
+        self._written = False
+        try:
+            part, self._later_part = self._later_part, None
+            if part is not None:
+                part()
+            sharded.write(folder, tensors)
+            if self._is_chief:
+                self._wait_for_parts(step)
+                missing = sharded_files.missing_files(folder)
+                if missing:
+                    raise _NotSaved(
+                        f"{missing[0]} of another host is not there, so program.checkpoint_dir is not a folder that "
+                        "all hosts share"
+                    )
+                files.complete_with(self.root, step, folder, contents, about)
+                files.prune(self.root)
+            self._written = True
+        except BaseException as error:  # A failed save must not end training. DCP's error is a BaseException.
+            if not isinstance(error, Exception) and not hasattr(error, "failures"):
+                raise
+            self._failed(step, error)
+            if self._is_chief:  # The parts may have filled the disk.
+                shutil.rmtree(folder, ignore_errors=True)
 
     def wait(self) -> bool:
-        """Wait for a save in the background, and return whether it succeeded."""
+        """Wait for the thread that writes, and return False if the last checkpoint could not be written.
+
+        A part that could not be written does not count.
+        """
+        if self._strategy.sharded_saving is not None:
+            self._strategy.sharded_saving.wait()
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         return self._written
 
     def _settle(self, step: int, *, final: bool) -> bool:
-        """Wait until the existing checkpoint of `step` is written, and mark it if it is final."""
+        """Wait until the existing checkpoint of `step` is written, and if `final` is true, mark it as the end."""
         written = self.wait()
         if written and final and self._is_chief and step > 0:
             try:
@@ -186,7 +302,8 @@ class CheckpointSaver:
     def _is_due(self, step: int) -> bool:
         if step == self._saved or not (self._asked or self.automatic):
             return False
-        if self._writer is not None and self._writer.is_alive():
+        sharded = self._strategy.sharded_saving
+        if (self._writer is not None and self._writer.is_alive()) or (sharded is not None and sharded.is_busy):
             return False
         return self._asked or time.monotonic() - self._saved_at >= self._every_s
 
@@ -204,7 +321,7 @@ class CheckpointSaver:
 
     def _on_announcement(self, word: bytes) -> None:
         announced = json.loads(word)
-        if self._rank and announced["step"] > self._saved:
+        if not self._leads and announced["step"] > self._saved:
             self._announced = announced
 
     def _kept(self) -> list[int]:
@@ -216,7 +333,8 @@ class CheckpointSaver:
             return [one.step for one in files.complete(self.root)[: files.KEPT]]
         return files.part_steps(self.root, self.who)[: files.KEPT]
 
-    def _contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, Any]:
+        """Return copies of the contents of a checkpoint, by file name. Raises UsageProblem."""
         assert self._model is not None
         assert self._optimizer is not None
         extra = {name: each.state_dict() for name, each in self.stateful.items()}
@@ -229,13 +347,24 @@ class CheckpointSaver:
             ),
         }
 
+    def _contents_beside(self, optimizer: dict[str, Any]) -> dict[str, Any]:
+        """Return the contents of the files of a sharded checkpoint that only the chief writes."""
+        extra = {name: each.state_dict() for name, each in self.stateful.items()}
+        return {
+            "optimizer.pt": copied(optimizer, "the optimizer's state"),
+            "extra.pt": copied({"stateful": extra, "models": {}, **self._position()}, "what checkpoint() was given"),
+        }
+
     def _position(self) -> dict[str, Any]:
         return {"loaders": [loader.position() for loader in self.loaders], "active": self.active}
 
     def _save_part(self, step: int, kept: Sequence[int], *, at_once: bool) -> None:
         state = {"step": step, "random": training_state.random_state(self._device), **self._position()}
-        if self._is_chief or (self._in_chiefs_group and group_broadcast.is_connected(self._size)):
-            self._write_part(step, state, kept)
+        if self._is_chief or ((self._in_chiefs_group or self.is_group) and group_broadcast.is_connected(self._size)):
+            if self._strategy.sharded_saving is not None and not at_once:
+                self._later_part = partial(self._write_part, step, state, kept)
+            else:
+                self._write_part(step, state, kept)
             return
         assert self._optimizer is not None
         try:
@@ -277,7 +406,9 @@ class CheckpointSaver:
     def _wait_for_parts(self, step: int) -> None:
         if self._store is None:
             return
-        missing = set(range(1, self._size))
+        members = self._strategy.members
+        ranks = range(self._size) if members is None else members.ranks
+        missing = set(ranks) - {self._rank}
         deadline = time.monotonic() + PARTS_WAIT_S
         pause_s = 0.01
         try:
@@ -292,22 +423,25 @@ class CheckpointSaver:
         except RolesError:
             return
 
-    def _failed(self, step: int, error: Exception) -> None:
-        """Log a failed save, and have the step saved again when training ends or stops."""
+    def _failed(self, step: int, error: BaseException) -> None:
+        """Log a failed save on the chief, and allow that the same step is saved again."""
         self._written = False
         if self._saved == step:
             self._saved = -1
-        self._report(step, error)
+        if self._is_chief:
+            self._report(step, error)
 
-    def _report(self, step: int, error: Exception) -> None:
+    def _report(self, step: int, error: BaseException) -> None:
         older = len(files.complete(self.root))
         left = f"The {older} before it stay" if older else "There is none before it"
         outcome = "; training continues" if self._continues else ""
         log(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{outcome}.")
 
 
-def _why(error: Exception) -> str:
-    cause: BaseException | None = error
+def _why(error: BaseException) -> str:
+    failures = getattr(error, "failures", None)  # DCP's error contains the errors of the ranks.
+    cause: BaseException | None = next(iter(failures.values()))[0] if failures else error
+    error = cause or error
     while cause is not None:  # torch wraps the error of the operating system.
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return "the disk is full"

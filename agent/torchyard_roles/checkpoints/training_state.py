@@ -17,7 +17,10 @@ from torchyard_roles.errors import UsageProblem
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of the random generators of torch, Python and, if it is imported, numpy."""
+    """Return the states of the random generators of torch (also of the GPU `device`), Python and numpy.
+
+    numpy is left out if it is not imported.
+    """
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)

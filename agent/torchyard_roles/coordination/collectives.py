@@ -1,35 +1,44 @@
 """Collective calls over all trainers, under every strategy: mean, gather, any, barrier and broadcast.
 
-Values are exchanged in a separate gloo group if torch.distributed connects all trainers, else through the run's join
-store (`store_collectives`). Sums are computed in double precision and in rank order, so that results are bitwise equal
-on all trainers. The default dtype and device of torch do not matter.
+Values are exchanged through the connections of a group that continues without lost workers; else in a separate gloo
+group if torch.distributed connects all trainers; else through the run's join store (`store_collectives`); or, without a
+store, in a gloo group at MASTER_ADDR. Sums are computed in double precision and in rank order, so that results are
+bitwise equal on all trainers. The default dtype and device of torch do not matter.
 """
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import math
 import numbers
 import re
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 import torch
 import torch.distributed as dist
 
 from torchyard_roles.coordination.store_collectives import MEET_WITHIN_S, StoreCollectives
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import EnvironmentProblem, PeerLost, StoreTimeout, UsageProblem
+from torchyard_roles.errors import EnvironmentProblem, PeerLost, RolesError, StoreTimeout, UsageProblem
 
 if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
+KEPT_CALLS = 100
+"""The number of calls before the first step whose results are kept for workers that return."""
 AT_ONCE = 4096
-"""Bytes that are sent with the length of a value; the rest follows in a second exchange."""
+"""Bytes of the first exchange: the length of a value in 8 bytes, and the beginning of the value.
+
+If a value is longer, a second exchange sends all values in full.
+"""
 
 
 class Collectives:
@@ -38,6 +47,9 @@ class Collectives:
     Args:
         meet: Returns the run's join store, or None.
         resuming: Returns whether the script has not yet reached the point at which it resumes.
+        members: The connections of a group that continues without lost workers.
+        catching_up: Returns whether this process has returned after its loss and repeats the code at the end of
+            finished epochs. Calls then return its own value.
     """
 
     def __init__(
@@ -46,13 +58,17 @@ class Collectives:
         device: torch.device,
         meet: Callable[[], JoinStore | None],
         resuming: Callable[[], bool],
+        members: Members | None = None,
+        catching_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._environment = environment
         self._device = device
         self._meet = meet
         self._resuming = resuming
+        self._members = members
+        self._catching_up = catching_up
         self._meetings: StoreCollectives | None = None
-        self._exchange: StoreCollectives | _World | None = None
+        self._exchange: StoreCollectives | _World | _Remaining | None = None
         self._has_left = False
 
     def mean(self, x: Any) -> Any:
@@ -70,15 +86,15 @@ class Collectives:
 
     def broadcast(self, x: Any) -> Any:
         # The arguments of the other ranks are neither read nor sent.
-        mine = plain(x, "broadcast") if self._environment.rank in (0, None) else None
-        return self._exchanged("broadcast", mine)[0]
+        sends = self._environment.rank in (self._first, None) or self._catching_up()
+        return self._exchanged("broadcast", plain(x, "broadcast") if sends else None, sends=sends)[0]
 
     def leave(self, *, stopped: bool = False) -> None:
         """Declare that this process makes no further calls."""
         if self._has_left:
             return
         self._has_left = True
-        if not self._is_alone and (meetings := self._through_the_store()) is not None:
+        if not self._is_alone and self._members is None and (meetings := self._through_the_store()) is not None:
             meetings.leave(stopped=stopped)
         if isinstance(self._exchange, _World):
             self._exchange.close()
@@ -92,17 +108,23 @@ class Collectives:
             self._meetings = StoreCollectives(store, self._environment)
         return self._meetings
 
-    def _exchanged(self, what: str, x: Any) -> list[Any]:
+    @property
+    def _first(self) -> int:
+        return self._members.ranks[0] if self._members is not None else 0
+
+    def _exchanged(self, what: str, x: Any, *, sends: bool = True) -> list[Any]:
         """Exchange values with all trainers, and return the values of all trainers in rank order."""
         if self._is_alone:
             return [x]
         if self._has_left:
             raise UsageProblem(f"{what}() was called after leave().", "Call it before: the others may have ended.")
+        if self._catching_up():
+            return [x]
         if self._exchange is None:
             self._exchange = self._choose(what)
         environment = self._environment
         data = io.BytesIO()
-        torch.save({"rank": environment.rank, "name": environment.name, "what": what, "x": x}, data)
+        torch.save({"rank": environment.rank, "name": environment.name, "what": what, "x": x, "sends": sends}, data)
         values = self._exchange.exchange(data.getvalue(), _site(what), what, resuming=self._resuming())
         found = [self._load(each) for each in values]
         for each in found:
@@ -112,7 +134,7 @@ class Collectives:
                     "All trainers make the same calls in the same order: is one of them inside a condition?",
                 )
         found.sort(key=lambda each: each["rank"])
-        if what == "broadcast" and found[0]["rank"] != 0:
+        if not found[0]["sends"]:
             raise PeerLost("the chief", "another host", "it has ended, and broadcast() sends its value")
         return [each["x"] for each in found]
 
@@ -125,8 +147,10 @@ class Collectives:
 
         return torch.load(io.BytesIO(data), map_location=place, weights_only=True)
 
-    def _choose(self, what: str) -> StoreCollectives | _World:
+    def _choose(self, what: str) -> StoreCollectives | _World | _Remaining:
         """Choose the transport of the values, which is the same on all trainers."""
+        if self._members is not None:
+            return _Remaining(self._members, self._environment, self._meet())
         environment, meetings = self._environment, self._through_the_store()
         is_up = dist.is_available() and dist.is_initialized()
         if is_up and dist.get_world_size() == environment.world_size:
@@ -232,8 +256,54 @@ def _site(what: str) -> str:
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             break  # Outer frames may differ between ranks.
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back  # type: ignore[assignment]  # f_back may be None, as the loop expects
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
+
+
+class Members(Protocol):
+    """The connections of a group that continues without lost workers."""
+
+    is_joining: bool
+    has_trained: bool
+
+    @property
+    def ranks(self) -> Sequence[int]: ...
+
+    def gather(self, value: bytes) -> list[bytes]: ...
+
+
+class _Remaining:
+    """The exchange between all workers that are not lost.
+
+    The results of calls before the first step are kept in the join store for workers that return: these make the same
+    calls before they join the others.
+    """
+
+    def __init__(self, members: Members, environment: Environment, store: JoinStore | None) -> None:
+        self._members = members
+        self._environment = environment
+        self._store = store
+        self._calls = 0
+
+    def exchange(self, value: bytes, site: str, what: str, *, resuming: bool) -> list[bytes]:
+        key = f"calls/{self._environment.gang}/{self._environment.generation}/{self._calls}"
+        self._calls += 1
+        if self._members.is_joining:
+            kept = self._store.try_get(key) if self._store is not None else None
+            if kept is None:
+                raise UsageProblem(
+                    f"{what}() was called before the first step on {self._environment.name}, which returns after its "
+                    "loss, and the result of the other workers was not kept.",
+                    f"At most {KEPT_CALLS} results of up to 64 KiB from before the first step are kept.",
+                )
+            return [base64.b64decode(each) for each in json.loads(kept)]
+        values = self._members.gather(value)
+        if self._store is not None and not self._members.has_trained and self._calls <= KEPT_CALLS:
+            kept = json.dumps([base64.b64encode(each).decode() for each in values]).encode()
+            if self._environment.rank == self._members.ranks[0]:
+                with suppress(RolesError):  # The value may be too long.
+                    self._store.set(key, kept)
+        return values
 
 
 class _World:

@@ -7,7 +7,7 @@ and they stop after it.
 
     thread of a rank            join store                         training thread
     SIGTERM  ─────────────────> stop/<gang>/<generation>/<rank>
-    rank 0, all published:      stop/<gang>/<generation>/after ──> waits at a boundary until it is known
+    rank 0, all published:      stop/<gang>/<generation>/after ──> waits at a boundary until `after` is set
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from torchyard_roles.errors import RolesError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""Longest wait for all ranks to publish, which they do at once unless one has ended."""
+"""Longest wait for all ranks to publish, which they do immediately unless a rank has ended."""
 ECHO_S = 0.5
 """A second SIGTERM within this time is ignored: some programs signal a process and then its group."""
 _REQUESTED_BY_PEER = b"\xff"
@@ -38,14 +39,23 @@ class GracefulStop:
 
     Args:
         store: The join store; None for a process that trains alone.
+        ranks: Returns the remaining ranks, the first of which determines the last step. The default is all ranks.
     """
 
-    def __init__(self, store: JoinStore | None, gang: str, generation: int, rank: int, size: int) -> None:
+    def __init__(
+        self,
+        store: JoinStore | None,
+        gang: str,
+        generation: int,
+        rank: int,
+        size: int,
+        ranks: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
         self._store = store if size > 1 else None
         self._prefix = f"stop/{gang}/{generation}"
         self._failed = f"failed/{gang}/{generation}"
         self._rank = rank
-        self._size = size
+        self._ranks = ranks or (lambda: range(size))
         self._changed = threading.Condition()
         self._begun = 0
         self._requested = False
@@ -77,6 +87,16 @@ class GracefulStop:
             self._store.watch(f"{self._prefix}/asked", self._on_peer_request)
         return True
 
+    @property
+    def is_requested(self) -> bool:
+        """Whether SIGTERM was received, or another rank has asked for the stop."""
+        return self._requested
+
+    def continue_from(self, step: int) -> None:
+        """Set the number of finished steps of a rank that joins the others."""
+        with self._changed:
+            self._begun = step
+
     def may_begin(self, step: int, *, begin: bool = True) -> bool:
         """Return whether training may continue after `step`. If not, this rank stops here, like all other ranks.
 
@@ -92,7 +112,7 @@ class GracefulStop:
             return True
 
     def uninstall(self) -> None:
-        """Restore the default handling of SIGTERM, after the last step."""
+        """Stop listening, restore the default handling of SIGTERM (in the main thread), and publish the last step."""
         if self._sockets is None or os.getpid() != self._process:
             return
         if threading.current_thread() is threading.main_thread():
@@ -111,7 +131,7 @@ class GracefulStop:
         with suppress(RolesError):
             last = str(self._begun).encode()
             self._store.set(f"{self._prefix}/{self._rank}", last)
-            if not self._rank:
+            if self._rank == self._ranks()[0]:
                 self._store.set(f"{self._prefix}/after", last)
 
     def _reset_in_child(self) -> None:
@@ -163,19 +183,17 @@ class GracefulStop:
     def _agree(self, store: JoinStore, begun: int) -> int:
         """Determine the step after which all ranks stop. Raises StoreLost and StoreTimeout.
 
-        Some ranks of a failed gang are missing, so the others cannot determine this step; the keeper records the
-        failure in the store before it sends SIGTERM.
+        If ranks of a failed gang are missing, the others cannot determine this step. The keeper records the failure in
+        the store before it sends SIGTERM, and this process then ends immediately.
         """
         store.watch(self._failed, lambda _: _end("ended: another of its gang has failed"))
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
         store.set(f"{self._prefix}/asked", b"1")
-        if self._rank:
+        ranks = self._ranks()
+        if self._rank != ranks[0]:
             return int(store.get(f"{self._prefix}/after", AGREEMENT_S))
         deadline = time.monotonic() + AGREEMENT_S
-        published = [
-            int(store.get(f"{self._prefix}/{rank}", max(0.0, deadline - time.monotonic())))
-            for rank in range(self._size)
-        ]
+        published = [int(store.get(f"{self._prefix}/{rank}", max(0.0, deadline - time.monotonic()))) for rank in ranks]
         store.set(f"{self._prefix}/after", str(max(published)).encode())
         return max(published)
 

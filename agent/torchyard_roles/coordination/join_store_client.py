@@ -42,11 +42,12 @@ class JoinStore:
     """A dictionary of bytes that all ranks of a run share. All methods are thread-safe.
 
     A key has at most 256 bytes, a value at most 64 KiB, and the store at most 10,000 keys; calls that exceed a limit
-    raise UsageProblem. Every call raises StoreLost once the store has been unreachable for RECONNECT_S.
+    raise UsageProblem. Every request raises StoreLost once the store has been unreachable for RECONNECT_S, or after
+    close().
     """
 
     def __init__(self, address: str, key: bytes, who: str, rank: int | None = None) -> None:
-        """Create a store without a connection. Use connect() or of() instead."""
+        """Create a client without a connection. Use connect() or of() instead."""
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._key = key
@@ -126,7 +127,7 @@ class JoinStore:
         self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
-        """Call `callback` with the current value and with each new value, on a thread of the store.
+        """Call `callback` with the current value, if the key is set, and with each new value, on a separate thread.
 
         Callbacks run one at a time and may use the store. After a reconnection, intermediate values may be missing.
         """
@@ -283,7 +284,7 @@ class JoinStore:
 
 @dataclass
 class _Request:
-    """A request that has no answer yet."""
+    """A request and, once it has arrived, its answer."""
 
     words: dict[str, Any]
     until: float | None
@@ -294,7 +295,7 @@ class _Request:
 
 
 class _Link:
-    """One authenticated connection. Its methods raise OSError and AuthenticationError."""
+    """One authenticated connection. The constructor, send() and receive() raise OSError and AuthenticationError."""
 
     def __init__(self, address: tuple[str, int], key: bytes, introduction: dict[str, Any], deadline: float) -> None:
         within_s = min(authenticated_transport.HANDSHAKE_DEADLINE_S, max(0.1, deadline - time.monotonic()))

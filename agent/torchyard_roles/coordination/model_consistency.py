@@ -76,9 +76,10 @@ def _plain(value: Any) -> str:
 def agree(
     store: JoinStore, environment: Environment, fingerprint: str, within_s: float = AGREE_WITHIN_S, *, number: int = 0
 ) -> None:
-    """Wait until all trainers of this gang have the chief's `fingerprint`, which describe() has returned.
+    """Compare this trainer's description with the chief's, and wait until all trainers of this gang have done so.
 
     Args:
+        fingerprint: The description of this trainer, which describe() has returned.
         within_s: The longest wait in seconds.
         number: The number of the distribute() call, the same on all trainers.
 
@@ -93,6 +94,11 @@ def agree(
     scope = f"agree/trainers/{environment.generation}" if environment.gang == "trainers" else "agree/run"
     if number:
         scope += f"/call-{number}"
+    if (
+        environment.attempt
+    ):  # The others have met before, and a chief that returns compares itself with its own description.
+        _compare(store, scope, environment, fingerprint, by, within_s)
+        return
     if environment.rank == 0:
         _publish(store, scope, fingerprint)
     else:
@@ -145,8 +151,9 @@ def _compare(
         return
     packed = b"".join(store.get(f"{scope}/part/{number}", 10.0) for number in range(int(published["parts"])))
     differs = difference(fingerprint, zlib.decompress(packed).decode())
+    chiefs = "that of the workers to which it returns" if environment.attempt else "the chief's"
     raise UsageProblem(
-        f"{environment.name}'s model differs from the chief's: {differs}.",
+        f"{environment.name}'s model differs from {chiefs}: {differs}.",
         "Every trainer must build the same model and optimizer: does the script decide by its rank, or by files that "
         "differ between hosts?",
     )
@@ -182,7 +189,7 @@ def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
 
 
 def _name_of(environment: Environment, rank: int) -> str:
-    """Return the name of a trainer process by its rank, as in `Environment.name`."""
+    """Return the name of a trainer process by its rank, as in `Environment.name` if the process is listed."""
     listed = environment.peers.trainer_process(rank)
     return listed[0] if listed else f"rank {rank}" if rank else "the chief"
 

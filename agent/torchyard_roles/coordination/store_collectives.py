@@ -4,18 +4,17 @@ A *meeting* is one collective call of all trainers, such as mean(). Each rank st
 worker group marks the group's part as complete, and all ranks read the values of all groups. Meetings are numbered.
 
 In asynchronous strategies a group may restart while the others wait in a meeting. The group then joins the open
-meeting, which is the first meeting that at least one group has not completed. If that meeting belongs to another line
-of the script, the group ended
-between two calls: the group then repeats the earlier call and gets the same result as before. A resumed script also
-repeats the calls before its first new step. A part that the group had completed before its restart stays valid. Keys
-below `meet/<scope>/`:
+meeting, which is the first meeting that no group has completed. If that meeting belongs to another line of the script,
+the group ended between two calls: it then repeats the earlier call and gets the same result as before. A resumed script
+also repeats the calls before its first new step. A part that the group had completed before its restart stays valid.
+Keys below `meet/<scope>/`:
 
     3/0/1/2       value of rank 1 of group 0 in generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
     3/0/2         number of ranks of that generation that stored their value
     3/0           the group's part is complete: generation and number of ranks
     done          the open meeting                          site/<site>   the last meeting of a line of the script
     left/0        group 0 has ended                         left/0/2      number of its ranks that have ended
-    first/0/2/5   the sixth call of a restarted group: `join 3` or `repeat 2`
+    first/0/2/5   what group 0 does in its sixth call after restart 2: `join 3` or `repeat 2`
     restarted     a group was restarted
 """
 
@@ -63,7 +62,7 @@ class StoreCollectives:
         self._obsolete: list[tuple[int, int]] = []
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool = False) -> list[bytes]:
-        """Return the values of all trainers that are still in the run, by group and rank.
+        """Return the values of all trainers that take part, in the order of groups and ranks.
 
         Args:
             value: The value of this rank, at most 16 MiB.
@@ -75,6 +74,7 @@ class StoreCollectives:
             PeerLost: A trainer has ended without this call.
             StoreTimeout: A trainer did not make the call in time.
             StoreLost: The store cannot be reached.
+            UsageProblem: The value is too large.
         """
         if len(value) > LARGEST:
             raise UsageProblem(
@@ -133,7 +133,7 @@ class StoreCollectives:
                 return present
 
     def _without_the_ended(self, number: int, groups: list[int], what: str) -> list[int]:
-        """Return the groups that have not ended. Raises PeerLost if a group ended without this call.
+        """Return the groups that have made this call or have not ended. Raises PeerLost if a group ended without it.
 
         The end of a group is not an error in a stopped run, or after a restart, when the number of calls may differ
         between groups. The result is the same on all ranks, since an ended group completes no further parts.
@@ -168,7 +168,10 @@ class StoreCollectives:
         return site, b"".join([value, *rest])
 
     def _complete(self, number: int, site: str, pieces: int) -> None:
-        """Delete values of earlier meetings, which all ranks have read, since all take part in this meeting."""
+        """Record a completed meeting, and delete this rank's values of earlier ones.
+
+        All ranks have read these values, since all of them take part in this meeting.
+        """
         if self._asynchronous and self._is_first:
             self._store.set(self._key("site", site), str(number).encode())
             self._store.set(self._key("done"), str(number + 1).encode())
@@ -211,7 +214,7 @@ class StoreCollectives:
         return f"join {done}"
 
     def _present(self, number: int) -> list[int]:
-        """Return the groups that have completed their part so far."""
+        """Return the groups that have completed their part of a meeting so far."""
         return [group for group in self._groups if self._store.try_get(self._key(number, group)) is not None]
 
     def _missing(self, number: int, groups: list[int]) -> list[str]:

@@ -16,7 +16,7 @@ _alive: list[TorchStore] = []
 """Keeps stores alive: a process group refers only to the C++ object, which fails without the Python one."""
 
 
-class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
+class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml
     """A store for `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
 
     The join store outlives process groups, and each group needs new keys: `prefix` must be unique, for example by
@@ -41,9 +41,10 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by 
         return self._store.add(self._prefix + key, amount)
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Set a key if its value is `expected`, and return the value afterwards.
+        """Set a key if its value is `expected`, and return the value afterwards, as torch's own stores do.
 
-        An empty `expected` means that the key is not set, as in torch's own stores.
+        An empty `expected` means that the key is not set. If the key is not set and `expected` is not empty, the result
+        is `expected`.
         """
         now = self._store.compare_set(self._prefix + key, _as_bytes(expected) or None, _as_bytes(desired))
         return now or _as_bytes(expected)

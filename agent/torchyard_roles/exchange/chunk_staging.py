@@ -20,7 +20,7 @@ from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 class Gradient(NamedTuple):
     """The gradient of a chunk to send, 1-D on the CPU, with the numbers of pieces that lack a gradient.
 
-    `values` is None if all pieces lack a gradient.
+    If all pieces lack a gradient, `values` is None and `absent` is empty.
     """
 
     values: torch.Tensor | None
@@ -131,7 +131,7 @@ class Staging:
             self._write(chunk)
 
     def install(self, chunks: Sequence[Chunk]) -> None:
-        """Write received chunks to the model, unless they were received in place."""
+        """Write received chunks to the model, unless they were written when they arrived."""
         if not self._in_place:
             self.fence()  # Kernels of this step may still read the old parameters.
             for chunk in chunks:
@@ -200,6 +200,6 @@ class PackedTensors:
             values = values.view(tensor.shape).to(tensor.device)
             if not torch.equal(tensor, values):
                 # The tensor is changed through `.data`, whose changes autograd does not track, as in batch norm's own
-                # updates. If the update were tracked, autograd would reject a backward pass that does not use the
-                # buffer.
+                # updates. Otherwise autograd would reject a backward pass whose graph has saved the buffer, although
+                # the pass does not use its values.
                 tensor.data.copy_(values)

@@ -1,7 +1,8 @@
 """The listening side of connections: accepting, authenticating and counting clients.
 
-Any process on the data network can connect. At most UNAUTHENTICATED connections are held at a time, so they cannot
-exhaust the descriptors; a failed accept() is retried; refusals are counted and logged at most once a minute.
+Any process on the data network can connect. At most UNAUTHENTICATED clients that are not authenticated are kept, so
+they cannot exhaust the descriptors; a failed accept() may be repeated; refusals are counted and logged at most once a
+minute.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
 
 UNAUTHENTICATED = 128
-"""Connections that are not authenticated yet; beyond, the oldest is closed."""
+"""Maximum number of connections that are not authenticated yet; beyond it, the oldest is closed."""
 RETRY_PAUSE_S = 0.05
 """Pause after a failed accept(), for example without free descriptors."""
 _IS_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)

@@ -26,13 +26,15 @@ from torchyard_roles.exchange.tensor_connection import dtype_name
 SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
 ADDED = 1 << 32
-"""First number of chunks of parameters that are added to a layout later."""
+"""Smallest number of a chunk of a parameter that is added to a layout later."""
 CHUNKS_A_SHARD = 256
-"""Chunks of a shard, within the bounds. More chunks overlap better: the first and the last have no overlap."""
+"""Number of chunks into which a shard is divided, unless a chunk would be smaller or larger than allowed. With more
+chunks, a larger part of the exchange overlaps: the first and the last chunk do not.
+"""
 SMALLEST_BEHIND_COMPUTING = 256 * 1024
 CHUNKS_BEHIND_COMPUTING = 8
-"""Chunks of a shard whose exchange overlaps with computing. Fewer chunks are better then: each holds the GIL for 0.1 ms
-or more, during which the training thread waits."""
+"""Number of chunks into which a shard is divided if its exchange overlaps with computing. Fewer chunks are better then:
+each holds the GIL for 0.1 ms or more, during which the training thread waits."""
 
 
 class Entry(NamedTuple):
@@ -110,8 +112,8 @@ class Layout:
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
         """Return the layout, and the model's parameters in the order of the layout.
 
-        A shared parameter is counted once. Frozen parameters and parameters without an optimizer are left out. Raises
-        UsageProblem if the optimizer trains tensors that are not parameters of the model.
+        A shared parameter is counted once. Frozen parameters and parameters that the optimizer does not hold are left
+        out. Raises UsageProblem if the optimizer trains tensors that are not parameters of the model.
         """
         group_of = {id(held): number for number, group in enumerate(optimizer.param_groups) for held in group["params"]}
         entries: list[Entry] = []
@@ -139,7 +141,7 @@ class Layout:
         """Divide the parameters into `count` contiguous shards of equal size in bytes, or in proportion to `weights`.
 
         The size of each shard is exact to one element (with `whole_parameters`, to half a parameter at each end).
-        Shards may be empty if there are more shards than elements.
+        Shards may be empty, for example if there are more shards than elements.
         """
         shares = list(weights) if weights is not None else [1.0] * count
         if count < 1 or len(shares) != count or min(shares) < 0 or sum(shares) <= 0:
@@ -163,7 +165,10 @@ class Layout:
         return [tuple(pieces) for pieces in shards]
 
     def _cut(self, entry: Entry, before: int, end: float) -> int:
-        """Return how many elements of an entry lie before byte `end`, if the entry begins at byte `before`."""
+        """Return the number of elements from the start of an entry, at byte `before`, to byte `end`, rounded.
+
+        With `whole_parameters` it is 0 or the size of the entry.
+        """
         inside = (end - before) / entry.element_bytes
         if self.whole_parameters:
             return entry.elements if inside >= entry.elements / 2 else 0

@@ -39,7 +39,7 @@ def tune(sock: socket.socket, dead_after_s: int) -> None:
 
 
 def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> FrameCodec:
-    """Perform one half of the handshake, until a deadline on the monotonic clock.
+    """Perform one side of the handshake, until a deadline on the monotonic clock.
 
     The socket has a timeout afterwards. Raises OSError or AuthenticationError.
     """
@@ -51,7 +51,7 @@ def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> 
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """Read exactly `size` bytes. Each read waits until the deadline, or for the socket's timeout."""
+    """Read exactly `size` bytes, until a deadline on the monotonic clock, or if it is 0, with the socket's timeout."""
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0
     while done < size:

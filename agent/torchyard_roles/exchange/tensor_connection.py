@@ -1,12 +1,12 @@
 """Authenticated connections that transfer tensors between two processes of a run.
 
-Both ends prove that they know the exchange key (`torchyard_agent.protocol.authenticated_transport`). A message is a
+Both ends prove that they have the exchange key (`torchyard_agent.protocol.authenticated_transport`). A message is a
 header, which is a JSON object in a frame with a MAC, followed by the raw bytes of at most one tensor, which are sent
 from and received into the tensor's memory. Nothing is unpickled, and the size and dtype in the header are compared with
 the receiving tensor before any byte is received. The bytes have no MAC and are not encrypted.
 
-A dead host is detected within 10 s (DEAD_AFTER_S). The kernel also treats a receiver as dead if its window stays full
-for that time, so receivers must keep reading, and senders limit their data by credit.
+A dead host is detected after about 7 s (DEAD_AFTER_S). The kernel also treats a receiver as dead if its window stays
+full for that time, so receivers must keep reading, and senders limit their data by credit.
 
 On loopback, a rate of 2 to 4 GB/s was measured in one direction with chunks of 1 MiB, with one core fully used at each
 end.
@@ -64,7 +64,7 @@ def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
 
 
 def listen_at(peer: Peer) -> socket.socket:
-    """Listen at the address of this replica. Raises EnvironmentProblem."""
+    """Listen at the address of this replica, or at all addresses if the host lacks it. Raises EnvironmentProblem."""
     try:
         return listen(peer.address, peer.port)
     except OSError as first:
@@ -78,7 +78,8 @@ def listen_at(peer: Peer) -> socket.socket:
 class Connection:
     """One end of a connection. Any thread may send, but only one thread at a time may receive.
 
-    Methods raise PeerLost if the peer has ended or the connection is closed, and ProtocolError for invalid messages.
+    Except in post(), PeerLost is raised if the peer has ended or the connection is closed. ProtocolError is raised for
+    invalid messages.
     `sent_bytes` and `received_bytes` include headers, but neither the handshake nor the overhead of TCP.
     """
 
@@ -135,9 +136,10 @@ class Connection:
             tune(sock, DEAD_AFTER_S)
             by = time.monotonic() + authenticated_transport.HANDSHAKE_DEADLINE_S
             connection = cls(sock, authenticate(sock, CallerHandshake(key), by), peer.name, peer.address)
-            # The answer of a busy process can take longer than a handshake. If this process gave up and called again,
-            # the abandoned session would be reported to the group as the loss of this process.
-            sock.settimeout(max(0.1, deadline - time.monotonic()))
+            # The answer of a busy process can take longer than a handshake, and longer than the deadline of a short
+            # attempt. If this process gave up and called again, the abandoned session would be reported to the group
+            # as the loss of this process.
+            sock.settimeout(max(authenticated_transport.HANDSHAKE_DEADLINE_S, deadline - time.monotonic()))
             connection.send(introduction)
             answer = connection.receive()
             sock.settimeout(None)
@@ -159,8 +161,11 @@ class Connection:
     def accept(cls, sock: socket.socket, key: bytes) -> tuple[Connection, dict[str, Any]]:
         """Authenticate the client on an accepted socket, and return the connection and the client's introduction.
 
-        This takes at most 5 s. If the client lacks the key, the socket is closed and ProtocolError is raised. The next
-        call must be answer() or refuse().
+        This takes about 5 s at most. The next call must be answer() or refuse().
+
+        Raises:
+            ProtocolError: The client lacks the key or failed the handshake. The socket is closed.
+            PeerLost: The client did not send its introduction in time. The socket is closed.
         """
         host = "this host"
         deadline = time.monotonic() + authenticated_transport.HANDSHAKE_DEADLINE_S
@@ -199,7 +204,7 @@ class Connection:
             self.close()
 
     def send(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send a header and a tensor, and return when the kernel has accepted all bytes.
+        """Send a header, and a tensor if given, and return when the kernel has accepted all bytes.
 
         The payload must be contiguous and on the CPU. Its "bytes" and "dtype" are added to the header.
         """
@@ -369,7 +374,7 @@ class Connection:
         self._received()
 
     def drain(self) -> None:
-        """Read until the peer closes, for at most DRAIN_S. Must precede close() if the peer may still be sending.
+        """Read until the peer closes or is silent, for about DRAIN_S. Must precede close() if the peer may be sending.
 
         Closing a connection with unread bytes resets it, and the peer may lose the data that was sent last.
         """
@@ -432,7 +437,7 @@ class Connection:
     def cut(self) -> None:
         """Shut the connection down. A receiving thread gets PeerLost. The descriptor remains valid until close()."""
         self._closed = True
-        with suppress(OSError):  # The peer has already closed the connection.
+        with suppress(OSError):  # The peer may have closed the connection.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

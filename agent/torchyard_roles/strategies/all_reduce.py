@@ -1,6 +1,7 @@
 """Synchronous data-parallel training: a ring all-reduce averages the gradients of all workers in each step.
 
-With batches of equal size, the result is the same as with a single process that trains on all batches together.
+With batches of equal size, the result is that of a single process that trains on all batches together, except for
+rounding and for layers that combine samples, such as batch norm.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class AllReduce(Strategy):
             self._averager.resume(step)
 
     def _check(self) -> None:
-        """Check the last step, whose flag may still be on the GPU. Raises NotFinite."""
+        """Check the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
         for each in self.finite:
             each.check()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,47 +13,77 @@ if TYPE_CHECKING:
 
     import torch
 
+    from torchyard_roles.checkpoints.sharded_saving import ShardedSaving
     from torchyard_roles.data_loader import DataShare
+    from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 
 class Strategy(ABC):
     """One method of training a model on several processes. An instance exists from join() to leave().
 
-    The methods are called on one trainer in this order, all in the training thread:
+    The main methods are called on one trainer in this order, all in the training thread:
 
-        start → share → distribute → restore (if there is a checkpoint) → at_boundary(s) → step s+1 →
-        at_boundary(s+1) → … → flush and save (at some boundaries; save on the chief only) → … →
-        finish → leave
+        start → prepare → distribute → restore (if there is a checkpoint) → at_boundary(s) → step s+1 →
+        at_boundary(s+1) → … → flush and save (at some boundaries; save on the chief only, unless the model is
+        sharded) → … → finish → leave
+
+    share() is called for each loader.
 
     A *boundary* is passed once between two optimizer steps, when the script requests its next batch or runs the model
     again. By that time, code after `optimizer.step()`, such as `scheduler.step()`, has run.
     """
 
-    needs_optimizer = False
-    """Whether the strategy runs the optimizer's steps, so that a script cannot update parameters by hand."""
+    needs_optimizer = ""
+    """The reason why a script cannot update parameters by hand, as a clause; "" if it can."""
+
+    sharded_saving: ShardedSaving | None = None
+    """Saves and loads models whose parameters are sharded over the ranks; None for whole models."""
 
     trains_alone = False
     """Whether this process trains its own model, and saves and stops independently."""
+
+    members: ReplaceableGroup | None = None
+    """The connections of a group that continues without lost workers; None if a loss ends the group."""
 
     samples = 0
     """The samples in the batches of finished steps on this process, as Cluster counts them at each boundary; 0 if the
     script has no loader of the cluster."""
 
+    @property
+    def first_rank(self) -> int:
+        """The rank that saves checkpoints: the first rank that is not lost."""
+        return self.members.ranks[0] if self.members is not None else 0
+
     @abstractmethod
     def start(self, device: torch.device) -> None:
-        """Connect to the other processes, and wait for all of them."""
+        """Connect to the other processes that this one needs before distribute(), and wait for them."""
 
     @abstractmethod
     def share(self) -> DataShare:
         """Return this process's share of the training data."""
 
+    def prepare(
+        self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
+    ) -> None:
+        """Move the models and optimizers of one call of Cluster.distribute() to `device`.
+
+        This method is called before a checkpoint is loaded into the models, in the same order on all ranks.
+        """
+        from torchyard_roles.devices import move_optimizer
+
+        for model in models:
+            model.to(device)
+        for optimizer in optimizers:
+            move_optimizer(optimizer, device)
+
     @abstractmethod
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Prepare a model on `device` and its optimizer, and return the objects that the script uses instead.
+        """Prepare a model on `device` and its optimizer, and return both.
 
-        This method is called for each optimizer before the first step, in the same order on all ranks.
+        The script keeps its own objects, so they must be changed in place. This method is called for each optimizer
+        before the first step, in the same order on all ranks.
         """
 
     @abstractmethod
@@ -63,7 +93,8 @@ class Strategy(ABC):
     def finish(self) -> bool:
         """Load the final parameters into the model, before the last checkpoint.
 
-        This method is called on every trainer once before leave(), unless the run is stopped.
+        This method is called on every trainer once before leave(), unless the run is stopped or the script has not
+        called distribute().
 
         Returns:
             Whether the parameters differ from the parameters after the last step, in which case the step's checkpoint
@@ -82,9 +113,10 @@ class Strategy(ABC):
     def save(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
         """Save state of other processes for the checkpoint of `step`, such as the shards of servers.
 
-        This method is called on the chief only, at the boundary after `step`, before the chief's model and optimizer
-        are copied, so that a strategy may load newer parameters into the model. Servers save their state in their own
-        checkpoint folder with `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`.
+        This method is called on the chief only (with `sharded_saving` on all trainers), at the boundary after `step`,
+        before the model and optimizer are copied, so that a strategy may load newer parameters. Servers save their
+        state in their own checkpoint folder with `torchyard_roles.checkpoints.files.write_part(folder, replica, step,
+        state)`.
 
         Args:
             folder: The checkpoint folder (TORCHYARD_CHECKPOINTS).
@@ -100,6 +132,23 @@ class Strategy(ABC):
         This method is called on every trainer at the end of Cluster.distribute() in a resumed run, after the model and
         optimizer have been restored. Trainers outside the chief's group receive the step of their own group.
         """
+
+    def exchange_state(self) -> dict[str, Any]:
+        """Return the state of the exchange for a worker that returns. Called if there are `members`."""
+        return {}
+
+    def load_exchange_state(self, state: dict[str, Any], step: int) -> None:  # noqa: B027  # by default nothing
+        """Set the state that exchange_state() has returned on another worker after `step`."""
+
+    def want_save(self) -> None:  # noqa: B027  # by default nothing
+        """Request a save of a sharded model. Called on the chief if there is `sharded_saving`."""
+
+    def is_save_due(self, step: int) -> bool:
+        """Return whether all ranks save a sharded model at this boundary.
+
+        Called at each boundary on all ranks, and has the same result on all.
+        """
+        return False
 
     @property
     def ends_last(self) -> bool:
@@ -142,11 +191,11 @@ class Strategy(ABC):
         return nullcontext()
 
     def statistics(self) -> dict[str, float]:
-        """Return metrics of the last step, with names from `metrics_report.METRICS`.
+        """Return metrics of the last step, by names from `metrics_report.METRICS` or the strategy's own names.
 
         `exchange_s` and `wait_s` are the seconds by which the exchange and late peers extended the step; the rest of
         the step is reported as `compute_s`. Other metrics are `staleness`, `dropped` and `skipped`. This method is
-        called at most 5 times per second and must be fast.
+        called for each report and must be fast.
         """
         return {}
 

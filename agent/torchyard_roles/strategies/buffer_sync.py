@@ -15,7 +15,9 @@ class SyncedBuffers:
     def __init__(self) -> None:
         self._places: list[tuple[torch.nn.Module, str]] = []
         self._copies: list[torch.Tensor | None] = []
-        """None for a buffer on a GPU, where a comparison would block."""
+        """Copies of the buffers, with which their values are compared; None for a buffer on a GPU, where a comparison
+        would block.
+        """
 
     def add(self, model: torch.nn.Module) -> None:
         """Add the buffers of a model, except buffers that were added before."""

@@ -1,7 +1,7 @@
 """The check for NaN and infinite gradients before each step (`strategy.on_nan`).
 
-Gradients are checked immediately before the optimizer uses them, when they are equal on all ranks, so all ranks make
-the same decision without communication.
+Gradients are checked immediately before the optimizer uses them. At that time they are equal on all ranks, so all ranks
+make the same decision without communication, unless the gradients are sharded over the ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,21 @@ class FiniteGradients:
         skipped: The number of skipped steps.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, on_nan: str) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        on_nan: str,
+        agree: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
+    ) -> None:
+        """Watch the steps of an optimizer.
+
+        Args:
+            agree: For gradients of which each rank has a part: returns whether a flag holds on all ranks, given this
+                rank's flag and the number of the step. It is called once in each step, or with a closure once in each
+                call of the closure.
+        """
+        self._agree = agree
         self.step = 0
         self.skipped = 0
         self._on_nan = on_nan
@@ -58,9 +72,13 @@ class FiniteGradients:
 
     def _check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         if getattr(optimizer, "found_inf", None) is not None:
+            if self._agree is not None:
+                self._agree(torch.ones((), dtype=torch.bool, device="cpu"), self.step)
             return  # The fused optimizer skips the step by itself.
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-        flag = all_finite([parameter.grad for parameter in parameters])
+        flag = all_finite([_local(parameter.grad) for parameter in parameters])
+        if self._agree is not None:
+            flag = self._agree(flag, self.step)
         if flag.is_cuda and self._on_nan == "fail":
             host = torch.empty((), dtype=torch.bool, device="cpu", pin_memory=True)
             host.copy_(flag, non_blocking=True)
@@ -78,7 +96,7 @@ class FiniteGradients:
         raise self._error(self.step, parameters)
 
     def _error(self, step: int, parameters: list[torch.nn.Parameter]) -> NotFinite:
-        broken = [self._names.get(each, "a parameter") for each in parameters if not all_finite([each.grad])]
+        broken = [self._names.get(each, "a parameter") for each in parameters if not all_finite([_local(each.grad)])]
         where = f" in {len(broken)} of {len(parameters)} parameters, the first being {broken[0]}" if broken else ""
         return NotFinite(
             f"The gradients of step {step} are NaN or infinite{where}.",
@@ -90,9 +108,9 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
     """Return whether all gradients are finite, as a bool tensor on the first gradient's device.
 
     The function that GradScaler uses handles all gradients of one kind in one call and takes at most a fifth of the
-    time of a norm; the factor 1 changes no bit. It does not support complex numbers, all devices, or bfloat16 on GPUs,
-    and treats float64 as float32 on GPUs. For these dtypes the largest magnitude is used, which is NaN if any element
-    is NaN.
+    time of a norm; the factor 1 changes no bit. On GPUs it does not support bfloat16, and treats float64 as float32;
+    for these dtypes the largest magnitude is used, which is NaN if any element is NaN. For complex numbers and on other
+    devices each element is tested.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
@@ -107,7 +125,7 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
             if device.type == "cuda" and dtype in (torch.bfloat16, torch.float64):
                 flags.append(torch.stack(list(torch._foreach_norm(each, float("inf")))).isfinite().all())
             elif dtype.is_floating_point and device.type in ("cpu", "cuda"):
-                # GradScaler's function requires float32, whatever the script's default dtype is.
+                # GradScaler's function requires that these two arguments are float32, whatever the default dtype is.
                 broken, one = (torch.full((1,), value, dtype=torch.float32, device=device) for value in (0.0, 1.0))
                 torch._amp_foreach_non_finite_check_and_unscale_(each, broken, one)
                 flags.append(broken[0] == 0)
@@ -116,6 +134,12 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
         if len(flags) == 1:
             return flags[0]
         return torch.stack([flag.to(flags[0].device) for flag in flags]).all()
+
+
+def _local(gradient: Any) -> torch.Tensor:
+    """Return this rank's part of a gradient that is sharded over ranks."""
+    part: torch.Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return part
 
 
 def with_closure(arguments: tuple[Any, ...], named: dict[str, Any], after: Callable[[Any], Any]) -> Any:

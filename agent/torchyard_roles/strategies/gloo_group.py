@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,13 +14,17 @@ from torchyard_roles.errors import PeerLost, RolesError
 
 BROADCAST_BYTES = 64 * 1024 * 1024
 """Largest size of tensors that are broadcast together."""
+Result = TypeVar("Result")
 
 
 class GlooGroup:
-    """A gloo group of all ranks. All methods raise PeerLost.
+    """A gloo group of all ranks. Exchanges raise PeerLost if a rank is lost.
 
     The group is separate from the default group, since the script may run collectives in between.
     """
+
+    is_joining = False
+    """Whether this rank has returned after its loss and is not a member yet, so that it calls no other method."""
 
     def __init__(self) -> None:
         self._group: Any = dist.new_group(backend="gloo")
@@ -29,6 +33,10 @@ class GlooGroup:
         if dist.is_initialized():
             dist.destroy_process_group(self._group)
         self._group = None
+
+    def complete(self, operation: Callable[[], Result]) -> Result:
+        """Run an operation that consists of several exchanges, and return its result."""
+        return operation()
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""
@@ -55,7 +63,7 @@ class GlooGroup:
 
         Tensors on a GPU are transferred by the default group.
         """
-        for run in _runs(tensors):
+        for run in runs_of(tensors):
             group = self._group if run[0].device.type == "cpu" else None
             packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
             with naming_lost_ranks():
@@ -99,7 +107,7 @@ class GlooGroup:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Convert errors of torch.distributed that a lost rank causes to PeerLost."""
+    """Convert RuntimeErrors, by which torch.distributed reports lost ranks, to PeerLost."""
     try:
         yield
     except RolesError:
@@ -113,7 +121,7 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> 
     return torch.sparse_coo_tensor(indices, values, tuple(like.shape), check_invariants=False)
 
 
-def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+def runs_of(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Divide non-empty tensors into sequences on one device of at most BROADCAST_BYTES, or of one larger tensor."""
     run: list[torch.Tensor] = []
     size = 0

@@ -39,7 +39,9 @@ LAST_CHECK_S = 30.0
 """Longest wait for the other ranks at the end, to compare parameters."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
-"""Length of a message's header: numbers, each followed by its negative, whose maxima are bounds over the ranks."""
+"""Length of a message's header in numbers. A number is followed by its negative, so that their maxima over the ranks
+are an upper and a lower bound.
+"""
 _STEPS_AT, _ROUND_AT, _NEW_AT, _CHECK_AT = 2, 4, 6, 10
 _DENSE, _SPARSE = 1, 2
 _MARK = "_averaged_at"
@@ -55,6 +57,7 @@ class GradientAverager:
         bucket_bytes: The size of a bucket in bytes.
         hardware: A description of this rank's hardware. If it is equal on all ranks, parameters must be bitwise equal.
         after_round: Called on all ranks with the number of a round whose buckets have arrived, before their use.
+        group: The group for messages between the ranks. The default is a new group of all ranks.
     """
 
     def __init__(
@@ -66,13 +69,14 @@ class GradientAverager:
         bucket_bytes: int = BUCKET_BYTES,
         hardware: str = "",
         after_round: Callable[[int], None] = lambda round_: None,
+        group: GlooGroup | None = None,
     ) -> None:
         self._device = device
         self._average_of = average_of
         self._factor = factor
         self._bucket_bytes = bucket_bytes
         self._after_round = after_round
-        self._group = GlooGroup()
+        self._group = group or GlooGroup()
         self._sections: list[Section] = []
         self._entries: list[Entry] = []
         self._entry_of: dict[int, Entry] = {}
@@ -91,15 +95,19 @@ class GradientAverager:
         self._all_passes = 0
         self._wants_check = False
         self._waited_s = 0.0
+        self._met_s = 0.0
+        """Seconds in which the current exchange has waited for the other ranks' messages."""
         self._exchanged_s = 0.0
         self._events: list[tuple[Any, Any]] = []
         self._closed = False
-        number = zlib.crc32(hardware.encode()) & 0x7FFFFFFF
-        most, negative = self._group.maximum([number, -number])
-        self._is_uniform = most == -negative
+        self._is_uniform = False
+        if not self._group.is_joining:
+            number = zlib.crc32(hardware.encode()) & 0x7FFFFFFF
+            most, negative = self._group.maximum([number, -number])
+            self._is_uniform = most == -negative
 
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Set these parameters to the first rank's values, and average their gradients from now on."""
+        """Set parameters and buffers to the first rank's values, and average the gradients from now on."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         registered = len(self._entries)
         self._optimizers.append(optimizer)
@@ -110,6 +118,8 @@ class GradientAverager:
             if new:
                 self._register([(names.get(id(each), "a parameter of the optimizer"), each) for each in new])
         self._buffers.add(model)
+        if self._group.is_joining:
+            return
         self._group.broadcast([entry.parameter.data for entry in self._entries[registered:]] + self._buffers.values())
         self._buffers.note()
 
@@ -131,7 +141,7 @@ class GradientAverager:
         return [bucket for section in self._sections for bucket in section.buckets]
 
     def notice_unfrozen(self) -> None:
-        """Install hooks on parameters that have become trainable. This method is called before every forward pass."""
+        """Install hooks on parameters that have become trainable. Called before forward passes and steps."""
         if not any(entry.parameter.requires_grad for entry in self._frozen):
             return
         for entry in self._frozen:
@@ -270,6 +280,40 @@ class GradientAverager:
         """Set the number of steps to the number in a checkpoint."""
         self._steps = step
 
+    def state(self) -> dict[str, Any]:
+        """Return the state of the exchange between two steps, which is equal on all ranks, as plain data."""
+        return {
+            "counts": [self._round, self._steps, self._passes, self._all_passes],
+            "wants_check": self._wants_check,
+            "is_uniform": self._is_uniform,
+            "parameters": len(self._entries),
+            "sections": [
+                [section.rounds, [[entry.number for entry in bucket.entries] for bucket in section.buckets]]
+                for section in self._sections
+            ],
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Set the state that another rank's state() has returned, once parameters and buffers have its values.
+
+        Raises:
+            UsageProblem: The other rank has other parameters, since its script has added some during training.
+        """
+        if state["parameters"] != len(self._entries) or len(state["sections"]) != len(self._sections):
+            raise UsageProblem(
+                f"The optimizers have {len(self._entries)} parameters here, and {state['parameters']} on the workers "
+                "that this worker joins.",
+                "A worker cannot return after add_param_group() during training: set strategy.on_worker_loss to "
+                "restart.",
+            )
+        self._round, self._steps, self._passes, self._all_passes = state["counts"]
+        self._wants_check, self._is_uniform = state["wants_check"], state["is_uniform"]
+        for section, (rounds, buckets) in zip(self._sections, state["sections"]):
+            section.rounds = rounds
+            section.set_buckets([[self._entries[number] for number in bucket] for bucket in buckets])
+        self._number_buckets()
+        self._buffers.note()
+
     def want_check(self) -> None:
         """Request a comparison of all ranks' parameters in the next exchange, before the parameters change."""
         self._wants_check = True
@@ -278,23 +322,39 @@ class GradientAverager:
         """Average all buckets that any rank has touched. All ranks must call this method together."""
         began = time.monotonic()
         start = _recorded() if self._device.type == "cuda" and len(self._events) < EVENTS else None
-        waited_s = 0.0
+        self._met_s = 0.0
         if not self._steps:  # In scripts without an optimizer, backward passes are counted instead of steps.
             self._wants_check |= self._all_passes > 1 and is_due(self._all_passes - 1)
         met_pass = True
         while met_pass:
-            requested_at = time.monotonic()
-            agreed = self._meet(kind, self._flags())
-            waited_s += time.monotonic() - requested_at
+            agreed = self._group.complete(partial(self._average, kind, self._round))
             # A rank in settle() takes part in another rank's pass, and then repeats its own exchange.
             met_pass = kind == _STEP and -agreed[1] == _PASS
-            self._reduce(agreed[_HEADER:])
+            self._use(agreed[_HEADER:])
             if agreed[_CHECK_AT]:
                 self._compare_parameters()
-        self._waited_s = waited_s
+        self._waited_s = self._met_s
         self._exchanged_s = time.monotonic() - began
         if start is not None:
             self._events.append((start, _recorded()))
+
+    def _average(self, kind: int, round_: int) -> list[int]:
+        """Average all touched buckets in their flat tensors, and return the agreed message. This may be repeated."""
+        self._round = round_
+        requested_at = time.monotonic()
+        agreed = self._meet(kind, self._flags())
+        self._met_s += time.monotonic() - requested_at
+        self._reduce(agreed[_HEADER:])
+        return agreed
+
+    def withdraw(self) -> None:
+        """Forget what was sent in an interrupted exchange, which may still write to the flat tensors."""
+        for bucket in self._buckets():
+            bucket.withdraw()
+
+    def set_members(self, count: int) -> None:
+        """Divide the gradients by the number of ranks that take part from now on."""
+        self._factor = 1 / count
 
     def _flags(self) -> list[int]:
         """Return the flags of a message.
@@ -360,6 +420,11 @@ class GradientAverager:
                 self._launch(bucket)
             self._wait_for(late)
         self._round += 1
+
+    def _use(self, agreed: Sequence[int]) -> None:
+        """Write the averages to the gradients, and synchronize the buffers that have changed."""
+        buckets = self._buckets()
+        chosen = [bucket for number, bucket in enumerate(buckets) if agreed[2 * number]]
         kinds = agreed[2 * len(buckets) : 2 * len(buckets) + len(self._entries)]
         for bucket in chosen:
             self._write_back(bucket, kinds)

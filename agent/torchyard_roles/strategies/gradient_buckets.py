@@ -14,7 +14,9 @@ FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
 
 Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
-"""(flat tensor, round, bucket) → a function that waits until the tensor holds the mean over all ranks."""
+"""Called with (flat tensor, round, bucket); returns a function that waits until the tensor holds the mean over all
+ranks.
+"""
 
 
 class Entry:
@@ -47,14 +49,14 @@ class Bucket:
         self.section = section
         self.entries = entries
         self.is_sparse = entries[0].sparse
-        """Whether its gradients were sparse before; then they are not sent as one flat tensor."""
+        """Whether gradients of the bucket were sparse before. Such gradients are not sent as one flat tensor."""
         self.number = 0
         self.views: list[torch.Tensor] = []
         self._flat: torch.Tensor | None = None
         self.fired = 0
         """The number of parameters with a gradient in this pass."""
         self.touched = False
-        """Whether it has gradients that are not averaged yet."""
+        """Whether the bucket has gradients that are not averaged yet."""
         self.late = False
         """Whether gradients were accumulated after the bucket was sent."""
         self.wait: Callable[[], object] | None = None
@@ -85,6 +87,11 @@ class Bucket:
                     )
         return self._flat
 
+    def withdraw(self) -> None:
+        """Allow the bucket to be sent again, from a new flat tensor."""
+        self.wait = None
+        self._flat = None
+
     def begin(self) -> None:
         """Reset the bucket for the next pass."""
         self.fired = 0
@@ -95,7 +102,7 @@ class Bucket:
 
 
 class Section:
-    """The parameters of one optimizer, whose buckets are sent in the same order on all ranks."""
+    """Parameters that were added together, such as those of an optimizer. All ranks send the buckets in one order."""
 
     def __init__(self, entries: list[Entry], average: Average, bucket_bytes: int) -> None:
         self.average = average
@@ -129,6 +136,11 @@ class Section:
         # A bucket is sent after all buckets before it, so frozen parameters come last.
         runs.sort(key=lambda run: (not run[0].parameter.requires_grad, place[id(run[-1])]))
         self.buckets = [Bucket(self, run) for run in runs]
+
+    def set_buckets(self, buckets: Sequence[list[Entry]]) -> None:
+        """Create the buckets that another rank has."""
+        self.buckets = [Bucket(self, bucket) for bucket in buckets]
+        self.begin()
 
     def ready(self) -> Iterator[Bucket]:
         """Yield the next buckets in order, up to the first one whose gradients are incomplete."""

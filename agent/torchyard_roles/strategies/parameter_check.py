@@ -21,7 +21,7 @@ def is_due(count: int) -> bool:
 
 
 def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
-    """Compute one number for each parameter, on the CPU.
+    """Return one number for each parameter, as a tensor on the CPU.
 
     The number is the sum of the parameter's bits if `exact` is true, else the parameter's norm.
     """
@@ -35,7 +35,7 @@ def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
 
     Args:
         bounds: The maximum over all ranks of each figure, followed by the maxima of the negated figures.
-        exact: As in figures(). If false, norms may differ by TOLERANCE.
+        exact: Whether the figures are sums of bits. If false, they are norms, which may differ by TOLERANCE.
     """
     most, negative = bounds.chunk(2)
     least = -negative

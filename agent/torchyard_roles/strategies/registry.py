@@ -1,4 +1,4 @@
-"""The choice of a process's strategy."""
+"""Selection of the strategy of a process according to its environment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import NotInThisVersion, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.continuing_all_reduce import ContinuingAllReduce
 from torchyard_roles.strategies.diloco.strategy import Diloco
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
+from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
 
 
@@ -23,8 +25,7 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
 
     Raises:
         NotInThisVersion: The kind of strategy is unknown.
-        UsageProblem: The script has a custom strategy, but the topology names a kind whose servers or groups would wait
-            for the trainers.
+        UsageProblem: The strategy's settings exclude each other, or exclude the script's custom strategy.
     """
     if environment.strategy == "none" or not environment.trains:
         return SingleProcess()
@@ -34,7 +35,29 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
                 f"join(strategy=…) takes the place of all_reduce, but the topology says {environment.strategy}.",
                 "Set strategy.kind to all_reduce in the topology, or leave out the argument.",
             )
+        options = environment.options
+        for setting, value, default in (
+            ("on_worker_loss", options.on_worker_loss, "restart"),
+            ("shard", options.shard, "none"),
+        ):
+            if value != default:
+                raise UsageProblem(
+                    f"join(strategy=…) was called, and the topology says strategy.{setting}: {value}, which a custom "
+                    "strategy does not support.",
+                    f"Set strategy.{setting} to {default}, or leave out the argument.",
+                )
         return own(environment) if environment.world_size > 1 else SingleProcess()
+    if environment.options.shard != "none" and environment.strategy not in ("all_reduce", "diloco"):
+        raise UsageProblem(
+            f"strategy.shard is {environment.options.shard}, but {environment.strategy} trains whole models.",
+            "Set strategy.shard to none, or strategy.kind to all_reduce or diloco.",
+        )
+    if environment.options.shard != "none" and environment.options.on_worker_loss == "continue":
+        raise UsageProblem(
+            "A worker that is lost takes its part of a sharded model with it, so strategy.on_worker_loss cannot be "
+            "continue.",
+            "Set strategy.on_worker_loss to restart, or strategy.shard to none.",
+        )
     if environment.strategy in ("sandblaster", "downpour"):
         # A single worker uses the servers too, since the servers run the optimizer.
         return ParameterServerStrategy(environment)
@@ -43,6 +66,10 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
         return Diloco(environment)
     if environment.world_size == 1:
         return SingleProcess()
+    if environment.strategy == "all_reduce" and environment.options.on_worker_loss == "continue":
+        return ContinuingAllReduce(environment)
+    if environment.strategy == "all_reduce" and environment.options.shard != "none":
+        return ShardedAllReduce(environment)
     if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):
         return AllReduce(environment)  # A single Hogwild group has no other groups to exchange with.
     if environment.strategy == "hogwild":

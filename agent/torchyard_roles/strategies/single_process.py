@@ -9,7 +9,7 @@ from torchyard_roles.strategies.base import Strategy
 
 
 class SingleProcess(Strategy):
-    """A strategy that leaves models and data unchanged and does not initialize torch.distributed."""
+    """A strategy that exchanges nothing with other processes and does not initialize torch.distributed."""
 
     trains_alone = True
 

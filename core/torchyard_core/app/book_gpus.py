@@ -24,7 +24,7 @@ class BookGpus:
 
         Args:
             store: The calendar.
-            known: Facts of the fleet's hosts, whose GPUs are added to the calendar.
+            known: Facts of the fleet's hosts. Their GPUs are added to the calendar.
         """
         self._store = store
         if known:

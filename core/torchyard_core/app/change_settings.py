@@ -28,10 +28,10 @@ class Setting:
     title: str
     sentence: str
     default: str
-    """The value without the key, in words."""
+    """A description of the value that applies without the key."""
     example: str = ""
     choices: tuple[str, ...] = ()
-    """All values, or none if the value is text."""
+    """The permitted values; empty if they are not a fixed list."""
 
 
 SETTINGS = (
@@ -60,7 +60,7 @@ SETTINGS = (
     Setting(
         "keep_after_failure",
         "After a failure",
-        "How long booked GPUs stay booked after their run failed, or until_end (of the booking).",
+        "How long booked GPUs stay booked after their run failed; `until_end` keeps them until the booking ends.",
         "30min",
         "2h",
     ),
@@ -69,7 +69,7 @@ SETTINGS = (
 
 
 class ChangeSettings:
-    """Reads and changes the settings file of a home folder. Edits preserve comments and all other text."""
+    """Reads and changes the settings file of a home folder. Edits preserve comments and the text of other settings."""
 
     def __init__(self, home: Home):
         self.path = home.settings_file
@@ -81,7 +81,7 @@ class ChangeSettings:
         return settings, {key: getattr(settings, key) for key, value in _data(text).items() if value is not None}
 
     def check(self, key: str, value: str) -> None:
-        """Checks a new value of a key. Raises UsageError or another TorchyardError with the problem."""
+        """Checks a new value of a key. An empty value is permitted. Raises UsageError or another TorchyardError."""
         setting(key)
         if not value:
             return
@@ -150,7 +150,7 @@ class ChangeSettings:
 
 
 def setting(key: str) -> Setting:
-    """Returns the description of a key. Raises UsageError with the most similar key as a suggestion."""
+    """Returns the description of a key. Raises UsageError for an unknown key, with a similar key as a suggestion."""
     for one in SETTINGS:
         if one.key == key:
             return one
@@ -186,7 +186,10 @@ def _with_edit(text: str, old: dict[str, Any], new: dict[str, Any]) -> str | Non
 
 
 def _without_last_key(document: Document) -> str | None:
-    """Returns the text without the line of its only key, or None if the entry is not limited to one line."""
+    """Returns the text without the line of its only key.
+
+    Returns None if the entry has several lines, or the line does not begin with the key.
+    """
     [(place, number)] = [(place, line) for place, line in document.composed.key_lines.items() if len(place) == 1]
     lines = document.text.splitlines(keepends=True)
     left = "".join([*lines[: number - 1], *lines[number:]])

@@ -29,7 +29,7 @@ class Desktop:
 
     @classmethod
     def open(cls, home: Home, fleet: Fleet) -> Desktop:
-        """Opens the calendar that the user settings name. Raises FileProblem, UsageError or Refused."""
+        """Returns the desktop with the calendar and zone in the settings. Raises FileProblem, UsageError or Refused."""
         settings = read_user_settings(home.settings_file)
         return cls(home, fleet, calendar_of(home, settings), zone_for(settings))
 
@@ -49,12 +49,12 @@ def calendar_of(home: Home, chosen: UserSettings) -> Calendar:
 
 
 def zone_for(chosen: UserSettings) -> str:
-    """Returns the time zone for times entered by the user. Raises Refused for an unknown zone."""
+    """Returns the time zone in the settings, by default this computer's. Raises Refused for an unknown zone."""
     return zone_of(chosen.zone).key if chosen.zone else local_zone()
 
 
 def _role(url: str | None) -> str:
-    """Returns the role in the URL of a team's database, or an empty string for a file."""
+    """Returns the role in the URL of a team's database, or an empty string if the URL names none."""
     try:
         return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
     except ValueError:

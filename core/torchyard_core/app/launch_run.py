@@ -48,9 +48,9 @@ class LaunchCallbacks:
     on_check: Callable[[Check], None] = lambda check: None
     """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
-    """Called in the same way as `Launch.on_progress`."""
+    """The callback `on_progress` of the launch."""
     on_host_error: Callable[[HostError], None] = lambda error: None
-    """Called with the error of each host of an ended run that does not answer."""
+    """Called with the error of each host of an ended run that cannot be reached."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
     """Called with errors of the calendar after the run has started or its launch was undone."""
     on_unrecorded: Callable[[OSError], None] = lambda error: None
@@ -75,14 +75,14 @@ class LaunchUseCase(ABC):
     @property
     @abstractmethod
     def topology_file(self) -> str:
-        """Returns the path of the topology file for the run's record, or an empty string if there is no file."""
+        """The path of the topology file for the run's record, or an empty string if there is no file."""
 
     def run(self) -> StartedRun:
         """Launches the run and records it. Calls `prepare` if the caller has not called it.
 
         Raises:
             StartUnknown: The run may have started, and is recorded as unconfirmed.
-            Cancelled, TorchyardError: The launch left nothing on the hosts.
+            Cancelled, TorchyardError: The launch was undone.
         """
         if self._launch is None:
             self.prepare()
@@ -98,7 +98,7 @@ class LaunchUseCase(ABC):
         return started
 
     def cancel(self) -> None:
-        """Undoes the launch as soon as the current operation returns."""
+        """Requests that `run` stop after the current operation and undo the launch."""
         self.is_cancelled = True
         if self._launch is not None:
             self._launch.cancel()
@@ -181,13 +181,13 @@ class LaunchRun(LaunchUseCase):
         """
         super().__init__(desktop, callbacks, booking)
         self.problems: tuple[Problem, ...] = ()
-        """Warnings about the topology, after `prepare`."""
+        """Problems of the topology, which `prepare` sets: only warnings unless it has raised InvalidTopology."""
         self._source = source
         self._name = name
         self._arguments = arguments
 
     def prepare(self) -> None:
-        """Checks the topology. Raises InvalidTopology, or UsageError for a secret without a value."""
+        """Checks the topology. Raises InvalidTopology, or RunFailed for a secret without a value."""
         source = self._source
         self.problems = tuple(source.check(self.desktop.fleet.known()))
         if source.topology is None or has_errors(self.problems):
@@ -199,7 +199,7 @@ class LaunchRun(LaunchUseCase):
 
     @property
     def first_secrets(self) -> tuple[str, ...]:
-        """Names of the secrets to send. Empty if this desktop has launched the topology before."""
+        """Names of the secrets to send. Empty if this desktop has launched the same topology before."""
         launch = self._prepared()
         return () if launch.was_launched_here else tuple(launch.topology.program.secrets)
 

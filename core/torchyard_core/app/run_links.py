@@ -26,10 +26,10 @@ def reach(fleet: Fleet, names: Iterable[str]) -> tuple[dict[str, DaemonClient], 
 
 
 def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], dict[str, HostError]]:
-    """Connects to the hosts of a run.
+    """Connects to the hosts of a run without installing agents.
 
     Returns:
-        The links to the hosts that answer, and the errors of the other hosts, both by host name.
+        The links to the hosts that answer and have an agent, and the errors of the other hosts, both by host name.
     """
     links, errors = reach(fleet, [host for host in run.hosts if host in fleet.hosts])
     for host in (run.primary, *run.hosts):

@@ -28,7 +28,7 @@ from torchyard_core.user_settings import read_user_settings
 INTERVAL_S = 600.0
 RETRY_S = 30.0
 POLL_S = 2.0
-"""Interval in seconds between two searches for newly connected hosts."""
+"""Maximum interval in seconds between two checks for newly connected hosts."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class CalendarSync(Exchanged):
     run_ended: tuple[Booking, ...]
     """The user's bookings that were released or shortened because their run has ended."""
     soon_idle: tuple[tuple[Booking, datetime], ...]
-    """The user's idle bookings, each with the time of its release."""
+    """The user's bookings that will soon be released because their GPUs are idle, with the time of the release."""
 
 
 class SyncCalendar:
@@ -58,7 +58,10 @@ class SyncCalendar:
 
 
 class PeriodicSync:
-    """Synchronises on a daemon thread: every ten minutes, when a host connects, and after `changed`."""
+    """Synchronises on a daemon thread while hosts are connected.
+
+    It synchronises every ten minutes, when a host connects, after `changed`, and 30 s after a failure.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class PeriodicSync:
         self._wake.set()
 
     def close(self) -> None:
-        """Ends the thread. Waits up to 5 s for requests to hosts in progress."""
+        """Ends the thread. Waits up to 5 s for a synchronisation in progress."""
         self._closed = True
         self._wake.set()
         self._thread.join(5)

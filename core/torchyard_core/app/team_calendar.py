@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torchyard_core.app.change_settings import ChangeSettings
 from torchyard_core.app.desktop import calendar_of
-from torchyard_core.booking.errors import BadUrl, StoreUnavailable
+from torchyard_core.booking.errors import BadRole, BadUrl, StoreUnavailable
 from torchyard_core.booking.store import (
     ServerFound,
     TeamSetup,
@@ -28,7 +28,10 @@ SCHEME = "postgresql+psycopg://"
 
 @dataclass(frozen=True)
 class CalendarFound:
-    """The result of opening a calendar as a member: its location, the member's role, and the number of bookings."""
+    """The result of opening a calendar: its location, the member's role, and the number of bookings.
+
+    `person` is the name of the role, and `is_admin` tells whether it is an admin's role.
+    """
 
     place: str
     person: str
@@ -45,9 +48,10 @@ class Joined:
 
 
 def team_url(address: str, role: str) -> str:
-    """The URL of a calendar for a role, from `db.example.org/gpus`, `db:5433/gpus?sslmode=require` or a URL.
+    """Returns the URL of a calendar for a role.
 
-    Raises BadUrl. If `role` is given, it replaces a role in the address.
+    `address` is a text such as `db.example.org/gpus` or `db:5433/gpus?sslmode=require`, or a URL. If `role` is not
+    empty, it replaces the role in the address. Raises BadUrl.
     """
     address = address.strip()
     if not address:
@@ -63,9 +67,9 @@ def team_url(address: str, role: str) -> str:
         raise BadUrl("the address names no database", hint="Write HOST/DATABASE, such as db.example.org/gpus.")
     role = role.strip() or login
     if not role:
-        raise BadUrl("no role is given", hint="Write the name of your role in the database.")
+        raise BadRole("no role is given", hint="Write the name of your role in the database.")
     if re.search(r"[\s@:/]", role):
-        raise BadUrl(f"`{role}` is not the name of a role", hint="Use letters, digits, `_`, `.` and `-`.")
+        raise BadRole(f"`{role}` is not the name of a role", hint="Use letters, digits, `_`, `.` and `-`.")
     url = parsed(f"{scheme}://{role}@{server}/{database}")
     if url.get_backend_name() == "sqlite":
         raise BadUrl("a team needs a PostgreSQL database, not a file", hint="Write HOST/DATABASE.")
@@ -141,6 +145,6 @@ class TeamCalendar:
 
 
 def _explained(error: StoreUnavailable) -> StoreUnavailable:
-    """Returns the same error with advice for a form, where operations are not retried."""
+    """Returns an error with the same message, and with advice for a form that contains the address and the role."""
     is_login = "does not let" in error.message
     return StoreUnavailable(error.message, hint="Check role and password." if is_login else "Check the address.")

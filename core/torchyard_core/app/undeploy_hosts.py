@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNDEPLOY_TIMEOUT_S = 60.0
 LEAVE_WITHIN_S = 10.0
-"""Time for the daemon to exit after its answer."""
+"""Maximum time in seconds to wait for the exit of the daemon after its answer."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Removed:
     name: str
     node: str = ""
     answer: dict[str, Any] | None = None
-    """The daemon's: `removed` (the folder) and `shared_with` (other nodes with this home). None if there was no agent,
-    or if it refused."""
+    """The daemon's answer: `removed` (the folder) and `shared_with` (other nodes that use its store). None if `error`
+    is set."""
     error: TorchyardError | None = None
 
     @property
@@ -35,7 +35,10 @@ class Removed:
         return self.error is not None and not isinstance(self.error, AgentMissing)
 
     def sentence(self, gone: Collection[str] = ()) -> str:
-        """Returns a message for the user. `gone` contains the nodes that were undeployed together with this one."""
+        """Returns a message for the user about a host that has not `failed`.
+
+        `gone` contains the nodes that were undeployed together with this one.
+        """
         if self.answer is None:
             return f"{self.name}: there is no agent; nothing to remove."
         sharing = [node for node in self.answer["shared_with"] if node not in gone]
@@ -48,7 +51,10 @@ class Removed:
 
 
 def undeploy_host(fleet: Fleet, name: str, removing: Callable[[], None] = lambda: None) -> Removed:
-    """Removes the agent from a host without live runs. `removing` is called after the agent has answered."""
+    """Removes the agent from a host. The agent refuses while a run is alive.
+
+    `removing` is called when the host is connected, before the agent is removed.
+    """
     try:
         link = fleet.link(name, install=False)
         removing()
@@ -58,7 +64,7 @@ def undeploy_host(fleet: Fleet, name: str, removing: Callable[[], None] = lambda
 
 
 def _undeploy(link: DaemonClient) -> dict[str, Any]:
-    """Returns the daemon's answer after its exit."""
+    """Removes the agent, and waits up to `LEAVE_WITHIN_S` for the daemon's exit. Returns the daemon's answer."""
     left = threading.Event()
     link.on_close(left.set)
     answer: dict[str, Any] = link.call("undeploy", {"by": desktop_identity()}, UNDEPLOY_TIMEOUT_S)

@@ -29,9 +29,9 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A field before and after a change. A value is None if the booking was created or deleted.
+    """A field before and after a change. None means that the field had no value, or that the booking did not exist.
 
-    Values of `gpus` are tuples of slot IDs.
+    Other values of `gpus` are tuples of slot IDs.
     """
 
     field: str
@@ -43,15 +43,15 @@ class FieldChange:
 class Change:
     """The changes to a booking in one transaction.
 
-    `person` is empty if another program changed a private file by SQL.
+    `person` is empty if another program changed the SQLite file directly.
     """
 
     at: datetime
     person: str
     desktop: str
-    """The name that the client gives itself, which is not verified."""
+    """The name that the client gave for its desktop. It is not verified."""
     kind: str
-    """`made`, `changed` or `deleted`."""
+    """The kind of the change: `made`, `changed` or `deleted`."""
     fields: tuple[FieldChange, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Noted:
-    """A row that a database trigger wrote. `before` and `after` hold fields of the booking, or `{"gpu": id}`."""
+    """A row that a database trigger wrote about a booking or one of its GPUs.
+
+    `before` and `after` hold fields of the booking, or `{"gpu": id}`. None means that the booking or GPU was absent.
+    """
 
     at: datetime
     step: int
@@ -80,7 +83,10 @@ class Noted:
 
 
 def changes_of(noted: Iterable[Noted]) -> tuple[Change, ...]:
-    """Combines rows, in the order in which they were written, into one change per transaction."""
+    """Combines rows, given in the order in which they were written, into one change per transaction.
+
+    Transactions that changed no field are omitted.
+    """
     found = []
     gpus: set[str] = set()
     for _, group in groupby(noted, key=lambda one: (one.step, one.person, one.desktop)):
@@ -120,11 +126,15 @@ def headline(change: Change, zone: str) -> str:
     """Formats the time and the author of a change: `Mon 2026-11-23 09:00  kim (desk-1) changed it`."""
     desktop = f" ({change.desktop})" if change.desktop else ""
     when = wall_clock(change.at, zone, "%a %Y-%m-%d %H:%M")
-    return f"{when}  {change.person or 'unknown'}{desktop} {change.kind} it"
+    verb = "created" if change.kind == "made" else change.kind
+    return f"{when}  {change.person or 'unknown'}{desktop} {verb} it"
 
 
 def lines(change: Change, slots: Sequence[Slot], zone: str) -> list[str]:
-    """Formats each changed field as a line: `end: Mon 2026-11-23 17:00 → Mon 2026-11-23 18:00`."""
+    """Formats the changed fields, one line each: `end: Mon 2026-11-23 17:00 → Mon 2026-11-23 18:00`.
+
+    Empty fields of a new booking are omitted.
+    """
     found = []
     for one in change.fields:
         before, after = (_words(value, slots, zone) for value in (one.before, one.after))

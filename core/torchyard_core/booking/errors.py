@@ -1,14 +1,14 @@
-"""Errors of bookings. Each has a message and a hint.
+"""Errors of bookings.
 
 TorchyardError
-├── Refused       a rule refuses the booking, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
-│   └── Clash     another user has booked a GPU for that time (in `search.conflict`)
+├── Refused       a booking is refused, or the input is invalid (exit code 1; 2 for codes in WRONG_USAGE)
+│   └── Clash     another booking holds a wanted GPU at that time (in `search.conflict`)
 ├── StoreUnavailable  the database is unavailable (exit code 3)
-├── PermissionDenied  the role has no permission in the database
+├── PermissionDenied  the user has no permission for the action
 ├── StoreTooNew   the database has the schema of a newer Torchyard
 ├── StoreUnreadable  the database holds an invalid value
-├── BadUrl        `bookings_url` is invalid (exit code 2)
-└── BadCalendar   an `.ics` file is invalid (exit code 2)
+├── BadUrl        `bookings_url` is invalid, or names a database that cannot be used (exit code 2)
+└── BadCalendar   an `.ics` file cannot be read (exit code 2)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRONG_USAGE = frozenset(
 
 
 class Refused(TorchyardError):
-    """Raised when a booking is refused and nothing has been changed. `code` names the rule."""
+    """The refusal of a booking, or of invalid input. `code` identifies the reason."""
 
     def __init__(self, message: str, *, code: str, hint: Advice = ""):
         super().__init__(message, code=code, hint=hint)
@@ -41,7 +41,7 @@ class Refused(TorchyardError):
 
 
 class StoreUnavailable(TorchyardError):
-    """Raised when the bookings database is unavailable. The next call connects again."""
+    """Raised when the bookings database is unavailable. A later call may succeed."""
 
     exit_code = 3
 
@@ -50,14 +50,14 @@ class StoreUnavailable(TorchyardError):
 
 
 class PermissionDenied(TorchyardError):
-    """Raised when the database role has no permission."""
+    """Raised when the user, role or program has no permission for the action."""
 
     def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="no_rights", hint=hint)
 
 
 class StoreTooNew(TorchyardError):
-    """Raised when the database has the schema of a newer version."""
+    """Raised when the database has the schema of a newer Torchyard."""
 
     def __init__(self, place: str):
         super().__init__(
@@ -76,10 +76,14 @@ class StoreUnreadable(TorchyardError):
 
 
 class BadUrl(UsageError):
-    """Raised when `bookings_url` is invalid or incomplete."""
+    """Raised when `bookings_url` is invalid, or names a database that cannot be used."""
 
     def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="bad_bookings_url", hint=hint)
+
+
+class BadRole(BadUrl):
+    """Raised when the role of `bookings_url` is missing or invalid."""
 
 
 class BadCalendar(UsageError):

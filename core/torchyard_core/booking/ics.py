@@ -1,7 +1,7 @@
 """Export and import of iCalendar files (`.ics`).
 
 Each booking is exported as a separate event in UTC. This includes bookings of a series, since its occurrences may have
-been moved or released. Properties named `X-TORCHYARD-…` hold the fields that iCalendar lacks.
+been moved or released. Properties named `X-TORCHYARD-…` hold the GPUs, owner and zone.
 """
 
 from __future__ import annotations
@@ -25,45 +25,49 @@ from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 
 AT_MOST = 1000
-"""Maximum number of events of one import."""
+"""Maximum number of drafts of one import."""
 EXPANDED_AT_MOST = 10_000
-"""Maximum number of occurrences of all repeated events. The event that exceeds it is still expanded completely."""
+"""Events are skipped once the events before them have more than this number of occurrences."""
 MAX_BYTES = 10_000_000
 FIRST_LOOK = timedelta(days=366)
-"""Period for which repeated events are expanded first. It is doubled until there are more than AT_MOST occurrences."""
+"""The first period for which a repeated event is expanded. Each further period is twice as long as the one before."""
 EVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(END_OF_TIME, 1, 1, tzinfo=UTC)
 """The period that contains all bookings."""
 _RULE = re.compile(r"(?im)^RRULE\b.*")
 _TIMES_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
 _PER_DAY = 24
-"""Maximum number of occurrences per day, since BYHOUR, BYMINUTE and BYSECOND multiply."""
+"""Maximum number of times of day that BYHOUR, BYMINUTE and BYSECOND of a rule give together."""
 _PERIOD_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3600}
-"""Frequencies of rules that are expanded only if they have an end and no condition."""
+"""Seconds between occurrences, for frequencies whose rules are expanded only with COUNT or UNTIL and without BY… parts.
+"""
 _DAY_S = 86400
 MOST_REPEATED = 200_000
-"""Maximum number of occurrences of a rule. A rule is expanded from its first occurrence, however long ago that is."""
+"""Maximum estimated number of occurrences of a rule, counted from its first occurrence, however long ago that is."""
 LONGEST_S = 60.0
-"""Maximum CPU time for reading a file. The remaining events are listed as unread."""
+"""Maximum CPU time in seconds of each of two passes over the events: the checks, and the expansion.
+
+The remaining events count as unread.
+"""
 _LATE = 9900
 _TIME_IN_LINE = re.compile(r"(?<!\d)\d{8}(?:T\d{6}Z?)?(?!\d)")
 _TIME_PROPERTIES = frozenset({"DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "EXRULE", "RECURRENCE-ID"})
-"""Properties that determine the time of an event. An event is not imported if one of them is invalid."""
+"""Properties that determine the time of an event. An event is not imported if one of them cannot be read."""
 _HINT = "Export it anew from the calendar that made it."
 
 
 @dataclass(frozen=True)
 class Imported:
-    """The content of an `.ics` file. `remarks` lists skipped and changed events with their titles and the reasons."""
+    """The drafts from an `.ics` file. `remarks` gives the reasons why events were skipped or read only in part."""
 
     drafts: tuple[Draft, ...]
     remarks: tuple[str, ...]
     unread: int = 0
-    """The number of unreadable events, which were skipped."""
+    """The number of skipped events that were unreadable, or not reached within LONGEST_S."""
 
 
 @dataclass
 class _Block:
-    """The lines of an event, and the number of its first line."""
+    """An event: the index of its calendar, the number of its first line, its lines, and its parsed form."""
 
     calendar: int
     number: int
@@ -85,7 +89,7 @@ class _Unreadable(Exception):
 def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
     """Returns the bookings as one calendar (RFC 5545).
 
-    Cancelled bookings have the status CANCELLED; released bookings end at the time of their release.
+    Cancelled bookings have the status CANCELLED. Other bookings end at `Booking.until`.
     """
     calendar = Calendar()
     calendar.add("prodid", "-//Torchyard//Bookings//EN")
@@ -114,16 +118,17 @@ def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
 def read_ics(
     text: str | bytes, *, zone: str, since: datetime, until: datetime, slots: Sequence[Slot], gpus: Sequence[str] = ()
 ) -> Imported:
-    """Returns drafts for the file's events that end after `since` and begin before `until`.
+    """Returns drafts for the file's events that end after `since` and begin before `until`, at most AT_MOST.
 
-    Recurring events are expanded.
+    Recurring events are expanded, and cancelled events are ignored. Times without a zone and all-day events are
+    interpreted in `zone`.
 
-    The GPUs of an event are taken from its properties if Torchyard exported it, otherwise from its location
-    (`gpu-b:2-5`), otherwise from `gpus`. Events without GPUs and unreadable events are skipped with a remark. Times
-    without a zone and all-day events are interpreted in `zone`.
+    The GPUs of an event are those in X-TORCHYARD-GPUS if all of them are known, otherwise those in its location
+    (`gpu-b:2-5`), otherwise `gpus`. Unreadable events, and events without GPUs or duration, are skipped with a remark.
 
     Raises:
-        BadCalendar: The file is unreadable.
+        BadCalendar: The file is too large, is no calendar, or has unreadable events and no readable one.
+        Refused: `zone` is unknown.
     """
     zone_of(zone)
     calendars, blocks, unread = _parsed(text, until)
@@ -166,7 +171,10 @@ def read_ics(
 def _draft(
     event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], reasons: list[str]
 ) -> list[Draft]:
-    """Returns a list with the draft of an occurrence. If there is none, appends the reason to `reasons`."""
+    """Returns the draft of an occurrence in a list, which is empty if the occurrence is skipped.
+
+    Appends remarks to `reasons`. Cancelled and past occurrences are skipped without a remark.
+    """
     title = str(event.get("summary", "")).strip() or "imported"
     if str(event.get("status", "")).upper() == "CANCELLED":
         return []
@@ -189,7 +197,7 @@ def _draft(
 
 
 def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block], list[tuple[_Block, str]]]:
-    """Returns the file's calendars without events, the events, and the unreadable events with reasons."""
+    """Returns the file's calendars without events, the readable events, and the unreadable events with reasons."""
     if len(text) > MAX_BYTES:
         raise BadCalendar(f"the calendar is larger than {MAX_BYTES // 1_000_000} MB", hint="Export fewer days of it.")
     content = text.decode("utf-8-sig", errors="replace") if isinstance(text, bytes) else text.removeprefix("\ufeff")
@@ -199,7 +207,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # The calendar has an invalid VTIMEZONE. The zone may still be identified by its name.
+        if calendar is None:  # A component is invalid, such as VTIMEZONE. Zones may still be identified by their names.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])
@@ -236,7 +244,7 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
         if word == "BEGIN:VCALENDAR":
             frames.append([line])
         elif word == "BEGIN:VEVENT":
-            if not frames:  # Mail programs attach a single event without a calendar.
+            if not frames:  # The file has an event without a calendar, as some mail programs attach it.
                 frames.append(["BEGIN:VCALENDAR"])
             block, parts = _Block(len(frames) - 1, number, [line]), []
         elif word == "END:VEVENT" and block is not None:
@@ -267,7 +275,10 @@ def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
 
 
 def _why_unreadable(block: _Block, until: datetime) -> str:
-    """Returns the reason why an event cannot be imported at the right time, or an empty string if it can."""
+    """Returns the reason why an event cannot be imported at the right time, or an empty string if it can.
+
+    Removes unreadable properties that do not determine the time from the event.
+    """
     if block.event is None:
         return "it is not iCalendar (RFC 5545)"
     for name, why in block.event.errors:
@@ -299,7 +310,7 @@ def _unfolded(block: _Block) -> list[str]:
 
 
 def _begins_like_a_time(block: _Block) -> bool:
-    """Returns whether an unreadable line may be one of _TIME_PROPERTIES."""
+    """Returns whether an unreadable line of the event begins with one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
         if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # it matches
             try:
@@ -312,7 +323,8 @@ def _begins_like_a_time(block: _Block) -> bool:
 def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     """Returns the reason why a rule is not expanded, or an empty string if it is.
 
-    A rule is not expanded if it repeats too frequently, has too many occurrences, or never occurs.
+    A rule is not expanded if it repeats too frequently, has too many occurrences, never occurs, or has an invalid
+    INTERVAL or UNTIL.
     """
     words = (part.partition("=") for part in rule.upper().partition(":")[2].split(";"))
     parts = {key.strip(): value.strip() for key, _, value in words}
@@ -343,10 +355,10 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
 
 
 def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
-    """Returns whether a rule has any occurrence.
+    """Returns whether a rule has any occurrence without its UNTIL and COUNT. Returns True for an invalid rule.
 
     For a rule without occurrences, dateutil searches up to the year 9999, which takes seconds. Since the Gregorian
-    calendar repeats every 400 years, the rule is shifted to a year shortly before 9999.
+    calendar repeats every 400 years, the rule is shifted to a year from 9501 to 9900.
     """
     late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
@@ -359,8 +371,8 @@ def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
 def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
     """Groups each event with its changed occurrences (RECURRENCE-ID).
 
-    If an event has several versions, the one with the highest SEQUENCE is used. Different events with the same UID
-    form separate groups. Skipped events are added to `remarks`.
+    If an event has several versions, the one with the highest SEQUENCE is used, or the last one in the file. Different
+    events with the same UID form separate groups. Skipped versions are added to `remarks`.
     """
     groups: dict[tuple[Any, ...], list[_Block]] = {}
     for block in blocks:
@@ -386,7 +398,8 @@ def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
 def _identity(block: _Block, sequenced: bool) -> tuple[bool, str]:
     """Returns the key that distinguishes an event from other events with the same UID.
 
-    A changed occurrence is identified by its time. An event with a SEQUENCE replaces other versions of the event.
+    A changed occurrence is identified by its RECURRENCE-ID, and another event by its start. If the events with the UID
+    have different SEQUENCE numbers (`sequenced`), they are versions of one event and have the same key.
     """
     if "RECURRENCE-ID" in block.event:
         return True, str(block.event["RECURRENCE-ID"].dt)
@@ -411,7 +424,7 @@ def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datet
         query = recurring_ical_events.of(alone, components=["VEVENT"])
         found: dict[Any, Any] = {}
         begin, length = since.astimezone(zone_of(zone)), FIRST_LOOK
-        # The loop ends at AT_MOST occurrences, so no further occurrences are created.
+        # At most AT_MOST occurrences are imported, so the loop ends once there are more.
         while len(found) <= AT_MOST and begin < until:
             end = min(until, begin + length) if until - begin > length else until
             for event in query.between(begin, end.astimezone(zone_of(zone))):

@@ -1,4 +1,4 @@
-"""Arithmetic of half-open intervals `[start, end)` of any ordered type. Bookings use datetimes in UTC."""
+"""Arithmetic of half-open intervals of time, `[start, end)`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ STEP = timedelta(minutes=15)
 
 
 def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
-    """Returns 125 % of the length of the last successful run with that name, rounded up to 15 min; by default 8 h.
+    """Returns 125 % of the time that the newest successful run of that name took, rounded up to a multiple of 15 min.
+
+    Returns 8 h if there is no such run.
 
     Args:
         records: The runs of this desktop, newest first.
@@ -39,7 +41,7 @@ def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
 
 
 def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[str]) -> tuple[str, ...]:
-    """Returns the slots of `catalogue` that a plan uses: its GPUs, and the CPU slots of its hosts without GPUs."""
+    """Returns the slots that a plan uses: its GPUs, and the CPU slots in `catalogue` of its hosts without GPUs."""
     in_calendar = set(catalogue)
     without_gpus = {host.name for host in known if host.checked and not host.gpus}
     gpus = {gpu.uuid for replica in planned.replicas for gpu in replica.gpus}
@@ -57,12 +59,12 @@ def slots_to_book(taken: Sequence[str]) -> tuple[str, ...]:
 
 
 def hosts_with_gpus(planned: Plan) -> tuple[str, ...]:
-    """Returns the hosts on which a plan uses GPUs. A run with GPUs on several hosts needs a booking."""
+    """Returns the hosts on which a plan uses GPUs."""
     return tuple(dict.fromkeys(replica.host for replica in planned.replicas if replica.host and replica.gpus))
 
 
 def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) -> dict[str, Booking]:
-    """Returns the first live booking of each slot that overlaps the time."""
+    """Returns, for each booked slot, the earliest live booking that overlaps the time from `start` to `end`."""
     found: dict[str, Booking] = {}
     for booking in sorted(bookings, key=lambda one: (one.start, one.id)):
         if booking.is_live and booking.start < end and booking.end > start:
@@ -72,7 +74,7 @@ def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) 
 
 
 def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tuple[Clashing, ...]:
-    """Returns the bookings that hold any of the given slots, each with the given slots that it holds."""
+    """Groups slots by their bookings, which are given in `booked` by slot. Slots without a booking are omitted."""
     by_booking: dict[str, list[str]] = {}
     for slot in taken:
         if slot in booked:
@@ -82,7 +84,10 @@ def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tu
 
 
 def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
-    """Returns the hosts with booked GPUs marked as busy. No replica is placed on a host whose CPU slot is booked."""
+    """Returns the hosts with their booked GPUs marked as busy.
+
+    A host without GPUs whose CPU slot is booked gets `booked_by`, so no replica is placed on it.
+    """
     left: list[HostFacts] = []
     for host in known:
         if not host.gpus and (whole := booked.get(cpu_slot(host.name).id)) is not None:
@@ -94,7 +99,7 @@ def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Bookin
 
 
 def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
-    """Returns the hosts, with the GPUs that the team's rules keep closed marked as busy."""
+    """Returns the hosts with the given GPUs, which the team's rules close, marked as busy."""
     return tuple(
         _with_excluded(host, {gpu.uuid: "closed by the team's rules" for gpu in host.gpus if gpu.uuid in gpus})
         for host in known
@@ -106,7 +111,8 @@ def hosts_limited_to(
 ) -> tuple[HostFacts, ...]:
     """Returns the hosts with all GPUs outside `slots` marked as busy.
 
-    If `slots` are CPU slots, only the hosts of these slots are returned.
+    Other hosts without GPUs get `booked_by` if their CPU slot is in `booked`. If `slots` has only CPU slots, only the
+    hosts of these slots are returned.
     """
     wanted = set(slots)
     if all(map(is_cpu_id, wanted)):
@@ -128,18 +134,18 @@ def holds_slots(booking: Booking, taken: Sequence[str]) -> bool:
 
 
 def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
-    """Returns the person's live bookings at `start`.
+    """Returns the person's live bookings at the time `start`.
 
-    Bookings without a run come first, then bookings with fewer GPUs, then older bookings.
+    Bookings without a run come first. The further order is by number of GPUs, then by start.
     """
     own = [one for one in bookings if one.owner == person and one.is_live and one.start <= start < one.end]
     return sorted(own, key=lambda one: (one.run_id is not None, len(one.gpus), one.start, one.id))
 
 
 def keeps_until(booking: Booking, state: str, ended: datetime, keep: timedelta | None) -> datetime | None:
-    """Returns the new end of a booking after its run, or None to release the booking.
+    """Returns the new end of a booking after its run; None means that the booking is released.
 
-    The booking of a failed run is kept for `keep`, or left unchanged if `keep` is None.
+    After a failed run, the booking is kept for `keep` after the end of the run, or left unchanged if `keep` is None.
     """
     if state != "failed":
         return None
@@ -147,7 +153,7 @@ def keeps_until(booking: Booking, state: str, ended: datetime, keep: timedelta |
 
 
 def moment_of(text: str) -> datetime | None:
-    """Parses a time of a run record. Returns None if the time is invalid."""
+    """Parses a time of a run record. Returns None if the time is invalid or has no UTC offset."""
     try:
         found = datetime.fromisoformat(text)
     except (ValueError, TypeError):
@@ -158,7 +164,7 @@ def moment_of(text: str) -> datetime | None:
 def _with_busy(host: HostFacts, users: Mapping[str, str]) -> HostFacts:
     if not users:
         return host
-    # If both are known, the current user is more useful to the reader than the booking.
+    # The current user of a GPU takes precedence over the owner of its booking.
     return replace(
         host, busy_gpus=host.busy_gpus | frozenset(users), gpu_users={**users, **host.gpu_users}, use_known=True
     )

@@ -1,6 +1,6 @@
 """Calendar access of a launch (`launch.calendar_port`): the GPUs it may use, and its booking.
 
-The decisions are made in `launch_availability`; this module reads and writes the store.
+The pure functions are in `launch_availability`; this module reads and writes the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.slots import format_slots, slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.errors import RunFailed, TorchyardError
-from torchyard_core.formatting import command_length, command_time, format_hours, span, until
+from torchyard_core.formatting import command_length, command_time, counted, format_hours, span, until
 from torchyard_core.launch.calendar_port import BookingOptions, Reservation
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, Confirmation
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""Time for which GPUs must be free to be used by a run without a booking."""
+"""Time for which GPUs must be free of other users' bookings to be used by a run without a booking."""
 
 
 class GpusBooked(RunFailed):
-    """Raised when a run would use GPUs that other users have booked. `conflict` has the details."""
+    """Raised when a run cannot start because its GPUs are booked. `conflict` has the details."""
 
     def __init__(self, message: str, conflict: Conflict, hint: Advice):
         super().__init__(message, code="booked", hint=hint)
@@ -74,7 +74,7 @@ class LaunchBooking:
             zone: The time zone for times in messages.
             wanted: The user's options for the booking.
             arguments: Arguments of `torchyard run` for the same topology, used in proposed commands.
-            on_trouble: Called with calendar errors that occur after the run has begun or has been cancelled.
+            on_trouble: Called with calendar errors that do not stop the launch.
         """
         self._calendar = calendar
         self._zone = zone
@@ -88,13 +88,13 @@ class LaunchBooking:
         self._is_later = wanted.start_at is not None
         self._person = ""
         self._rules: Rules | None = None
-        """The team's rules; None while the database is unavailable."""
+        """The team's rules; None if there is no calendar or the database is unavailable."""
         self._chosen: Booking | None = None
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None
         self._used: tuple[str, str] | None = None
         self._relinked: tuple[str, str] | None = None
-        """A booking that was made for an earlier run, and that run."""
+        """The IDs of a booking that was reassigned to this run, and of the run that it was made for."""
 
     # Methods of the calendar port
 
@@ -131,7 +131,7 @@ class LaunchBooking:
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
-            return  # The plan fails for another reason, which the planner reports.
+            return  # A rule closes these GPUs, which the attempt to book them reports.
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
@@ -157,7 +157,7 @@ class LaunchBooking:
             length = self._usual_length
             end = until(self._start, self._start + length, self._zone)
             names, lasts = self._names(slots_to_book(taken)), command_length(length)
-            what = f"GPUs of {len(hosts)} hosts, {names}, are taken only with a booking, "
+            what = f"GPUs of {counted(len(hosts), 'host')}, {names}, are taken only with a booking, "
             question = Confirmation(
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
@@ -200,13 +200,17 @@ class LaunchBooking:
         self._made = self._extended = self._relinked = None
 
     def close(self) -> None:
-        """Closes the calendar if it was opened for this launch alone."""
+        """Closes the calendar."""
         self._calendar.close()
 
     # Internal methods
 
     def _load_calendar(self, known: Sequence[HostFacts]) -> None:
-        """Adds the hosts' GPUs to the calendar and loads it, or its last known state if it is unavailable."""
+        """Adds the hosts' slots to the calendar, and loads the calendar.
+
+        If the database is unavailable, loads the last known state, or raises StoreUnavailable if the user has chosen a
+        booking.
+        """
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:
             self._person = self._calendar.person
@@ -226,7 +230,7 @@ class LaunchBooking:
                 self._is_later = self._chosen.start > store.now()
                 self._start = max(self._chosen.start, store.now())
         if self._wanted.booking_id and self._chosen is None:
-            self._calendar.store()  # This call raises StoreUnavailable.
+            self._calendar.store()  # This call raises StoreUnavailable again.
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
@@ -241,7 +245,7 @@ class LaunchBooking:
         return booking
 
     def _closed(self, length: timedelta) -> set[str]:
-        """Returns the GPUs that the rules close to the person during a booking of this length."""
+        """Returns the IDs of the slots that the rules do not allow the user to book from the start for this length."""
         rules, slots = self._rules, self._view.slots
         if rules is None or not rules.windows:
             return set()
@@ -258,7 +262,7 @@ class LaunchBooking:
         return format_slots(slots, self._view.slots)
 
     def _unknown(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """Returns a warning if the calendar is unavailable."""
+        """Returns a warning if the calendar is unavailable and the run uses slots."""
         if self._view.is_live or not taken:
             return ()
         known = age(self._view, datetime.now(UTC)) or "nothing of it is known here"
@@ -266,7 +270,10 @@ class LaunchBooking:
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """Returns the checklist line for GPUs that are used without a booking."""
+        """Returns the checklist line for slots that are used without a booking.
+
+        Returns nothing if the calendar is unavailable and its last known state has no later booking of the slots.
+        """
         names = self._names(taken)
         later = clashing_bookings(taken, self._others(self._start, self._start + self._usual_length))
         if later:
@@ -296,7 +303,10 @@ class LaunchBooking:
         )
 
     def _claim(self, booking: Booking, run_id: str) -> None:
-        """Marks the booking as active before the run begins, so no other desktop releases it in the meantime."""
+        """Assigns the booking of an earlier run to this run, and marks a booking that has begun as active.
+
+        This is done before the run begins, so no other desktop releases the booking in the meantime.
+        """
         store = self._calendar.store()
         try:
             if booking.run_id not in (None, run_id):
@@ -305,7 +315,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # The booking was released as idle, so its GPUs may belong to another booking.
+            if error.code == "ended":  # The booking no longer holds its GPUs, which may belong to another booking.
                 raise
             self._on_trouble(error)
 
@@ -323,7 +333,10 @@ class LaunchBooking:
         return Reservation((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
-        """Returns when the same GPUs are free next. Empty if this is unknown or the rules forbid that length."""
+        """Returns the next time at which the same GPUs are free.
+
+        Empty if there is none, the database is unavailable, or the wish is refused.
+        """
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
             return self._calendar.store().find(wish, 1, self._zone)

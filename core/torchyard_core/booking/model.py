@@ -1,4 +1,4 @@
-"""Values of the calendar. Times are aware datetimes in UTC with whole seconds; zones are IANA names."""
+"""Values of the calendar. Stored times are aware datetimes in UTC with whole seconds; zones are IANA names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from torchyard_core.booking.intervals import Interval
 
 USUAL_LENGTH = timedelta(hours=8)
-"""The length that is proposed for a run without a predecessor."""
+"""The default length of a booking, such as for a run if no earlier run of that name has succeeded."""
 
 
 class State(StrEnum):
-    """State of a booking. BOOKED becomes ACTIVE when the booking's GPUs are in use or its run begins."""
+    """State of a booking. BOOKED becomes ACTIVE when a run is launched on the booking after its start."""
 
     BOOKED = "booked"
     ACTIVE = "active"
@@ -35,7 +35,7 @@ class Slot:
     """One lane of the calendar: a GPU, or the single CPU slot of a host without GPUs (`index` is None)."""
 
     id: str
-    """The GPU's UUID; `HOST:cpu` of a CPU slot."""
+    """The GPU's UUID; `HOST:cpu` for a CPU slot."""
     host: str
     index: int | None
     model: str = ""
@@ -78,7 +78,7 @@ class Draft:
     run_id: str | None = None
     stop_at_end: bool = False
     uid: str = ""
-    """UID of the calendar event that it was imported from."""
+    """UID of the calendar event from which the booking was imported."""
 
     @property
     def interval(self) -> Interval:
@@ -87,7 +87,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Booking:
-    """GPUs reserved for one owner during one interval. All GPUs of a booking are changed together."""
+    """GPUs reserved for one owner during one interval, which is the same for all GPUs of the booking."""
 
     id: str
     owner: str
@@ -105,7 +105,10 @@ class Booking:
     run_id: str | None = None
     stop_at_end: bool = False
     let_go_at: datetime | None = None
-    """The time at which the booking was released, cancelled or freed as unused before its end."""
+    """The time at which the booking stopped holding its GPUs early; None unless it was released, cancelled or unused.
+
+    A cancelled booking has its start here.
+    """
     uid: str = ""
 
     @property
@@ -152,7 +155,7 @@ class Booking:
 
 @dataclass(frozen=True)
 class Series:
-    """A series of repeated bookings: an RRULE of RFC 5545, and the first booking in the zone of the rule."""
+    """A series of repeated bookings: an RRULE of RFC 5545, the interval from which it is expanded, and its zone."""
 
     id: str
     owner: str
@@ -166,7 +169,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Login:
-    """The person behind a UNIX user name on hosts. A shared user name (`ubuntu`) has several entries."""
+    """The person behind a UNIX user name on the hosts that match a pattern.
+
+    A user name that persons share (`ubuntu`) has several entries.
+    """
 
     host_pattern: str
     user: str
@@ -174,7 +180,10 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """Returns the persons behind a user name on a host. Without an entry, this is the user name itself."""
+    """Returns the persons behind a user name on a host, sorted.
+
+    A user name that no entry has as its user or person, for any host, is itself the person.
+    """
     entries = tuple(logins)
     found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
     if not found and user and not any(user in (entry.user, entry.person) for entry in entries):
@@ -210,7 +219,7 @@ class IdleEvidence:
 
 @dataclass(frozen=True)
 class Position:
-    """A position in the change log.
+    """A position in the change log: the number and the random token of an entry.
 
     The token distinguishes the entry from an entry with the same number in a restored backup.
     """
@@ -221,7 +230,10 @@ class Position:
 
 @dataclass(frozen=True)
 class Changes:
-    """The current state of bookings that changed after a position, and the IDs of deleted bookings."""
+    """The current state of bookings that changed after an earlier position, and the IDs of deleted bookings.
+
+    `position` is the end of the change log when it was read.
+    """
 
     position: Position
     bookings: tuple[Booking, ...]
@@ -239,7 +251,7 @@ def rfc3339(moment: datetime) -> str:
 
 
 def from_rfc3339(text: str) -> datetime:
-    """Parses an RFC 3339 time. Raises ValueError for other text, including a time without an offset."""
+    """Parses an RFC 3339 time, or another ISO 8601 time with an offset. Raises ValueError for other text."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text} has no offset from UTC")
@@ -257,7 +269,7 @@ def value_to_json(value: Any) -> Any:
 
 
 def normalized(draft: Draft) -> Draft:
-    """Normalizes a draft: sorted, unique GPUs, times in UTC with whole seconds, and a stripped title."""
+    """Returns the draft with sorted, unique GPUs, times in UTC with whole seconds, and a stripped title."""
     return replace(
         draft,
         title=draft.title.strip(),

@@ -1,6 +1,6 @@
 """The time for which a topology is planned, and the bookings of each GPU in that time.
 
-The window imports this module when it starts, so this module imports only small modules.
+The window imports this module when it starts, so modules that are slow to import are imported inside functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOW = "now"
 
 @dataclass(frozen=True)
 class PlannedTime:
-    """A start and a length. A `start` of None means now, and moves with the clock."""
+    """A start and a length. A `start` of None means the current time."""
 
     start: datetime | None = None
     length: timedelta = USUAL_LENGTH
@@ -35,7 +35,7 @@ class PlannedTime:
         return Interval(start, start + self.length)
 
     def at(self, now: datetime) -> PlannedTime:
-        """Returns the planned time, in which a past `start` is replaced by None."""
+        """Returns the planned time, with None in place of a `start` that is not after `now`."""
         return replace(self, start=None) if self.start is not None and self.start <= now else self
 
     def words(self, now: datetime, zone: str) -> str:
@@ -70,8 +70,10 @@ def from_text(text: str) -> PlannedTime:
 def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> PlannedTime:
     """Parses a start (`now`, `tomorrow 9`, `+2h`) and a length from user input.
 
+    A start less than a minute ago means now.
+
     Raises:
-        Refused: The input is invalid (code `bad_time`), or the start is in the past (code `past`).
+        Refused: The input is invalid (such as code `bad_time`), or the start is in the past (code `past`).
     """
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):
@@ -98,7 +100,7 @@ class PlannedBookings:
 
 
 def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> PlannedBookings:
-    """Returns the first booking of each slot that overlaps the time."""
+    """Returns the first live booking of each slot in the time `when`, separately for `person` and other users."""
     from torchyard_core.booking.launch_availability import first_bookings
 
     known = list(bookings)
@@ -111,7 +113,7 @@ def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> Pla
 def when_booked(booking: Booking, start: datetime, zone: str) -> str:
     """Formats the time of a booking: `until 18:00` if it has begun at `start`, otherwise `from 14:00 to 18:00`.
 
-    The day is included if it differs from the day of `start`.
+    A day is included if it differs from the day of the time before it, which is `start` for the first time.
     """
     end = until(start, booking.end, zone)
     if booking.start <= start:

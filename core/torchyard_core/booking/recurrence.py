@@ -29,20 +29,21 @@ _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 
 
 def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: datetime) -> tuple[Interval, ...]:
-    """Returns the intervals of a series in UTC, including the first interval.
+    """Returns the intervals of a series in UTC.
 
-    Occurrences of a rule without COUNT and UNTIL begin by `until`; other rules are expanded completely.
+    The interval from `start` to `end` is included only if the rule matches its start. Occurrences of a rule without
+    COUNT and UNTIL begin by `until`; other rules are expanded completely.
 
     Raises:
-        Refused: The rule is invalid or finer than a day, its occurrences overlap, there are more than AT_MOST, or they
-            do not end within LONGEST_YEARS.
+        Refused: The rule is invalid or repeats more often than daily, its occurrences overlap, there are none or more
+            than AT_MOST, or they do not end within LONGEST_YEARS.
     """
     local = start.astimezone(zone_of(zone)).replace(tzinfo=None)
     last = None if has_end(rule) else until.astimezone(zone_of(zone)).replace(tzinfo=None)
     duration = end - start
     found: list[Interval] = []
     for wall_clock in _wall_clocks(rule, local, zone, last):
-        # The first occurrence keeps its exact moment, possibly the second one of an ambiguous local time.
+        # An occurrence at `start` keeps its exact moment, which may be the second one of an ambiguous local time.
         begin = start.astimezone(UTC) if wall_clock == local else to_utc(wall_clock, zone)
         if found and begin < found[-1].end:
             message = "the series overlaps itself: it repeats before a booking of it has ended"
@@ -65,7 +66,9 @@ def _wall_clocks(text: str, start: datetime, zone: str, last: datetime | None) -
     """Yields the rule's local times in order up to `last`, or up to the rule's own end if `last` is None.
 
     For a rule without occurrences (30 February), dateutil searches up to the year 9999, which takes seconds. Since the
-    Gregorian calendar repeats every 400 years, weekdays included, the rule is shifted to a year shortly before 9999.
+    Gregorian calendar repeats every 400 years, weekdays included, the rule is shifted to a year from 9501 to 9900.
+
+    Raises Refused for an invalid rule, and for one that does not end within LONGEST_YEARS.
     """
     parts = _parts(text)
     until, counted = parts.pop("UNTIL", None), "COUNT" in parts
@@ -115,7 +118,7 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _until(text: str, zone: str) -> datetime:
-    """Returns UNTIL in the local time of the zone. RFC 5545 allows UTC, a date, or a local time."""
+    """Returns UNTIL in the local time of the zone. RFC 5545 allows UTC, a local time, or a date (here: its end)."""
     if re.fullmatch(r"\d{8}", text):
         return datetime.strptime(text + "235959", "%Y%m%d%H%M%S")
     if text.endswith("Z"):

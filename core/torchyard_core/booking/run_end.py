@@ -1,7 +1,7 @@
 """Release of bookings at the end of the runs for which they were made.
 
-A run's booking is released by the desktop that is connected when the run ends, otherwise by the next desktop that
-connects.
+This is done by a desktop of the booking's owner: by one that is connected when the run ends, otherwise by the next one
+that connects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ AHEAD = timedelta(days=400)
 def end_bookings(
     store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
 ) -> tuple[Booking, ...]:
-    """Releases bookings of ended runs, as known from the connected hosts and the history.
+    """Releases or shortens the user's bookings of ended runs, as known from the connected hosts and the history.
+
+    Returns the changed bookings.
 
     Args:
         store: The calendar.
@@ -61,7 +63,7 @@ def end_bookings(
 
 
 def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
-    """Releases or shortens the booking of an ended run. Returns None if the booking stays unchanged."""
+    """Releases or shortens the booking of an ended run. Returns the changed booking, or None if it stays unchanged."""
     now = store.now()
     if booking.run_id is None or not booking.is_live or booking.end <= now:
         return None

@@ -17,7 +17,7 @@ from torchyard_core.topology.host_facts import HostFacts
 def parse_slots(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """Returns the slots in a list of names separated by commas or spaces, sorted and unique.
 
-    Raises Refused for unknown names.
+    The name of a host alone means all of its slots. Raises Refused for unknown names, and if there is no name.
     """
     named: dict[str, Slot] = {}
     for word in _words(text):
@@ -47,7 +47,7 @@ def format_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Splits text at commas and spaces. In `gpu-b:0,2` the last host also applies to `2`."""
+    """Splits text at commas and spaces. In `gpu-b:0,2` the host before `0` also applies to `2`."""
     words: list[str] = []
     host = ""
     for word in re.split(r"[,\s]+", text.strip()):
@@ -92,7 +92,7 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
 
 
 def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:
-    """Returns all GPUs of the checked hosts, and one CPU slot for each checked host without GPUs.
+    """Returns the known GPUs of the hosts, and one CPU slot for each checked host without GPUs.
 
     A team's calendar has no CPU slot for *this computer*, since every member's computer has that name.
     """

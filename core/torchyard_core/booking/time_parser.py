@@ -63,7 +63,7 @@ def local_zone() -> str:
 def to_utc(local: datetime, zone: str) -> datetime:
     """Converts a local time of the zone to UTC.
 
-    As in RFC 5545, 3.3.5, a time that is skipped when clocks go forward is moved forward by the same hour (02:30
+    As in RFC 5545, 3.3.5, a time that is skipped when clocks go forward is moved forward by the same amount (02:30
     becomes 03:30), and a time that occurs twice means its first occurrence.
     """
     return local.replace(tzinfo=zone_of(zone), fold=0).astimezone(UTC)
@@ -91,7 +91,7 @@ def instant(local: datetime, zone: str) -> datetime:
 
 
 def length(text: str) -> timedelta:
-    """Parses a length: `4h`, `90m`, `1h30m`, `2d`, `1w`. Raises Refused."""
+    """Parses a length: `4h`, `90m`, `1h30m`, `2d`, `1w`. Raises Refused for other text."""
     words = text.strip().lower()
     if not _LENGTH.fullmatch(words):
         raise Refused(f"`{text}` is not a length of time", code="bad_time", hint="Write 4h, 90m, 1h30m, 2d or 1w.")
@@ -109,7 +109,7 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
     Local times are `2026-11-23 09:00`, `2026-W48-1 9:00`, `tomorrow 9`, `18:30` (today), or a date in words.
 
     Raises:
-        Refused: The time is invalid, does not exist, or occurs twice.
+        Refused: The time is invalid, does not exist, occurs twice, or is not before END_OF_TIME.
     """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     try:
@@ -123,7 +123,8 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
             found = _written(words, zone, now)
         found = found.astimezone(UTC).replace(microsecond=0)
     except (ValueError, OverflowError):
-        raise Refused(f"`{text}` is not a time", code="bad_time", hint=_TIME_HINT) from None
+        message = f"`{text}` is not a time" if words else "a time is missing"
+        raise Refused(message, code="bad_time", hint=_TIME_HINT) from None
     if found.year >= END_OF_TIME:
         message = f"`{text}` is further ahead than this calendar goes"
         raise Refused(message, code="bad_time", hint=f"Name a time before the year {END_OF_TIME}.")
@@ -210,7 +211,7 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
 
 
 RECENT = timedelta(days=90)
-"""A date without a year that passed less than this ago does not mean that of the next year."""
+"""A date without a year means the first such date after the day that is this long before today."""
 _WEEKDAY = (
     r"(?:mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?"
     r"|[월화수목금토일]요일)"
@@ -238,8 +239,9 @@ _WITH_WEEKDAY = re.compile(rf"(?P<weekday>{_WEEKDAY}),?\s+(?P<date>.+)")
 def read_date(text: str, now: datetime, clock: time | None) -> date:
     """Parses a date in lower-case words. Raises ValueError.
 
-    A weekday is the first one whose `clock` (None: midnight) is after `now`. `next` before a weekday excludes today,
-    and `다음 주` means the week after (from Monday). A date without a year is the next one, unless it passed recently.
+    A weekday is the first one whose `clock` (None: midnight) is after `now`. `next` before a weekday excludes today.
+    `this` and `이번 주` mean the current week, and `다음 주` means the next week (from Monday). A date without a year
+    is the first one after the day that is RECENT before today.
 
     Args:
         text: The date.
@@ -255,7 +257,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
         return _of_a_week(match["which"] or "", _parsed(match["weekday"], today).weekday(), now, clock)
     for shape in _OF_A_YEAR:
         if match := shape.fullmatch(text):
-            # A date without a year is the first one that is later than RECENT before today.
+            # The parser returns the first date after its base date.
             found = _parsed(text, today if match["year"] else today - RECENT)
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")
@@ -295,7 +297,7 @@ def _of_numbers(day: int, month: int, year: str | None, today: date) -> date:
         return date(int(year), month, day)
     first = today - RECENT
     found = date(first.year, month, day)
-    return found if found >= first else date(first.year + 1, month, day)
+    return found if found > first else date(first.year + 1, month, day)
 
 
 def _parsed(text: str, today: date) -> date:

@@ -28,11 +28,11 @@ class UsageRow:
     key: str
     booked_h: float
     used_h: float
-    """Hours in use, booked or not."""
+    """GPU-hours of use, with or without a booking."""
     idle_h: float
-    """Hours booked, but not in use."""
+    """Past GPU-hours that were booked, but during which no person used the GPU."""
     unbooked_h: float
-    """Hours in use by a person without a booking."""
+    """GPU-hours of use by a person who had not booked the GPU for that time."""
 
 
 def usage(
@@ -84,7 +84,7 @@ def to_csv(rows: Iterable[UsageRow], by: By) -> str:
 
 
 def _harmless(word: str) -> str:
-    """Quotes text that a spreadsheet would execute as a formula."""
+    """Puts an apostrophe before text that a spreadsheet would execute as a formula."""
     return f"'{word}" if word.startswith(("=", "+", "-", "@", "\t")) else word
 
 

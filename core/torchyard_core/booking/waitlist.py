@@ -38,7 +38,7 @@ def assign_places(
     rules: Rules,
     hours: Mapping[str, Mapping[datetime, float]],
 ) -> tuple[tuple[Waiting, Fit], ...]:
-    """Returns the matches for the waiting entries, in the order in which the entries were made.
+    """Returns the entries that can be fulfilled, with their matches, in the order in which the entries were made.
 
     GPUs that the rules do not allow for an entry remain available to the following entries.
 

@@ -9,7 +9,7 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 
 def by_week(interval: Interval, zone: str) -> dict[datetime, float]:
-    """Returns the seconds of the interval in each week.
+    """Returns the seconds of the interval in each week that it overlaps.
 
     Keys are the starts of weeks (Monday 00:00 in the zone) in UTC.
     """
@@ -24,7 +24,7 @@ def by_week(interval: Interval, zone: str) -> dict[datetime, float]:
 
 
 def week_of(moment: datetime, zone: str) -> datetime:
-    """Returns the start of the week that contains the moment, in UTC."""
+    """Returns the start of the local week (from Monday) that contains the moment, in UTC."""
     local = moment.astimezone(zone_of(zone))
     monday = local.date() - timedelta(days=local.weekday())
     return to_utc(datetime.combine(monday, time()), zone)

@@ -1,4 +1,4 @@
-"""Messages about the calendar on stderr: changes made by its synchronisation, and its age."""
+"""Synchronisation of the calendar by commands, and messages about its changes and its age on stderr."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | None = None) -> None:
-    """Synchronises the calendar with the connected hosts, and prints the changes.
+    """Synchronises the calendar, if there is one, with the connected hosts, and prints the changes.
 
-    An error is printed but does not cause the command to fail, since the next desktop synchronises again.
+    An error of the synchronisation is printed but does not cause the command to fail, since the next command
+    synchronises again.
     """
     calendar = calendar or chosen.calendar()
     if not calendar.has_begun:
@@ -68,7 +69,7 @@ def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
 
 
 def print_age(view: View, asked: Interval | None = None) -> None:
-    """Prints that the answer is not current, the reason, and the part of the requested period that is unknown."""
+    """Prints the reason and the age of a view that is not current, and the period outside of which nothing is known."""
     if view.is_live:
         return
     known = age(view, datetime.now(UTC)) or "nothing of the calendar is known here"

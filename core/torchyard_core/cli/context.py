@@ -38,7 +38,7 @@ class CommandContext:
     fleet_is_named: bool = False
     """Whether the fleet file was given as an option, in which case it must exist."""
     opened: list[Calendar] = field(default_factory=list)
-    """The calendar, once a command has opened it."""
+    """The calendar, once the command has requested it."""
 
     @property
     def facts_file(self) -> Path:
@@ -58,7 +58,10 @@ class CommandContext:
         return self.opened[0]
 
     def close(self) -> None:
-        """Updates the local copy of the bookings and closes the database. Called at the end of a command."""
+        """Updates the local copy of the bookings, prints unreadable rows, and closes the database.
+
+        Called at the end of a command.
+        """
         for calendar in self.opened:
             calendar.keep()
             for what in sorted(calendar.unreadable):
@@ -68,7 +71,7 @@ class CommandContext:
     def zone(self, named: str | None = None) -> str:
         """Returns the time zone for times entered by the user: `--zone`, or the settings', or this computer's.
 
-        Raises Refused.
+        Raises Refused for an unknown zone.
         """
         from torchyard_core.app.desktop import zone_for
         from torchyard_core.booking.time_parser import zone_of
@@ -76,7 +79,11 @@ class CommandContext:
         return zone_of(named).key if named else zone_for(self.user_settings())
 
     def inventory(self) -> Inventory:
-        """Returns the fleet file. Raises FileProblem, or TorchyardError with all problems of the file."""
+        """Reads the fleet file.
+
+        Raises FileProblem if the file cannot be read or a named file does not exist, and TorchyardError with all
+        problems if it has errors.
+        """
         if self.fleet_is_named and not path_exists(self.fleet_file):
             raise FileProblem(
                 f"{self.fleet_file}: there is no such file.", code="no_file", hint=("Is the name right?", AddHost())

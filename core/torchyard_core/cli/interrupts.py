@@ -14,7 +14,7 @@ from types import FrameType
 
 @dataclass
 class Interrupts:
-    """The number of times that Ctrl-C was pressed, and a callback."""
+    """The number of times that Ctrl-C was pressed since the last `take`, and a callback."""
 
     count: int = 0
     _at_once: Callable[[], None] | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class Interrupts:
             self._at_once = None
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Handles SIGINT."""
+        """Counts a SIGINT and calls the callback, if any."""
         self.count += 1
         if self._at_once is not None:
             self._at_once()
@@ -76,8 +76,8 @@ def ask(question: str) -> str:
             print(question, end="", flush=True)
             terminal = sys.stdin.fileno()
             while terminal not in select.select([terminal, reading], [], [])[0]:
-                os.read(reading, 1)  # Another signal was received.
-            line = os.read(terminal, 4096)  # A terminal returns a single line.
+                os.read(reading, 1)  # A signal other than Ctrl-C was received.
+            line = os.read(terminal, 4096)  # A read from a terminal returns at most one line.
     finally:
         signal.set_wakeup_fd(before)
         os.close(reading)

@@ -47,7 +47,11 @@ def _typed(words: str) -> str:
 
 @contextmanager
 def _restored_terminal() -> Iterator[None]:
-    """Restores the terminal at the end of the block, even if Ctrl-C ends the program without waiting for the thread."""
+    """Restores the terminal's settings after the block, or when the program exits inside the block.
+
+    The latter happens if Ctrl-C ends the program while another thread prompts the user. Has no effect if stdin is not a
+    terminal.
+    """
     try:
         import termios  # This module does not exist on Windows.
 

@@ -24,7 +24,7 @@ from torchyard_core.text_sanitizer import log_line, one_line, printable, printab
 _on_screen: list[Any] = []
 
 _called_with = ""
-"""Options before the command, which commands in hints repeat."""
+"""The options before the command, which are repeated in the commands of hints."""
 
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
 
@@ -63,12 +63,12 @@ def repeat_options(**options: object) -> None:
 
 
 def as_called(text: str) -> str:
-    """Returns the text with this command's options in each `torchyard …`, so that the commands can be copied."""
+    """Returns the text with the options of `repeat_options` in each `torchyard …`, so that users can copy commands."""
     return text.replace("`torchyard ", f"`torchyard{_called_with} ")
 
 
 def say(text: str = "", *, colour: str = "") -> None:
-    """Prints a line on stdout. On a terminal the line is bold and coloured."""
+    """Prints a line on stdout. With `colour`, the line is bold and coloured on a terminal."""
     text = printable(text)
     typer.echo(typer.style(text, fg=colour, bold=True) if colour and sys.stdout.isatty() else text)
 
@@ -100,7 +100,7 @@ def print_json_line(value: Any) -> None:
 
 
 def error_as_json(error: TorchyardError) -> dict[str, str]:
-    """Returns the error as JSON, with this command's options in its hint."""
+    """Returns the error as JSON, with the options of `repeat_options` in its commands."""
     return {name: as_called(text) for name, text in error.to_json().items()}
 
 
@@ -118,7 +118,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns as wide as their widest cell.
 
-    The last column is never cut or wrapped, so that lines can be searched.
+    Cells are neither cut nor wrapped, so that lines can be searched.
     """
     cells = [list(headings), *[list(map(one_line, row)) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
@@ -149,7 +149,7 @@ def progress_bars() -> Iterator[Any]:
 class HostProgress:
     """Progress of several hosts: a progress bar per host on a terminal, otherwise a line per host.
 
-    All methods except `arrived` are thread-safe.
+    `doing` and `sent` are thread-safe.
     """
 
     def __init__(self, hosts: Iterable[str], bars: Any):

@@ -116,7 +116,7 @@ def set_up(
 
 
 def main() -> None:
-    """Runs the command. Errors are printed as a message with an exit code, never as a traceback."""
+    """Runs the command and exits with its exit code. Errors are printed as messages, not as tracebacks."""
     as_json = "--json" in sys.argv
     escape_unencodable()
     try:
@@ -143,7 +143,10 @@ def main() -> None:
 
 
 def _explained(error: Exception) -> TorchyardError:
-    """Returns the error to print for an unexpected exception. Its hint contains the file with the traceback."""
+    """Returns the error to print for an unexpected exception.
+
+    For errors other than those in _SYSTEM_HINTS, writes the traceback to a file that the hint names.
+    """
     if isinstance(error, OSError) and error.errno in _SYSTEM_HINTS:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         return TorchyardError(f"{where}{error.strerror}.", code="system", hint=_SYSTEM_HINTS[error.errno])

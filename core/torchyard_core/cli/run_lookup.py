@@ -32,11 +32,11 @@ def record_end(history: History, ended: dict[str, Any]) -> None:
 def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
     """Returns the run that `run_id` refers to (see `find_run`).
 
-    Asks the hosts unless this desktop has launched the run.
+    Asks the hosts unless `run_id` is the complete ID of a run that this desktop has launched.
 
     Raises:
         UsageError: No run or several runs match.
-        Unreachable: A host does not answer, and the other hosts do not know the run.
+        Unreachable: No run matches, and a host does not answer.
     """
     history = history_of(chosen)
     own = [run for run in list_runs({}, history) if run.run_id == run_id and run.primary in fleet.hosts]

@@ -1,4 +1,7 @@
-"""The agent's archive: the sources of the agent in one file. The build is reproducible on every desktop."""
+"""The agent's archive: the sources of the agent and of the roles as one compressed JSON document.
+
+Desktops with the same sources build archives with the same hash.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ ENTRY_POINTS = {
         "[torch.backends]\ntorchyard = torchyard_agent.tcp_store_binding:install\n"
     )
 }
-"""Entry points that make torch call `torchyard_agent.tcp_store_binding` in every rank."""
+"""Package metadata by which torch, when it is imported in a rank, calls `torchyard_agent.tcp_store_binding.install`."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Archive:
 
     version: str
     sha256: str
-    """Hash of the uncompressed JSON, which identifies the archive. The output of zlib differs between its builds."""
+    """SHA-256 of the uncompressed JSON, since the output of zlib differs between builds of zlib."""
     data: bytes
     """Zlib-compressed JSON that maps paths to texts."""
     bootstrap: bytes

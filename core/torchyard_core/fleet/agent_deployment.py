@@ -1,9 +1,9 @@
 """Deployment of the agent and connection to its daemon, over one channel and with one interpreter on the host.
 
 The channel runs `/bin/sh` instead of the login shell, which may be csh or print text. The shell runs the first
-interpreter that is new enough. The interpreter reads the bootstrap and, if the host has no agent, the archive from
-stdin, starts the daemon if none runs, and becomes the bridge to the daemon. Output before a line with the nonce is
-ignored.
+interpreter that is new enough. The interpreter reads the bootstrap from stdin, and the archive if the host does not
+have it. It then starts the daemon if none runs, and becomes the bridge to the daemon. Output before a line with the
+nonce is used only in error messages.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from torchyard_core.identity import desktop_identity
 from torchyard_core.next_steps import DeployAgent, SetHostField
 
 ANSWER_TIMEOUT_S = 60.0
-"""Time from the login to the daemon's first answer, on a slow host with a home on NFS."""
+"""Time limit in seconds for each answer to a new connection, long enough for a slow host with a home on NFS."""
 TRIES = 4
-"""Number of attempts, since an older desktop may start an older daemon meanwhile, or the daemon may exit."""
+"""Maximum number of attempts. A further attempt follows if an agent was replaced, or if the daemon exited meanwhile."""
 RETIRE_WITHIN_S = 10.0
-"""Time for a daemon to exit after `retire`, which usually takes milliseconds."""
+"""Time limit in seconds for the exit of a daemon after `retire`, which usually takes milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
 """Exit status of an interpreter that is too old, after which the shell tries the next one."""
 MAX_NOISE = 1 << 20
-"""Maximum number of bytes that a login may print before the first answer."""
+"""Number of bytes that a login may print before an answer. If it prints more, the connection fails."""
 
 _SHELL = (
     'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '
@@ -80,8 +80,8 @@ def attach(
 ) -> DaemonClient:
     """Connects to the daemon of `host`. Installs and starts the agent if necessary.
 
-    An agent older than this desktop's is replaced, and its runs continue; a newer agent is kept. `link.remark` contains
-    a message for the user about a different version.
+    An agent older than this desktop's is replaced unless it refuses, and its runs continue; a newer agent is kept.
+    `link.remark` contains a message for the user about an agent of another version that was kept.
 
     Args:
         install: Whether to install an agent on a host without one.
@@ -125,7 +125,7 @@ def attach(
 
 
 class _DaemonExited(Exception):
-    """Raised if the daemon exited while the connection was made, for example because a newer daemon replaced it."""
+    """Raised if the connection ends before `hello` is answered, for example because another daemon replaces it."""
 
     def __init__(self, error: AgentFailed):
         super().__init__(error.message)
@@ -133,7 +133,7 @@ class _DaemonExited(Exception):
 
 
 def _retire(link: DaemonClient) -> AgentRefused | None:
-    """Asks the daemon to exit, and waits for the end of the connection.
+    """Asks the daemon to exit, and waits up to RETIRE_WITHIN_S for the end of the connection.
 
     Returns:
         The error if the daemon refused, in which case the link stays open; otherwise None.
@@ -253,7 +253,7 @@ class _AnswerReader:
             raise self._broken() from error
 
     def next(self) -> dict[str, Any]:
-        """Returns the next answer. Raises NoPython, or AgentFailed with the other output of the host."""
+        """Returns the next answer. Raises HostError: for no answer, for an error in it, or NoPython."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while True:
             start = self._buffer.find(self._mark)

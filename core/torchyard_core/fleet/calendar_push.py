@@ -27,10 +27,10 @@ def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Da
 def push_calendar(
     links: Mapping[str, DaemonClient], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
 ) -> dict[str, TorchyardError]:
-    """Sends the calendar to hosts concurrently. Older agents do not support the request.
+    """Sends the calendar to hosts concurrently. Agents that are too old for the request are skipped.
 
     If a host already has the revision, the host only records that the revision was current at the time `taken`.
-    `snapshot` is called if a host has another revision.
+    `snapshot` is called once if any host has another revision.
 
     Returns:
         The errors by host name, for the hosts that did not accept the calendar.
@@ -49,7 +49,7 @@ def push_calendar(
 
 
 def collect_evidence(links: Mapping[str, DaemonClient], since: str | None = None) -> dict[str, dict[str, Any]]:
-    """Returns the hosts' evidence of use and of idle bookings after `since`. Unreachable hosts are omitted."""
+    """Returns the hosts' evidence of use and of idle bookings after `since`. Hosts without an answer are omitted."""
     pending = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
     return _answers(pending)[0]
 

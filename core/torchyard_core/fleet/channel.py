@@ -22,7 +22,7 @@ class Channel(Protocol):
         """Returns the next bytes, or an empty value at the end of the stream. Raises TimeoutError."""
 
     def errors(self) -> str:
-        """Returns the last output of the program on standard error."""
+        """Returns the newest output of the program on standard error, at most 8 KiB."""
 
     def close(self) -> None:
         """Closes the connection. Safe to call twice and from any thread."""
@@ -41,7 +41,7 @@ class ProcessChannel:
         self._input = self._process.stdin
         self._output = self._process.stdout
         self._errors = self._process.stderr
-        # Closing a descriptor does not end a poll on it, so a pipe wakes the reader.
+        # Closing a descriptor does not end a poll on it, so a byte in a pipe ends the poll of the reader.
         self._wake_reader, self._wake_writer = os.pipe()
         self._reading = threading.RLock()
         self._close_once = threading.Lock()
@@ -49,8 +49,11 @@ class ProcessChannel:
         self._noise = b""
 
     def send(self, data: bytes) -> None:
-        self._input.write(data)
-        self._input.flush()
+        try:
+            self._input.write(data)
+            self._input.flush()
+        except ValueError as error:  # Another thread has closed the channel.
+            raise ConnectionResetError("the channel is closed") from error
 
     def receive(self, timeout_s: float | None) -> bytes:
         with self._reading:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 TRIES = 3
-"""Attempts per prompt, as in ssh(1)."""
+"""Maximum number of attempts per prompt, as in ssh(1)."""
 MAX_SHOWN = 400
 """Maximum number of characters shown of a server's text."""
 
@@ -36,11 +36,11 @@ class CredentialKind(StrEnum):
 
 @dataclass(frozen=True)
 class CredentialPrompt:
-    """A prompt for one credential. All texts are single lines without control characters."""
+    """A prompt for one credential. Texts of a server are single lines without control characters."""
 
     kind: CredentialKind
     host: str
-    """The host or bastion of the login, by its name in the fleet."""
+    """The name of the host in the fleet, or the bastion's name as written."""
     about: str
     """Title, such as `the key ~/.ssh/id_ed25519` or `lee on gpu-a (10.0.0.11:22)`."""
     prompt: str
@@ -58,7 +58,7 @@ class Prompter(Protocol):
     def ask(self, question: CredentialPrompt) -> str | None:
         """Returns the answer, or None if the user cancels the login. An empty passphrase skips the key.
 
-        Prompts are never concurrent. A prompt is made on the thread of a login, and may block this thread.
+        A CredentialCache makes one prompt at a time, on the thread of a login. The prompt may block this thread.
         """
 
 
@@ -93,7 +93,7 @@ class CredentialCache:
 
     @contextmanager
     def exclusive(self, key: Hashable) -> Iterator[None]:
-        """Blocks other logins that need the same credential until it is known or the prompt is cancelled."""
+        """Blocks other logins that need the same credential until the end of the block."""
         with self._guard:
             lock = self._locks[key]
         with lock:
@@ -105,7 +105,7 @@ class CredentialCache:
             return self._known.get(key)
 
     def remember(self, key: Hashable, credential: object) -> None:
-        """Stores a credential until the program ends."""
+        """Stores a credential in memory, until `forget` removes it."""
         with self._guard:
             self._known[key] = credential
 
@@ -152,7 +152,7 @@ class CredentialCache:
             The credential, or None for an empty answer.
 
         Raises:
-            NotAnswered: The user cancelled, or all answers were wrong.
+            NotAnswered: The user cancelled or cannot be prompted, or all answers were wrong.
         """
         with self.exclusive(key):
             if (known := self.known(key)) is not None:

@@ -32,11 +32,11 @@ class DaemonClient:
         """
         self.host = host
         self.hello: dict[str, Any] = {}
-        """The daemon's answer to `hello`: version, sha256, pid, node."""
+        """The daemon's answer to `hello`, such as its version, sha256 and pid; empty until it has arrived."""
         self.python: str = ""
         """Version and path of the agent's interpreter."""
         self.ssh_address = ""
-        """The host's address of this connection; empty for a local host."""
+        """The host's own address of the SSH connection; empty for a local host."""
         self.remark = ""
         """A message to the user about the agent's version; usually empty."""
         self.agent_is_newer = False
@@ -62,7 +62,7 @@ class DaemonClient:
         return not self._closed
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
-        """Sends a request. The returned future raises the errors of `call`."""
+        """Sends a request. The returned future raises the errors of `call`, except that it has no time limit."""
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
@@ -87,7 +87,7 @@ class DaemonClient:
         Raises:
             AgentRefused: The daemon refused the request; the error has the daemon's message.
             Unreachable: The connection ended.
-            AgentFailed: The answer did not arrive in time, or was malformed.
+            AgentFailed: The answer did not arrive in time or was malformed, or the daemon has ended with an error.
         """
         try:
             return self.submit(method, params or {}).result(timeout_s)
@@ -113,7 +113,7 @@ class DaemonClient:
     def on_close(self, callback: Callable[[], None]) -> None:
         """Registers a callback for the end of the connection.
 
-        It is called at once if the connection has already ended.
+        It is called immediately if the connection has already ended.
         """
         with self._lock:
             if not self._closed:

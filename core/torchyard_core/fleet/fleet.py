@@ -25,14 +25,16 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Timeout of reading facts, which starts the interpreter for programs, possibly over NFS."""
+"""Timeout in seconds of reading facts, which starts the interpreter for programs, possibly over NFS."""
 AT_ONCE = 256
-"""Number of concurrent requests, so that hosts that do not answer do not delay others. The dialer limits logins per
-sshd."""
+"""Maximum number of hosts that are asked concurrently. It is high, so that hosts that do not answer delay few others.
+
+The dialer limits concurrent logins on each sshd.
+"""
 USE_HOLDS_S = 30.0
-"""Time for which a sample of GPU use is valid: long enough for a launch to plan with it."""
+"""Validity in seconds of a sample of GPU use, long enough for a launch to plan with it."""
 CLOSE_WITHIN_S = 5.0
-"""Time in seconds for open links to close."""
+"""Time limit in seconds for the closing of the open links."""
 
 Answer = TypeVar("Answer")
 
@@ -43,7 +45,7 @@ Arrival = Callable[[str, Answer | HostError], None]
 
 
 class Fleet:
-    """Opens and keeps one link per host. A host that does not answer does not delay the others."""
+    """Opens and keeps one link per host. Requests to several hosts are concurrent."""
 
     def __init__(
         self,
@@ -60,8 +62,8 @@ class Fleet:
             known_hosts: Torchyard's own file of trusted host keys.
             facts_file: The cache of host facts.
             questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if facts
-                cannot be written.
+            on_remark: Called, on any thread, with a message for the user: once for each message about an agent's
+                version, and if facts cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
@@ -70,7 +72,7 @@ class Fleet:
         """New facts that could not be written to the file."""
         self._links: dict[str, DaemonClient] = {}
         self._used: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        """Time (monotonic) and value of each host's last telemetry sample."""
+        """Time (monotonic) and value of the telemetry sample that `look` last read from each host."""
         self._on_remark = on_remark
         self._remarked: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -167,11 +169,16 @@ class Fleet:
         """
         return dict(self.each(names, self.link, arrived))
 
+    def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Returns the interpreters for programs in the fleet file by host; None means the host's own."""
+        hosts = {name: self._host(name) for name in names}
+        # On this computer, the default interpreter for programs is the one that runs Torchyard.
+        return {name: host.python or (sys.executable if host.local else None) for name, host in hosts.items()}
+
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
         """Reads and caches a host's facts, and reads the use of its GPUs. Raises HostError or AgentRefused."""
         host = self._host(name)
-        # On this computer, the default interpreter for programs is the one that runs Torchyard.
-        wanted = python or host.python or (sys.executable if host.local else None)
+        wanted = python or self.interpreters([name])[name]
         link = self.link(name)
         facts: dict[str, Any] = link.call("host.facts", {"python": wanted}, LOOK_TIMEOUT_S)
         try:
@@ -188,7 +195,10 @@ class Fleet:
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Writes facts to the file, or keeps them in memory if that fails. Returns the first write error."""
+        """Writes facts to the file, or keeps them in memory if that fails.
+
+        Returns the error, or None if facts of another host are already kept in memory because of an earlier error.
+        """
         if self._closed:
             return None
         try:
@@ -217,8 +227,8 @@ class Fleet:
     ) -> dict[str, Answer | HostError]:
         """Calls `ask` for each host concurrently. Returns the result or the HostError of each host.
 
-        `arrived` is called with each result on the caller's thread. Ctrl-C ends the wait at once, as the calls run on
-        daemon threads.
+        Raises other exceptions of `ask`. `arrived` is called with each result on the caller's thread. Ctrl-C ends the
+        wait immediately, as the calls run on daemon threads.
         """
         slots = threading.BoundedSemaphore(AT_ONCE)
 

@@ -9,9 +9,9 @@ from typing import Any
 from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
-"""Timeout of a sample. It takes milliseconds, but a host that swaps answers slowly."""
+"""Timeout in seconds of a sample. It usually takes milliseconds, but a host that swaps memory answers slowly."""
 SAMPLE_VALID_S = 5.0
-"""Validity of a sample. After this time the use of its GPUs is unknown."""
+"""Validity of a sample in seconds. After this time the use of its GPUs is unknown."""
 
 
 def user_of(process: dict[str, Any]) -> str:
@@ -20,7 +20,7 @@ def user_of(process: dict[str, Any]) -> str:
 
 
 def users_of(gpu: dict[str, Any]) -> list[str]:
-    """Returns the distinct users of a GPU in a sample."""
+    """Returns the processes on a GPU in a sample as distinct texts."""
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 

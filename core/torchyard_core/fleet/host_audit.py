@@ -1,4 +1,4 @@
-"""Audit logs of hosts: the actions that agents have recorded, for `hosts audit` and the window's Hosts page."""
+"""Audit logs of hosts: the actions that agents have recorded, for `hosts audit` and the window's Fleet page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 Act = dict[str, Any]
-"""`time`, `what`, `by`, `from`, `uid`, and further keys by `what` (docs/protocol.md)."""
+"""A recorded action: `time`, `what`, `by`, `from`, `uid`, and further keys that depend on `what` (docs/protocol.md)."""
 
 READ_TIMEOUT_S = 30.0
 
@@ -36,7 +36,7 @@ class HostAudit:
 
 
 def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
-    """Returns the last actions of a host, or the error. Installs no agent."""
+    """Returns the `last` newest actions of a host, by default all, or the error. Installs no agent."""
     try:
         return HostAudit(name, read_audit(fleet.link(name, install=False), last))
     except (HostError, AgentRefused) as error:
@@ -44,7 +44,7 @@ def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
 
 
 def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
-    """Reads the last actions of a host, by default all. Raises HostError or AgentRefused.
+    """Reads the `last` newest actions of a host, by default all. Raises HostError or AgentRefused.
 
     AgentTooOld is raised for an agent that keeps no audit log.
     """

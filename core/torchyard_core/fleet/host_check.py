@@ -1,4 +1,4 @@
-"""Check of one host for `hosts check` and the window's Hosts page."""
+"""Check of one host for `hosts check` and the window's Fleet page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Enforcement:
     is_fresh: bool
     """Whether the agent's copy of the calendar is recent enough for enforcement."""
     found: int
-    """Number of processes on GPUs booked by other users, at the agent's last scan."""
+    """Number of processes on GPUs booked by other users, at the agent's last scan. A process counts once per GPU."""
     violations: tuple[str, ...] = ()
     """Processes on booked GPUs that only an admin can handle, such as `python (PID 4711) of root, from …`."""
 
@@ -51,20 +51,20 @@ def origin_text(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class HostCheck:
-    """The result of checking a host. Unknown values are None."""
+    """The result of checking a host. Unknown values are None or empty."""
 
     name: str
     state: str
     """`ready`, `degraded` (it answers but has problems), or the state of the HostError."""
     agent: dict[str, Any] | None = None
-    """version, sha256, pid."""
+    """`version`, `sha256` and `pid` of the agent."""
     python: str | None = None
     """The interpreter for programs, such as `3.11.9 at /usr/bin/python3`."""
     torch: str | None = None
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: list[dict[str, Any]] = field(default_factory=list)
-    """index, uuid, name, memory_mb."""
+    """The GPUs, each with `index`, `uuid`, `name` and `memory_mb`."""
     bookings: dict[str, Any] | None = None
     """The agent's state of calendar and enforcement (`bookings.status`); None from an older agent."""
     problems: list[TorchyardError] = field(default_factory=list)

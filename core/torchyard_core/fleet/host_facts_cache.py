@@ -18,11 +18,11 @@ from torchyard_core.topology.host_facts import Gpu, HostFacts
 MAX_BYTES = 64 * 1024 * 1024
 
 Facts = Mapping[str, Any]
-"""An agent's answer to `host.facts`, with the `address` of the host and `checked_at` (RFC 3339, UTC)."""
+"""An agent's answer to `host.facts`. A cached answer also has the host's `address` and `checked_at` (RFC 3339, UTC)."""
 
 
 def load_facts(path: Path) -> dict[str, Facts]:
-    """Returns the cached facts by host."""
+    """Returns the cached facts by host. Returns an empty dictionary if the file cannot be read."""
     try:
         with path.open("rb") as file:
             data = json.loads(file.read(MAX_BYTES))

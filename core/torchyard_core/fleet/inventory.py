@@ -1,6 +1,7 @@
 """The fleet file: the hosts and how to connect to them.
 
-Problems have line numbers. An edit changes only the lines of its host and preserves comments.
+Problems have line numbers. Where the layout allows it, an edit changes only the lines of its host and preserves
+comments (`inventory_patch`).
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ Word = Annotated[str, AfterValidator(_argument)]
 
 
 class Host(FrozenModel):
-    """A host in the fleet file. Settings that are not given come from `~/.ssh/config` or from the host."""
+    """A host in the fleet file. Settings that are not given come from `~/.ssh/config` or the host, or have defaults."""
 
-    name: Annotated[str, AfterValidator(_host_name)]
+    name: Annotated[str, Field(max_length=100), AfterValidator(_host_name)]
     local: bool = False
     """Whether the host is this computer, which needs no SSH."""
     address: Word | None = None
@@ -81,7 +82,7 @@ class Host(FrozenModel):
     proxy_jump: Word | None = None
     """Bastions, separated by commas."""
     data_address: Word | None = None
-    """Address for training traffic; by default the one of its route to the primary."""
+    """Address for training traffic; by default the host's own address on the route to the primary's host."""
     interface: Word | None = None
     """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface of the address."""
     transport: Transport = Transport.PARAMIKO
@@ -95,7 +96,7 @@ class Host(FrozenModel):
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
     """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Bandwidth of the host's network link, for the advisor."""
+    """Bandwidth of the host's network link in Gbit/s, by which the window estimates exchange times."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Labels by which pools select hosts."""
 
@@ -125,7 +126,7 @@ DEFAULT_HOSTS = (Host(name=THIS_COMPUTER, local=True),)
 
 @dataclass(frozen=True)
 class Inventory:
-    """The fleet file with its text and its problems."""
+    """The fleet file: its path, its hosts, its problems, and its parsed text."""
 
     path: Path
     hosts: tuple[Host, ...]
@@ -134,14 +135,14 @@ class Inventory:
     """None if the file does not exist."""
 
     def usable(self) -> Inventory:
-        """Returns the inventory itself, or raises TorchyardError with all errors in the file."""
+        """Returns the inventory itself. Raises TorchyardError with all problems of the file if any is an error."""
         if not has_errors(self.problems):
             return self
         lines = "\n".join(problem.printed(str(self.path)) for problem in self.problems)
         raise TorchyardError(lines, code="fleet_problems", hint="Correct the fleet file.")
 
     def host(self, name: str) -> Host:
-        """Returns the host with this name. Raises UsageError with the most similar name as a suggestion."""
+        """Returns the host with this name. Raises UsageError, which suggests a similar name if there is one."""
         for host in self.hosts:
             if host.name == name:
                 return host

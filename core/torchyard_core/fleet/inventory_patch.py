@@ -1,4 +1,4 @@
-"""Edits of one entry in the text of the fleet file. All other characters, including comments, are preserved.
+"""Edits of one entry in the text of the fleet file. Other characters, including comments, are preserved where possible.
 
 PyYAML drops comments, so the text is cut at the positions of the parsed values. If the result does not parse to the
 expected data, because of an unusual layout, the changed entry is rewritten, and if necessary the whole file.
@@ -127,7 +127,7 @@ def _dash(text: str, document: ParsedYaml, position: int) -> int:
     start = document.spans[("hosts",)].start
     search_from = _content_end(text, document, position - 1) if position else _line_start(text, start)
     dash = re.compile(rf"^ {{{_column(text, start)}}}-(?=\s)", re.MULTILINE).search(text, search_from)
-    # In an unusual layout, the whole list is cut, so that the file is rewritten.
+    # In an unusual layout, 0 makes the edit cut too much. `_checked` then rewrites the file.
     return dash.start() if dash is not None else 0
 
 
@@ -161,7 +161,7 @@ def _flow(entry: Entry) -> str:
 
 
 def _ended(text: str) -> str:
-    """Returns the text with a newline at its end."""
+    """Returns the text with a newline at its end, unless it is empty."""
     return text if not text or text.endswith("\n") else text + ("\r\n" if "\r\n" in text else "\n")
 
 

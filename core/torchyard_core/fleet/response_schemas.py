@@ -18,7 +18,7 @@ from torchyard_agent.protocol.metrics_report import METRICS
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 LATEST = 253402214400.0
-"""The year 9999, the last that datetime supports, in seconds since 1970."""
+"""The last day that datetime supports, 9999-12-31, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ _ENTRY = ByWord(
         "run_state": {"state": _STATE, "reason?": MAYBE_TEXT},
         "replica_state": {"replica": str, **_STATE_ON_HOST, "reason?": MAYBE_TEXT},
         "gang_restart": {"gang": str, "generation": int, "cause": str},
+        "membership": {"number": int, "step": int, "members": [str], "lost": [str], "cause": str},
         "booking_ends": {"booking": str, "at": str, "reason": str},
         "report": {
             "replica": str,
@@ -161,6 +162,11 @@ ANSWERS: dict[str, Any] = {
     },
     "bookings.evidence": {"idle?": [dict], "uses?": [dict]},
     "bookings.confirm": {"kept": bool},
+    "checkpoints.list": {
+        "folder": str,
+        "checkpoints": [{"step": int, "sharded": bool, "bytes": Between(0, 2**63), "missing": str, "parts": [str]}],
+    },
+    "model.export": {"path": MAYBE_TEXT, "size": Between(0, 2**63)},
     "logs.list": [{"name": str}],
     "logs.read": {
         "data": str,
@@ -180,7 +186,10 @@ NOTIFICATIONS: dict[str, Any] = {
 
 
 def find_mismatch(value: Any, shape: Any, at: str = "") -> str:
-    """Returns the path of the first value that violates the schema, such as `gpus[0].uuid`, or an empty string."""
+    """Returns the path of the first value that violates the schema, such as `gpus[0].uuid`, or an empty string.
+
+    The path of the whole value is `the answer`.
+    """
     here = at or "the answer"
     if isinstance(shape, dict):
         if not isinstance(value, dict):

@@ -103,7 +103,7 @@ def host_names(text: str) -> list[str]:
     for line in text.splitlines():
         key, value = _parsed(line)
         words = _words(value)
-        # `_lines` writes a `Host` block of an included file in this form.
+        # `_lines` writes a `Host` block of an included file as `match originalhost NAMES`.
         if key == "match" and "originalhost" in words[:-1]:
             words = words[max(at for at, word in enumerate(words[:-1]) if word == "originalhost") + 1].split(",")
         elif key != "host":

@@ -18,7 +18,7 @@ from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.replicas import replicas_of
 
 PORT = 2222
-"""First port of replicas in exported documents, that of the systems' own examples."""
+"""First port of replicas in exported documents, as in the examples of these systems."""
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -32,7 +32,7 @@ class Job:
     place: Place
     count: int
     hosts: Mapping[int, str]
-    """Addresses by index, with gaps in a sparse job."""
+    """Hosts of the tasks' addresses by index, with gaps in a sparse job."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:
@@ -44,7 +44,7 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 
 def read_jobs(reader: DocumentReader, place: Place, roles: Mapping[str, Role]) -> dict[str, Job]:
-    """Reads the jobs of a cluster by name.
+    """Returns the jobs of a cluster by name. Raises FileProblem for an invalid cluster.
 
     Args:
         reader: The document.
@@ -98,7 +98,7 @@ def _host(reader: DocumentReader, place: Place, job: str) -> str:
 
 
 def refuse_two_chiefs(reader: DocumentReader, place: Place) -> None:
-    """Refuses a cluster with both `chief` and `master`, the name of the chief in older versions of TensorFlow."""
+    """Raises FileProblem for a cluster with both `chief` and `master`, its name in older versions of TensorFlow."""
     if {"chief", "master"} <= reader.block(place).keys():
         reader.stop("the cluster has a chief and a master.", (*place, "master"), "Allowed is one of the two.")
 
@@ -113,7 +113,10 @@ def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
 
 
 def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
-    """Returns pins of all replicas to the hosts of their addresses. Adds remarks on the consequences."""
+    """Returns pins of the replicas to the hosts of their addresses.
+
+    Adds remarks on the pins, and on addresses that cannot be names of hosts.
+    """
     pins: dict[str, str] = {}
     for job in jobs:
         for index, host in sorted(job.hosts.items()):
@@ -132,9 +135,9 @@ def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, Any]:
-    """Returns pins to the hosts of the addresses, without addresses that a cloud has assigned.
+    """Returns the key `pins` of a topology with pins to the hosts of the addresses.
 
-    Adds remarks on such addresses and on the unknown number of GPUs.
+    Addresses that a cloud has assigned give no pins. Adds remarks on them and on the unknown number of GPUs.
     """
     pool_data: dict[str, Any] = {}
     if reader.text(("environment",)) == "cloud":

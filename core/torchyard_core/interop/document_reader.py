@@ -35,7 +35,10 @@ def refuse(source: str, line: int | None, message: str, hint: Advice = "") -> No
 
 @dataclass
 class DocumentReader:
-    """A YAML or JSON document: its values with their lines, and the remarks of the import."""
+    """A YAML or JSON document: its values with their lines, and the remarks of the import.
+
+    Except for `at`, the methods that return the value at a location raise FileProblem if it has another type.
+    """
 
     document: Document
     remarks: list[Remark] = field(default_factory=list)
@@ -92,7 +95,10 @@ class DocumentReader:
         return value
 
     def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
-        """Returns the integer at a location. Text is accepted, since JSON often contains large integers as text."""
+        """Returns the integer at a location, which must be between `least` and `most`, or `default` without a value.
+
+        An integer may be given as text, since JSON often contains large integers as text.
+        """
         value = self.at(place)
         if value is None:
             return default

@@ -25,9 +25,9 @@ class ExportOptions:
     """The options of an export."""
 
     form: str | None = None
-    """One of the format's forms; None for the first."""
+    """One of the format's forms; None for the default form."""
     image: str | None = None
-    """Container image, for systems that run containers only."""
+    """Container image, for systems that only run containers."""
     replica: str | None = None
     """Replica whose variable is written, for formats with one per replica."""
 
@@ -46,7 +46,7 @@ def count_of(topology: Topology, *roles: Role) -> int:
 
 
 def file_name(name: str) -> str:
-    """Returns a topology's name in lower-case letters, digits and dashes, beginning with a letter."""
+    """Returns a topology's name as at most 40 lower-case letters, digits and dashes, beginning with a letter."""
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
     plain = "-".join(part for part in plain.split("-") if part) or "job"
     return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
@@ -77,7 +77,7 @@ def omission_remarks(
     filled: Iterable[str] = NAMES,
     names_hosts: bool = False,
 ) -> list[Remark]:
-    """Returns remarks on everything in a topology that the document cannot contain.
+    """Returns remarks on the settings of a topology that are not exported.
 
     Args:
         topology: The topology.

@@ -18,6 +18,8 @@ TITLES = {
     "tf-config": "a TF_CONFIG",
     "tensorflow": "a TensorFlow cluster",
     "singa": "a SINGA job",
+    "accelerate": "a configuration of Accelerate",
+    "deepspeed": "a DeepSpeed hostfile",
     "torchx": "a TorchX AppDef",
     "kubernetes": "a Kubernetes document",
     "slurm": "a Slurm batch script",
@@ -38,8 +40,9 @@ _SINGA = re.compile(
     r"|\bneuralnet\s*:?\s*[{<]|^[ \t]*cluster\s*(?::\s*<|[{<]|\[\s*[{<])",
     re.MULTILINE,
 )
-"""Keys that no other format has."""
-_IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
+"""Keys and blocks that no other format has."""
+_SLOTS = re.compile(r"^[ \t]*[^\s#]\S*[ \t]+slots=\d", re.MULTILINE)
+_IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config", "accelerate")
 """Formats whose documents are always YAML or JSON."""
 
 
@@ -122,6 +125,11 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "cluster-spec": _is_cluster_spec,
     "tf-config": _is_tf_config,
     "tensorflow": _is_tensorflow,
+    "accelerate": lambda data, _text: (
+        bool(_keys(data) & {"distributed_type", "compute_environment"})
+        or {"num_machines", "num_processes"} <= _keys(data)
+    ),
+    "deepspeed": lambda _data, text: _SLOTS.search(text) is not None,
     "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
 }
 """Tests of each format, in this order. For text that does not parse, `data` has only keys."""
@@ -152,8 +160,8 @@ def _keys_of_invalid(text: str) -> dict[str, Any]:
 def expect(name: str, text: str, source: str, allowed: str) -> None:
     """Raises FileProblem for a document that does not have the format `name`.
 
-    `allowed` describes the content of a document of this format. If the text cannot be parsed, its syntax error is
-    reported.
+    `allowed` describes the content of a document of this format. If the text is of no known format and the format is
+    always YAML or JSON, its syntax error is reported, if there is one.
     """
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")

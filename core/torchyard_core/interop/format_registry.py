@@ -9,8 +9,10 @@ from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported
 from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions
 from torchyard_core.interop.formats import (
+    accelerate,
     cloudml,
     cluster_spec,
+    deepspeed,
     kubernetes,
     singa,
     slurm,
@@ -31,14 +33,14 @@ class Format:
     name: str
     title: str
     read: Callable[[str, str], Imported] | None
-    write: Callable[[Topology, ExportOptions], Exported]
+    write: Callable[[Topology, ExportOptions], Exported] | None
     forms: tuple[str, ...] = ()
     """Forms of an export, the default first."""
     suffix: str = ".yaml"
     takes_image: bool = False
     takes_replica: bool = False
     replica_forms: tuple[str, ...] = ()
-    """Forms for a single replica. Empty: all forms, if `takes_replica`."""
+    """Forms for a single replica; if empty and `takes_replica` is set, all forms."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
     """Suffixes of files in other forms than the default."""
 
@@ -69,6 +71,8 @@ FORMATS = {
             suffixes={"cluster": ".json", "sparse": ".yaml"},
         ),
         Format("singa", "SINGA cluster", singa.read, singa.write, suffix=".conf"),
+        Format("accelerate", "Accelerate's config.yaml", accelerate.read, None),
+        Format("deepspeed", "DeepSpeed hostfile", deepspeed.read, None, suffix=""),
         Format("torchx", "TorchX AppDef", None, torchx.write, suffix=".py", takes_image=True),
         Format("kubernetes", "Kubernetes JobSet or Jobs", None, kubernetes.write, kubernetes.FORMS, takes_image=True),
         Format("slurm", "Slurm sbatch script", None, slurm.write, suffix=".sbatch"),
@@ -78,10 +82,15 @@ FORMATS = {
 
 READ = tuple(name for name, one in FORMATS.items() if one.read is not None)
 """Names of the formats that can be read."""
+WRITTEN = tuple(name for name, one in FORMATS.items() if one.write is not None)
+"""Names of the formats that can be written."""
 
 
 def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
-    """Returns the format with a name. Raises UsageError with a list of the `wanted` names for an unknown name."""
+    """Returns the format with a name.
+
+    Raises UsageError for an unknown name, with the most similar of the `wanted` names, or all of them, as a hint.
+    """
     if name not in FORMATS:
         hint = nearest(name, wanted) or f"There are {', '.join(wanted)}."
         raise UsageError(f"there is no format {name}.", code="no_format", hint=hint)
@@ -105,14 +114,21 @@ def read_foreign(name: str, text: str, source: str) -> Imported:
 def problems_of_export(file: TopologyFile) -> list[Problem]:
     """Returns the problems of a topology that is to be exported. Errors prevent the export.
 
-    The working folder is not checked.
+    A missing working folder or script is not a problem.
     """
     return [problem for problem in file.check() if problem.code not in ("workdir-missing", "script-missing")]
 
 
 def write_foreign(name: str, topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a topology. Raises UsageError for an unknown form, or if the format cannot express the topology."""
-    chosen = format_named(name)
+    """Writes a topology.
+
+    Raises UsageError for a format without a writer, for a form or an option that the format does not have, or if the
+    format cannot express the topology.
+    """
+    chosen = format_named(name, WRITTEN)
+    if chosen.write is None:
+        hint = f"These are written: {', '.join(WRITTEN)}."
+        raise UsageError(f"{chosen.title} is read only.", code="no_format", hint=hint)
     if options.form is not None and options.form not in chosen.forms:
         allowed = f"It is written as {', '.join(chosen.forms)}." if chosen.forms else "It has one form only."
         raise UsageError(f"{chosen.title} has no form {options.form}.", code="no_format", hint=allowed)

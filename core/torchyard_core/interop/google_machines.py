@@ -17,7 +17,10 @@ USUAL = "NVIDIA_TESLA_T4"
 
 
 def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, Any]:
-    """Returns keys of a pool for the accelerator type and number at two locations; empty without accelerators."""
+    """Returns keys of a pool for the accelerator type and number at two locations; empty without accelerators.
+
+    Raises FileProblem for TPUs, and for a number without a type.
+    """
     name = reader.text(kind)
     if name is None or name.upper() == UNSPECIFIED:
         if reader.whole(count, 0, most=1024):
@@ -39,7 +42,7 @@ def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, An
 
 
 def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
-    """Returns the type and number of accelerators of a pool, or None for a pool without GPUs."""
+    """Returns the type and number of accelerators of a pool, or None for a pool that uses no GPUs."""
     if not pool.gpus or (not pool.role.trains and pool.role != "evaluator"):
         return None
     name = accelerator_for(pool.gpu_model, pool.gpu_memory_gb)

@@ -41,7 +41,7 @@ class Block:
     entries: list[Entry] = field(default_factory=list)
 
     def find(self, name: str) -> Entry | None:
-        """Returns the last entry with the given name, since the last entry takes precedence in this format."""
+        """Returns the last entry with the given name, which takes precedence in this format, or None."""
         return next((entry for entry in reversed(self.entries) if entry.name == name), None)
 
 
@@ -76,7 +76,10 @@ class _Parser:
             at = match.end()
 
     def block(self, block: Block, opening: str = "", depth: int = 0) -> Block:
-        """Parses entries up to the bracket that closes `opening`; up to the end of the file if `opening` is empty."""
+        """Parses entries up to the bracket that closes `opening`; up to the end of the file if `opening` is empty.
+
+        Raises FileProblem for invalid syntax.
+        """
         if depth > MAX_DEPTH:
             refuse(self._source, block.line, f"blocks are nested deeper than {MAX_DEPTH} levels.")
         while self._at < len(self._tokens):

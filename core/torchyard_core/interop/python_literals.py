@@ -22,12 +22,12 @@ from torchyard_core.yaml_io.yaml_file import Document
 MAX_LETTERS = 200_000
 """Maximum number of characters of a script."""
 MAX_VALUES = 50_000
-"""Maximum number of values in a list and all values that it refers to, as protection against attacks."""
+"""Maximum number of values of a document after names are replaced by their values, as protection against attacks."""
 _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(", re.MULTILINE)
 
 
 def is_script(text: str) -> bool:
-    """Returns whether a text contains Python statements and is neither YAML nor JSON."""
+    """Returns whether a text contains Python statements and is no YAML or JSON list or mapping."""
     if not _STATEMENT.search(text):
         return False
     try:
@@ -37,7 +37,7 @@ def is_script(text: str) -> bool:
 
 
 def script_in(text: str, source: str) -> PythonText | None:
-    """Returns the text as Python, or None if it is not a script."""
+    """Returns the text as Python, or None if it is not a script or does not parse."""
     try:
         return PythonText(text, source) if is_script(text) else None
     except FileProblem:
@@ -68,7 +68,7 @@ class PythonText:
         self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
 
     def find(self, names: Collection[str]) -> ast.expr | None:
-        """Returns the first list or dictionary under one of the names, otherwise the first value.
+        """Returns the first list or dictionary under one of the names, otherwise the first value, otherwise None.
 
         A name may belong to a variable, an argument or a key, as in `os.environ[…]`. `json.dumps(…)` is replaced by its
         argument.
@@ -78,7 +78,7 @@ class PythonText:
         return next(literal, found[0] if found else None)
 
     def argument(self, function: str) -> ast.expr | None:
-        """Returns the first dictionary among the arguments of a function's calls."""
+        """Returns the first dictionary that is the first argument of a call of the function, or None."""
         calls = (one for one in self._nodes if isinstance(one, ast.Call) and one.args and _name(one.func) == function)
         found = (self.settled(one.args[0]) for one in calls)
         return next((one for one in found if isinstance(one, ast.Dict)), None)

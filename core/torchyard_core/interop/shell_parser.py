@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from torchyard_core.interop.document_reader import refuse
 
 MAX_LETTERS = 128 * 1024
-"""Maximum number of characters of a command, which is the length of an argument in Linux."""
+"""Maximum number of characters of a command: the maximum length of an argument in Linux."""
 MAX_DEPTH = 4
 """Maximum depth of commands within commands, for example `ssh` through another host."""
 _BEFORE = {"nohup", "sudo", "exec", "time", "setsid"}

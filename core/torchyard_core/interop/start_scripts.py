@@ -28,15 +28,17 @@ class Component:
 
     pool: Pool
     name: str
-    """The pool's name in the syntax of these systems."""
+    """The pool's name in the syntax of job schedulers."""
     node: int | None
-    """Node rank of the first replica among the trainers."""
+    """Node rank of the first replica among the trainers; None for other roles."""
     first: Mapping[str, int] = field(default_factory=dict)
     """Index of the first replica in its job: by TF type, worker pool or role."""
     tf_type: str | None = None
     worker_pool: str = ""
     job: str = ""
-    """Value of `{job_name}`, and the job whose host list has the replicas. Without a chief pool worker 0 is chief."""
+    """Value of `{job_name}`, which names the job whose host list contains the replicas. Without a chief pool, worker 0
+    is the chief.
+    """
 
     @property
     def role(self) -> Role:
@@ -88,7 +90,7 @@ def world_size_of(topology: Topology, components: Iterable[Component]) -> int:
 def start_command(topology: Topology, one: Component, components: list[Component]) -> str:
     """Returns the command of a component in shell words.
 
-    It uses REPLICA, MASTER_ADDR, PS_HOSTS and WORKER_HOSTS of the script.
+    It may use the variables REPLICA, MASTER_ADDR, PS_HOSTS and WORKER_HOSTS of the script.
     """
     line = words(topology.program, one.pool)
     if topology.program.launcher is Launcher.TORCH and one.role.trains:
@@ -150,7 +152,10 @@ def _quoted(word: str, values: Mapping[str, str]) -> str:
 
 
 def cluster_variables(one: Component, several: bool) -> list[str]:
-    """Returns the lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES."""
+    """Returns the lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES.
+
+    TF_CONFIG is omitted unless the run has `several` replicas, and for reducers.
+    """
     lines = [_exported("CLUSTER_SPEC", "$POOLS", one.worker_pool, one.first[one.worker_pool])]
     if several and one.tf_type is not None:
         lines.append(_exported("TF_CONFIG", "$TYPES", one.tf_type, one.first[one.tf_type]))

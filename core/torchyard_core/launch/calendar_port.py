@@ -22,9 +22,9 @@ class BookingOptions:
     start_at: datetime | None = None
     """`--at`: the start; None for now."""
     booking_id: str | None = None
-    """`--booking`: start on this booking."""
+    """`--booking`: the ID of the booking on whose GPUs the run starts."""
     usual_length: timedelta | None = None
-    """Length to propose where a booking is needed; None takes it from the last run of the same name."""
+    """Length to propose where a booking is needed. None derives it from the last successful run of the same name."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Reservation:
     owner: str = ""
     """Owner of the booking; without a booking, the launching user's name in the calendar."""
     until: datetime | None = None
-    """End of the booking."""
+    """End of the booking; None without a booking."""
     stop_at_end: bool = False
     """Whether the run is stopped at the end of the booking even if no other booking follows."""
     start_at: datetime | None = None
@@ -55,7 +55,7 @@ class LaunchCalendar(Protocol):
         """
 
     def refuse(self, planned: Plan) -> None:
-        """Raises an error if the run cannot start because the plan uses GPUs that other users have booked."""
+        """Raises an error if the plan uses GPUs that the calendar does not allow this launch to use."""
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
         """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar."""

@@ -13,7 +13,7 @@ from torchyard_core.text_sanitizer import one_line
 
 LARGE_FILE = 100_000_000
 LARGE_FOLDER = 2_000_000_000
-"""Sizes in bytes above which the user must confirm the upload."""
+"""Sizes in bytes of one file and of all files above which the user must confirm the upload."""
 NAMED = 5
 
 
@@ -45,11 +45,11 @@ def settle(question: Confirmation | None, ask: Ask) -> None:
 
 
 def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation | None:
-    """Returns the question about uploading large files, or None if there are no large files.
+    """Returns the question about a large upload, or None if the upload is not large.
 
     Args:
         folder: The working folder.
-        new: The sizes in bytes of changed files by path.
+        new: The sizes in bytes of new and changed files by path.
         hosts: The number of hosts.
     """
     large = {path: size for path, size in new.items() if size > LARGE_FILE}

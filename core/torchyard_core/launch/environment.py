@@ -14,7 +14,8 @@ from torchyard_agent.protocol.messages import Cluster, Master, ReplicaAssignment
 from torchyard_agent.protocol.rank_environment import RankEnvironment
 from torchyard_core.launch.port_assignment import Port, Ports, assign_ports
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
-from torchyard_core.topology.model import GpuIds, Launcher
+from torchyard_core.topology.model import GpuIds, Launcher, Program
+from torchyard_core.topology.strategies.diloco import mixing_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +30,20 @@ class PreparedHost:
     python: str
     """The host's interpreter for programs."""
     ports: tuple[Port, ...]
-    """The ports that it holds, as many as `ports_needed` returns."""
+    """The ports that the host holds for the run, as many as `ports_needed` returns."""
 
     @property
     def outputs(self) -> str:
-        """The folder that `torchyard runs fetch` downloads. It contains checkpoints, and one folder per replica."""
+        """The folder that `torchyard runs fetch` downloads, with checkpoints and one folder per replica."""
         return f"{self.run_dir}/outputs"
 
 
 def replica_specs(
     plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, store: str = ""
 ) -> list[ReplicaAssignment]:
-    """Returns the first start of every replica, with all replicas participating and without the values of secrets.
+    """Returns the assignments for the first start of all replicas, without the values of secrets.
 
-    `store` is the address of the join store. Raises ValueError if a replica of the plan has no host.
+    `store` is the address of the join store. Raises ValueError if a replica has no host, or a host too few ports.
     """
     cluster, replicas = cluster_plan(plan, sites, run_id, trial)
     contract = RankEnvironment(cluster, replicas, store)
@@ -55,7 +56,7 @@ def cluster_plan(
     """Returns the cluster and the plans of its replicas, from which the primary's keeper starts them and restarts them.
 
     The plans do not contain the values of secrets. `lineage` is the first run in the chain of runs that this one
-    resumes, by default the run itself. Raises ValueError if a replica of the plan has no host.
+    resumes, by default the run itself. Raises ValueError if a replica has no host, or a host too few ports.
     """
     unplaced = [planned.name for planned in plan.replicas if planned.host is None]
     if unplaced:
@@ -66,7 +67,7 @@ def cluster_plan(
 
 
 def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluster:
-    program = plan.topology.program
+    program, strategy = plan.topology.program, plan.topology.strategy
     return Cluster(
         run_id=run_id,
         launcher=program.launcher.value,
@@ -77,7 +78,8 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
         job=plan.topology.model_dump(mode="json", exclude_unset=True, exclude={"layout"}),
         masters={world.gang: Master(replica=world.master, port=ports.masters[world.gang]) for world in plan.worlds},
         options={
-            **plan.topology.strategy.model_dump(mode="json"),
+            **strategy.model_dump(mode="json"),
+            "mixing": mixing_of(strategy),
             "checkpoint_every_s": program.checkpoint_every_s,
             "stop_grace_s": program.stop_grace_s,
         },
@@ -126,7 +128,7 @@ class _ReplicaPlans:
     def _environment(self, planned: PlannedReplica, site: PreparedHost) -> dict[str, str]:
         """Returns the variables of a replica.
 
-        Variables of the user override defaults, but not the variables that the program relies on.
+        Variables of the user override defaults, but not the variables that Torchyard reserves.
         """
         defaults = {"PYTHONUNBUFFERED": "1"}
         if site.interface:
@@ -147,16 +149,21 @@ class _ReplicaPlans:
 
     def _checkpoints(self, site: PreparedHost) -> str:
         """Returns the folder of checkpoints: one per lineage in a shared folder, otherwise one per run on each host."""
-        if self._program.checkpoint_dir is None:
-            return f"{site.outputs}/checkpoints"
-        return f"{self._program.checkpoint_dir.rstrip('/')}/{_folder_name(self._name)}-{self._lineage}"
+        return checkpoint_folder(self._program, self._name, self._lineage) or f"{site.outputs}/checkpoints"
 
     def _torch_defaults(self, planned: PlannedReplica) -> dict[str, str]:
         defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if planned.trains else {}
-        # Like torchrun, each process gets one thread if several processes share a host.
+        # As with torchrun, each process gets one OpenMP thread if several processes share a host.
         if self._ranks_on_host[planned.host] > 1:
             defaults["OMP_NUM_THREADS"] = "1"
         return defaults
+
+
+def checkpoint_folder(program: Program, name: str, lineage: str) -> str | None:
+    """Returns the folder of checkpoints that the hosts of a run share, or None without `program.checkpoint_dir`."""
+    if program.checkpoint_dir is None:
+        return None
+    return f"{program.checkpoint_dir.rstrip('/')}/{_folder_name(name)}-{lineage}"
 
 
 def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:

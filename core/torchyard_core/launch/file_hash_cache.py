@@ -19,7 +19,7 @@ from torchyard_core.errors import FileProblem
 
 VERSION = 1
 RACY_NS = 2_000_000_000
-"""Coarsest resolution of file times on any file system, in nanoseconds."""
+"""Assumed resolution of file times in nanoseconds: that of FAT, which is the coarsest."""
 MAX_BYTES = 256 * 1024 * 1024
 
 Entry = list[int | str]
@@ -46,7 +46,7 @@ class FileHashCache:
         return FileHashCache(caches / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]}.json")
 
     def known(self, path: str, status: os.stat_result) -> str | None:
-        """Returns the hash of a file, or None if the file has changed since it was read."""
+        """Returns the hash of a file, or None if it is unknown or the file has changed since it was read."""
         entry = self._known.get(path)
         if entry is None or entry[:4] != _fingerprint(status):
             return None
@@ -59,12 +59,15 @@ class FileHashCache:
         return entry is not None and entry[:4] == _fingerprint(status)
 
     def note(self, path: str, status: os.stat_result, sha256: str) -> None:
-        """Adds the hash of a file. `status` must have been determined before the file was read."""
+        """Adds the hash of a file, or an empty hash if it cannot be trusted.
+
+        `status` must have been determined before the file was read.
+        """
         is_racy = max(status.st_mtime_ns, status.st_ctime_ns) >= self._began_ns - RACY_NS
         self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Writes the current entries and drops the entries of deleted files.
+        """Writes the entries of the files of this pass. Entries of other files, such as deleted ones, are dropped.
 
         Errors are ignored, since the file is only a cache.
         """

@@ -2,8 +2,8 @@
 
 Until the primary's keeper has received the whole run, a launch can be undone: after an error or `cancel`, every
 prepared host releases its resources. If the desktop fails or is disconnected, it does not renew the launch lease, and
-the keepers release everything themselves. After the request to start, only the primary knows whether the run has begun.
-If the primary does not answer, the launch raises StartUnknown and the booking is kept.
+the keepers release everything themselves. After the request to start, only the primary can tell whether the run has
+begun. If the primary does not answer, the launch raises StartUnknown and the booking is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from torchyard_core.topology.model import Topology
 
 @dataclass
 class StartedRun:
-    """A run that was submitted to its keepers."""
+    """A run whose start was requested from its primary."""
 
     run_id: str
     plan: Plan
@@ -53,7 +53,7 @@ class StartedRun:
     links: dict[str, AgentLink]
     """Links by host, including the primary's."""
     timings: dict[str, float]
-    """Seconds since the start of the launch: checked_s, sent_s, submitted_s."""
+    """Times in seconds since the start of the launch: `checked_s`, `sent_s` and `submitted_s`."""
     reserved: Reservation = field(default_factory=Reservation)
     snapshot: str | None = None
     """The root hash of the run's code; None without code."""
@@ -100,9 +100,9 @@ class Launch:
     again: EndedRun | None = None
     """The ended run to restart with its own code."""
     reserving: LaunchCalendar | None = None
-    """The team's calendar; None ignores bookings."""
+    """The calendar in which GPUs are booked; None ignores bookings."""
     own: Sequence[RunRecord] = ()
-    """The earlier launches of this desktop."""
+    """The records of the earlier launches of this desktop."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
     """The links to all hosts that may hold resources for this launch."""
 
@@ -119,9 +119,9 @@ class Launch:
 
         Raises:
             RunFailed: A check failed. The error has the message of the first failed check.
-            HostError: A host could not be used.
             Cancelled: `cancel` was called.
-            StartUnknown: The run may have begun. After the other errors nothing is left on the hosts.
+            StartUnknown: The run may have begun. After all other errors, the launch was undone.
+            TorchyardError: A host could not be used, or an agent or the calendar refused a request.
         """
         progress = self._progress
         started: StartedRun | None = None
@@ -203,14 +203,14 @@ class Launch:
 
     @property
     def _lineage(self) -> str:
-        """The run whose checkpoints this one shares."""
+        """The ID of the first run in the chain of runs that this one resumes; its own ID if it resumes none."""
         return self.run_id if self.again is None or self.again.from_beginning else self.again.lineage
 
     def _resume_from(self) -> str | None:
-        """The run from which checkpoints are copied.
+        """Returns the ID of the run from which checkpoints are copied.
 
-        None if the checkpoint folder is shared, since the program finds the checkpoints there, and for a restart from
-        the first step.
+        Returns None if the run is not a restart, begins at the first step, or has a shared checkpoint folder, in which
+        the program finds the checkpoints.
         """
         if self.again is None or self.again.from_beginning or self.topology.program.checkpoint_dir:
             return None
@@ -245,7 +245,10 @@ class Launch:
         )
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
-        """Runs the checks that measure hosts and network, while the snapshot of the working folder is taken."""
+        """Runs the checks that measure hosts and network, while it takes the snapshot of the working folder.
+
+        Returns the snapshot, or None if the run has no working folder on this computer.
+        """
         # A scheduled run acquires its GPUs later, so their current use does not matter.
         preflight = PreflightClient(context, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
@@ -282,12 +285,12 @@ class Launch:
         return (self.source.folder / expand_user(workdir)).resolve()
 
     def _snapshot(self, context: LaunchContext) -> Snapshot | None:
-        """Takes a snapshot of the working folder, if the run has one."""
+        """Returns a snapshot of the working folder, or None if there is none. Asks before an unusual upload."""
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
             return None
         as_written = topology_from_text(self.source.document.text).topology
-        # The working folder is set in the file, not by --set.
+        # A working folder that the user has set with --set needs no confirmation.
         is_from_file = as_written is not None and as_written.program.workdir == program.workdir
         if is_from_file and not self.was_launched_here:
             settle(confirm_outside_folder(folder, home), self.ask)
@@ -327,7 +330,7 @@ class Launch:
 
 
 def planned_replicas(planned: Plan) -> list[dict[str, Any]]:
-    """Returns the host and GPUs of each replica for a run's record."""
+    """Returns the name, host and GPUs of each replica for a run's record."""
     return [
         {"name": replica.name, "host": replica.host, "gpus": [gpu.uuid for gpu in replica.gpus]}
         for replica in planned.replicas

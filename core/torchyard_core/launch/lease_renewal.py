@@ -13,7 +13,7 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.launch.agent_interface import AgentLink
 
 RENEW_EVERY_S = 5.0
-"""A fraction of the keeper's `launch_lease_s`."""
+"""Interval in seconds. It is a fraction of the keeper's `launch_lease_s`."""
 
 
 class LeaseRenewal:

@@ -10,10 +10,11 @@ from typing import Any
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
+from torchyard_core.formatting import counted
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import LaunchCalendar
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.checks.host_facts import check_host, check_machines, check_working_folders
+from torchyard_core.launch.checks.host_facts import check_host, check_machines, check_sharding, check_working_folders
 from torchyard_core.launch.checks.versions import check_torch_builds, check_versions
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan, plan
@@ -24,7 +25,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 PLANS = 4
-"""Maximum number of plans: fresh facts can move replicas to hosts whose facts are still cached ones."""
+"""Maximum number of plans. Fresh facts can move replicas to other hosts, whose facts must be read, too."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,25 @@ class LaunchContext:
 
 @dataclass
 class Planner:
-    """Plans a run and reads the facts of the planned hosts, until the plan is based only on current facts."""
+    """Plans a run and reads the facts of the planned hosts, until fresh facts of all planned hosts are known."""
 
     _source: TopologyFile
     _topology: Topology
     _hosts: Hosts
     _progress: LaunchProgress
     _links: dict[str, AgentLink]
-    """The links of all connected hosts, which `run` adds."""
+    """The links by host. `run` adds the links of the planned hosts."""
     _reserving: LaunchCalendar | None
     _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self) -> LaunchContext:
-        """Returns the plan. Raises RunFailed for the first failed check or problem, HostError or Cancelled."""
+        """Returns the plan, and the links and facts of its hosts.
+
+        Raises:
+            RunFailed: A check failed, or the topology has a problem.
+            TorchyardError: A host could not be used, or the calendar refuses the launch.
+            Cancelled: The user cancelled the launch.
+        """
         for _ in range(PLANS):
             known = self._hosts.known()
             planned = self._planned(known)
@@ -83,12 +90,16 @@ class Planner:
                 *check_versions(context.facts),
                 *check_torch_builds(planned, context.facts),
                 *check_working_folders(planned),
+                *check_sharding(planned),
             ]
         )
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """Returns the plan on GPUs that the calendar allows. Raises the calendar's refusal."""
+        """Returns a plan on GPUs that the calendar allows; without such a plan or a calendar, a plan on all GPUs.
+
+        A plan on all GPUs that cannot start contains its problems. If it can start, the calendar may raise its refusal.
+        """
         if self._reserving is not None:
             for choice in self._reserving.choices(known):
                 planned = self._plan(choice)
@@ -105,7 +116,7 @@ class Planner:
     def _refuse_problems(self, problems: Sequence[Problem]) -> None:
         errors = [problem for problem in problems if problem.severity == "error"]
         if errors:
-            more = f" ({len(errors) - 1} more problems)" if len(errors) > 1 else ""
+            more = f" ({counted(len(errors) - 1, 'more problem')})" if len(errors) > 1 else ""
             hint = ValidateTopology(self._source.source) if more else ""
             raise RunFailed(errors[0].printed(self._source.source) + more, code=errors[0].code, hint=hint)
 
@@ -130,7 +141,10 @@ class Planner:
         self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """Returns the next host whose connection has succeeded or failed. Checks frequently for a cancellation."""
+        """Returns the name of the next host that was or could not be connected, with its link or error.
+
+        Raises Cancelled within 0.2 s of a cancellation.
+        """
         while True:
             self._progress.stop_if_cancelled()
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan
 
 Port = int | str
@@ -33,7 +34,7 @@ def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
     masters: dict[str, Port] = {}
     for host, users in _users(plan).items():
         if len(held[host]) < len(users):
-            raise ValueError(f"{host} holds {len(held[host])} ports, and {len(users)} are needed")
+            raise ValueError(f"{host} holds {counted(len(held[host]), 'port')}, and needs {len(users)}")
         for (kind, name), port in zip(users, held[host], strict=False):
             (masters if kind == "master" else replicas)[name] = port
     return Ports(replicas, masters)

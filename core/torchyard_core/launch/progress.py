@@ -38,7 +38,7 @@ class LaunchProgress:
         self.on_event({"event": event, "time": utc_now(), **details})
 
     def report_check(self, check: Check) -> None:
-        """Reports a line of the checklist."""
+        """Reports a line of the checklist to `on_check`, and as an event."""
         self.on_check(check)
         event = check.to_event()
         self.on_event({"event": event["event"], "time": utc_now(), **event})
@@ -57,7 +57,9 @@ class LaunchProgress:
             raise Cancelled
 
     def wait_for_all(self, answers: Answers, step: str = "") -> dict[str, Any]:
-        """Waits for all answers and returns them by host. Raises the first error, or Cancelled.
+        """Waits for all answers and returns them by host.
+
+        Raises Cancelled at once, and the first TorchyardError after all hosts have answered.
 
         Args:
             answers: The futures by host.

@@ -1,10 +1,10 @@
 """Hosts, gangs and ranks of the replicas of a run, computed from a topology and the facts of the hosts.
 
 - A *gang* restarts together: all trainers of a synchronous strategy, or one worker group of an asynchronous strategy.
-  Each parameter server, reducer and evaluator is a separate gang.
+  Each replica of another role, such as a parameter server, is a separate gang.
 - A *world* is the process group of torch.distributed: the trainers of one gang.
-- Launcher `torch` starts one rank per GPU, or one rank if there are no GPUs; launcher `command` starts one process per
-  replica.
+- Launcher `torch` starts one rank per GPU of a trainer, or one rank if the trainer has no GPUs. Every other replica,
+  and every replica with launcher `command`, has one process.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class PlannedReplica:
     host: str | None
     gpus: tuple[Gpu, ...]
     ranks: int
-    """Number of processes that Torchyard starts for it."""
+    """Number of processes that Torchyard starts for the replica."""
     first_rank: int | None
-    """Its first rank among all trainers; None for other roles."""
+    """The replica's first rank among all trainers; None for other roles."""
     first_world_rank: int | None
-    """Its first rank in its torch world. Differs from `first_rank` in worker groups of asynchronous strategies."""
+    """The replica's first rank in its torch process group; None for other roles. It can differ from `first_rank` in the
+    worker groups of asynchronous strategies.
+    """
     node_rank: int | None
-    """Its position among the replicas of its world."""
+    """The replica's position among the replicas of its process group; None for other roles."""
 
     @property
     def name(self) -> str:
@@ -63,7 +65,7 @@ class World:
 
     gang: str
     members: tuple[str, ...]
-    """Names of its replicas by node rank. MASTER_PORT is on the host of the first."""
+    """Names of the group's replicas by node rank. MASTER_PORT is on the host of the first one."""
     size: int
 
     @property
@@ -90,7 +92,7 @@ class Plan:
 
     @property
     def primary(self) -> str | None:
-        """The first host of the plan, which is the chief's; None if no replica has a host."""
+        """The first host of the plan; None if no replica has a host."""
         return self.hosts[0] if self.hosts else None
 
     @property
@@ -173,5 +175,5 @@ def _ranks(topology: Topology, replica: Replica) -> int:
 
 
 def _hosts(planned: Sequence[PlannedReplica]) -> tuple[str, ...]:
-    # The chief is the first replica, so its host, the primary, is the first host.
+    # The chief, or worker-0 without a chief, is the first replica, so its host, the primary, is the first host.
     return tuple(dict.fromkeys(replica.host for replica in planned if replica.host is not None))

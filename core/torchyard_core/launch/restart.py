@@ -1,8 +1,8 @@
 """Restart of an ended run: the same topology and code, from its newest checkpoint or from the first step.
 
-For a run of this desktop, the history holds the topology's text and the root hash of the code. Records on hosts are
-compared with the history, which takes precedence. The files of the code are in the hosts' content-addressed stores, and
-the checkpoints in the run's folders. A host that is new to the run receives the code through this computer, and the
+For a run of this desktop, the history holds the topology's text and the root hash of the code. A record on a host that
+differs from the history prevents the restart. The files of the code are in the hosts' content-addressed stores, and the
+checkpoints in the run's folders. A host that is new to the run receives the code through this computer, and the
 newest checkpoint through the chief's keeper (the agent's `keeper/checkpoints/checkpoint_replication.py`).
 
 For a run of another desktop, only the records on hosts exist. The user confirms the launch and names the secrets to
@@ -43,7 +43,7 @@ from torchyard_core.topology.model import Program, Topology
 
 ASK_TIMEOUT_S = 30.0
 LEAVES_WITHIN_S = 10.0
-"""Time in which a keeper exits after its run has ended."""
+"""Maximum time in seconds to wait for the exit of the keepers after the run has ended."""
 POLL_S = 0.2
 
 
@@ -53,27 +53,30 @@ class EndedRun:
 
     run_id: str
     lineage: str
-    """ID of the first run of its lineage, which names the folder of checkpoints that hosts share."""
+    """ID of the first run of the run's lineage, which names the folder of checkpoints that hosts share."""
     name: str
     source: TopologyFile
     """The topology as it was run, without a folder on this computer."""
     topology: Topology
     snapshot: str | None
-    """Root hash of its code; None without code."""
+    """Root hash of the run's code; None without code."""
     links: Mapping[str, AgentLink]
-    """Links to those of its hosts that answer."""
+    """Links to the hosts of the run that answer."""
     reported_by: str = ""
     """The host whose record describes the run; empty if this desktop launched it."""
     early_imports: tuple[str, ...] = ()
-    """Modules that its ranks' interpreters could import before the program's code arrived."""
+    """Modules that the interpreters of the ranks could import before the program's code arrived."""
     from_beginning: bool = False
     """Whether the new run begins at the first step, with checkpoints of its own, instead of the newest checkpoint."""
 
 
 def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
-    """Returns the ended run from this desktop's record `own`, otherwise from the record of the first host that answers.
+    """Returns the ended run from this desktop's record `own`, otherwise from the first readable record of a host.
 
-    Raises RunFailed if the run is alive, a host's record differs from this desktop's, or there is no record.
+    `own` is used only if it contains the topology and the hash of the code.
+
+    Raises RunFailed if the run is alive, a host's record differs from this desktop's, or no host that answers has a
+    readable record.
     """
     over_by = time.monotonic() + LEAVES_WITHIN_S
     while True:
@@ -127,7 +130,10 @@ def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
 
 
 def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
-    """Returns the question about sending the secrets in a host's record; None for a run of this desktop."""
+    """Returns the question about sending the secrets in a host's record.
+
+    Returns None for a run of this desktop, or if the record names no secrets.
+    """
     names = again.topology.program.secrets
     if not again.reported_by or not names:
         return None
@@ -194,7 +200,7 @@ def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[st
 def _from_history(
     run: KnownRun, own: RunRecord, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]
 ) -> EndedRun:
-    """Returns the run from this desktop's record. Raises RunFailed if a host's record differs."""
+    """Returns the run from this desktop's record. Raises RunFailed if a host's record differs, or no host has one."""
     for host, answer in answers.items():
         theirs = answer["record"]
         text, root = theirs.get("record", {}).get("topology"), theirs.get("snapshot")
@@ -228,7 +234,7 @@ def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _from_hosts(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
-    """Returns the run from the first readable record of a host."""
+    """Returns the run from the first readable record of a host. Raises RunFailed if there is none."""
     for host, answer in answers.items():
         record = answer["record"]
         text = record.get("record", {}).get("topology", "")
@@ -251,7 +257,7 @@ def _no_record(run: KnownRun) -> RunFailed:
 
 
 def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Makes the code of the run available on every host of `links`. Raises RunFailed if no host has it."""
+    """Makes the code of the run available on every host of `links`. Raises RunFailed if no host has the code."""
     if again.snapshot is None:
         return
     offered = {host: link.submit("snapshot.offer", {"root": again.snapshot}) for host, link in links.items()}
@@ -281,7 +287,10 @@ def _manifest(link: AgentLink, root: str) -> list[Any] | None:
 
 
 def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchProgress) -> None:
-    """Downloads a snapshot's files to their paths below `folder`. Raises RunFailed for a damaged file."""
+    """Downloads a snapshot's files to their paths below `folder`.
+
+    Raises RunFailed for a damaged file, or for a path outside of `folder`.
+    """
     first: dict[str, Path] = {}
     for entry in manifest:
         if "sha256" not in entry:
@@ -311,7 +320,7 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchP
 
 
 def check_resumed(again: EndedRun, planned: Plan, prepared: Mapping[str, Prepared]) -> Check:
-    """The line of the checklist about the checkpoint from which the run resumes."""
+    """Returns the line of the checklist about the checkpoint from which the run resumes."""
     if again.from_beginning:
         return Check("resume", "", True, f"begins at the first step, without the checkpoints of {again.run_id}")
     shared = planned.topology.program.checkpoint_dir

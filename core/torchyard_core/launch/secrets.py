@@ -1,4 +1,4 @@
-"""Values of secrets, from this computer's environment or keyring. They are never written to disk."""
+"""Values of secrets, from this computer's environment or keyring."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ SERVICE = "torchyard"
 
 
 def secret_values(names: tuple[str, ...]) -> dict[str, str]:
-    """Returns the values of secrets from this process's environment, otherwise from the keyring. Raises RunFailed."""
+    """Returns the values of secrets from this process's environment, otherwise from the keyring.
+
+    Raises RunFailed for a secret that neither contains.
+    """
     return {name: os.environ[name] if name in os.environ else _from_keyring(name) for name in names}
 
 
 def _from_keyring(name: str) -> str:
-    # The import searches the desktop's keyring services, which takes 0.1 s.
+    # The import is done only here, since it searches the desktop's keyring services, which takes about 0.1 s.
     import keyring
     from keyring.errors import KeyringError, NoKeyringError
 

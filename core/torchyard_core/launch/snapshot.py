@@ -20,12 +20,12 @@ from torchyard_core.launch.file_hash_cache import FileHashCache
 from torchyard_core.next_steps import SetField
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
-"""Patterns of files that no run needs."""
+"""Patterns of files that are excluded by default because runs do not need them."""
 CREDENTIALS = (
     *(".ssh/", ".aws/", ".netrc", ".env", "id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     *("*.pem", "*.key", "*.ppk"),
 )
-"""Patterns of files that are not sent unless `exclude` permits it, such as `!.env`. Secrets replace them."""
+"""Patterns of files that are not sent unless a pattern in `exclude` or .gitignore includes them, such as `!.env`."""
 MAX_FILES = 100_000
 MAX_LIST = MAX_LINE - 4096
 """Maximum size in bytes of the list of files, which must fit into one message."""
@@ -61,7 +61,7 @@ class Listing:
 
     @property
     def unseen(self) -> dict[str, int]:
-        """The sizes, by path, of the files whose current content has not been uploaded before."""
+        """The sizes, by path, of the files that have changed since the last snapshot, or were not in it."""
         return {
             path: status.st_size
             for path, status in self.found
@@ -86,7 +86,7 @@ def take_snapshot(
         before_reading: Called with the list of files. It may raise an error.
 
     Raises:
-        RunFailed: The folder cannot be read or has too many files.
+        RunFailed: The folder cannot be read or has too many files, or the list of files is too large for a message.
     """
     cancelled = cancelled or Event()
     try:
@@ -109,7 +109,10 @@ def take_snapshot(
 
 
 def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches: Path | None) -> Listing:
-    """Returns the files of `folder` that a snapshot would contain. Raises OSError."""
+    """Returns the files of `folder` that a snapshot would contain. Raises OSError.
+
+    The list is incomplete after a cancellation, or if there are more than MAX_FILES files.
+    """
     hashes = FileHashCache.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
     for path, status in _files(folder, "", [(0, gitignore_spec([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))]):

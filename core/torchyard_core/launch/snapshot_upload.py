@@ -21,17 +21,17 @@ from torchyard_core.next_steps import CheckHosts, SetField, SetHostField
 PIECE = 1 << 20
 """Maximum number of bytes of file content in one message."""
 IN_FLIGHT = 4
-"""Unanswered messages: enough to fill the link, few enough to cancel quickly."""
+"""Number of unanswered messages: enough to fill the link, and few enough to cancel quickly."""
 ANSWER_TIMEOUT_S = 300.0
 ASK_AGAIN_S = 0.25
-"""Interval of polling a store to which another upload is in progress."""
+"""Interval in seconds at which the state of another upload to the same store is requested."""
 TRIES = 3
-"""Number of attempts to send files that garbage collection has removed meanwhile."""
+"""Maximum number of attempts to upload a snapshot, since garbage collection may remove files of an incomplete one."""
 ROOM = 100_000_000
 """Free bytes that a host's disk must have for logs and outputs, in addition to the code."""
 
 OnProgress = Callable[[int, int], None]
-"""(bytes sent, bytes to send)."""
+"""Called with (bytes sent, bytes to send)."""
 
 
 def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
@@ -42,7 +42,7 @@ def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress
     Files that have arrived completely are kept, so that an interrupted upload can be resumed.
 
     Raises:
-        RunFailed: A file changed during the upload, or the host's disk is full.
+        RunFailed: A file changed during the upload or cannot be read, or the host has too little free disk space.
         Cancelled: The user cancelled the launch.
         AgentRefused, HostError: The host refused the request, or the connection was lost.
     """
@@ -63,10 +63,14 @@ def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress
 def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, Any]:
     """Waits for other uploads to the store, then asks the host whether it has the snapshot.
 
-    The manifest is sent only if the host does not know the root hash.
+    The manifest is sent only if the host does not have the snapshot.
 
     Returns:
-        The host's answer, which contains the files that it lacks.
+        The host's answer, which contains the hashes of the files that the host lacks.
+
+    Raises:
+        RunFailed: The host's disk has too little free space.
+        Cancelled: The launch was cancelled.
     """
     while True:
         answer: dict[str, Any] = link.call("snapshot.offer", {"root": snapshot.root}, ANSWER_TIMEOUT_S)
@@ -124,7 +128,10 @@ def _send_files(
 
 
 def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yields messages of about PIECE bytes, each with several small files or a part of a large file."""
+    """Yields messages with the size of their content, at most PIECE bytes. A message can contain several files.
+
+    Raises RunFailed for a file that cannot be read or that has become shorter.
+    """
     pieces: list[dict[str, Any]] = []
     size = 0
     for sha256, path, expected in files:
@@ -150,7 +157,7 @@ def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[st
 
 
 RECONNECTS = 2
-"""Number of attempts to restore a connection that was lost during the upload."""
+"""Maximum number of times that the connection to a host is opened again during the upload."""
 PAUSE_S = 1.0
 
 

@@ -24,7 +24,7 @@ from torchyard_core.topology.model import Topology
 PREPARE_TIMEOUT_S = 150.0
 START_TIMEOUT_S = 60.0
 TAKE_BACK_S = 15.0
-"""Time for hosts to release a launch that is undone."""
+"""Maximum time in seconds to wait for the answers of hosts while a launch is undone."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -52,7 +52,7 @@ def prepare(
         later: Whether GPUs are acquired only at the scheduled start of the run.
 
     Raises:
-        AgentRefused: A GPU is held by another process, or no port is free.
+        AgentRefused: A host refused, for example because a GPU is held by another process, or no port is free.
         HostError: A host could not be reached.
         Cancelled: The user cancelled the launch.
     """
@@ -86,7 +86,11 @@ def prepare(
 
 
 def primary_address(context: LaunchContext) -> str:
-    """Returns the primary's address on the data network, as far as the desktop knows it."""
+    """Returns the address at which other hosts reach the primary.
+
+    It is the primary's data address, otherwise its SSH address. If the primary is this computer, it is the address from
+    which it reaches a remote host of the run, or LOOPBACK without a remote host.
+    """
     primary, *others = context.plan.hosts
     if context.hosts[primary].data_address:
         return str(context.hosts[primary].data_address)
@@ -140,6 +144,7 @@ def start(
             host_wait_s=program.host_wait_s,
             max_restarts=program.max_restarts,
             min_replicas={pool.name: pool.min_replicas for pool in topology.pools if pool.min_replicas is not None},
+            on_worker_loss=topology.strategy.on_worker_loss.value,
         ),
         setup=list(program.setup),
         secrets=secret_values,
@@ -162,7 +167,7 @@ def start(
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:
-    """Returns the run's booking in the form in which it is sent to the keeper."""
+    """Returns the run's booking in the form in which it is sent to the keeper, or None without a booking."""
     if reserved.booking_id is None or reserved.until is None:
         return None
     return {
@@ -176,8 +181,8 @@ def _booking(reserved: Reservation) -> dict[str, Any] | None:
 def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
     """Makes every host release the resources of the launch. Ends the run if it has begun.
 
-    `hosts` reopens closed links, which is necessary only after the request to start. Each step takes at most
-    TAKE_BACK_S.
+    `hosts` reopens closed links, which is necessary only after the request to start. Each wait for answers takes at
+    most TAKE_BACK_S.
 
     Returns:
         The hosts that have not confirmed the release.
@@ -197,7 +202,10 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
 
 
 def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
-    """Stops the run on all hosts without grace and removes its folders. Returns the hosts on which nothing is left."""
+    """Stops the run on all hosts without grace, and removes its folders when its keepers have exited.
+
+    Removal is tried for TAKE_BACK_S. Returns the hosts on which nothing is left.
+    """
     by = desktop_identity()
     stop = {"run_id": run_id, "reason": f"taken back by {by} while it was launched", "force": True, "by": by}
     _answers(links, "run.stop", stop)
@@ -213,7 +221,7 @@ def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
 
 
 _KEEPER_LEFT = ("run_over", "disconnected")
-"""Codes with which an agent refuses after the keeper has exited, or while it does."""
+"""Codes with which an agent refuses a request to a keeper that has exited or is exiting."""
 
 
 def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
@@ -224,7 +232,7 @@ def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]
 
 
 def _refusal(answer: Future[Any]) -> str | None:
-    """Returns the code of a host's refusal; empty for success, None if the outcome is unknown."""
+    """Returns the code of a host's refusal; empty for success, None if the outcome is unknown. Raises other errors."""
     if not answer.done():
         return None
     problem = answer.exception()

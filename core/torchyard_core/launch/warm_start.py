@@ -1,7 +1,7 @@
 """Warm start: starting interpreters and importing torch while the launch is still in progress (docs/launch.md).
 
-Torch is imported early only for a program that imports it and whose earlier statements cannot affect the import: they
-set no environment variable that torch reads, and insert no folder before others in `sys.path`.
+Torch is imported early only for a program that imports it and in which no statement can affect the import: none sets an
+environment variable that is read at the start of a program, or changes `sys.path` other than by appending to it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.topology.model import Launcher, Program
 
 IMPORTS = ("torch", "torch._dynamo")
-"""Modules that may be imported early. The second is imported by every optimizer, which takes as long as torch itself.
-"""
+"""Modules that may be imported early. Each optimizer imports the second one, which takes as long as torch itself."""
 IMPORT_TORCH = frozenset(
     (
         *("torch", "torchyard_roles", "torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics"),
@@ -29,7 +28,7 @@ IMPORT_TORCH = frozenset(
 )
 MOST_FILES = 200
 MOST_BYTES = 4 * 1024 * 1024
-"""Limits of the analysis. Larger programs have no early imports."""
+"""Maximum total size in bytes of the analysed files. Larger programs have no early imports."""
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 """Errors of the analysis. They are ignored, since the program itself reports them when it runs."""
 
@@ -139,7 +138,7 @@ class _Program:
 
 
 def _precedes_imports(node: ast.AST) -> bool:
-    """Returns whether the statement may affect an import of torch, so that it must be executed first."""
+    """Returns whether the expression may affect an import of torch, so that it must be executed before the import."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         return _is(node.value, "path") or (_is(node.value, "environ") and _may_matter(node.slice))
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -160,7 +159,10 @@ def _precedes_imports(node: ast.AST) -> bool:
 
 
 def _is(node: ast.AST, name: str) -> bool:
-    """Returns whether the node is `sys.path`, or `os.environ` under any alias of the module, or a plain `environ`."""
+    """Returns whether the node refers to `name`.
+
+    The name `path` means `sys.path`; `environ` means an attribute `environ` of any object, or a variable `environ`.
+    """
     if isinstance(node, ast.Attribute) and node.attr == name:
         return name == "environ" or (isinstance(node.value, ast.Name) and node.value.id == "sys")
     return isinstance(node, ast.Name) and node.id == name == "environ"

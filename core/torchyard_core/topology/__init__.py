@@ -1,1 +1,1 @@
-"""The topology document: program, pools, strategy and placement. All modules except the file access are pure."""
+"""The topology document: program, pools, strategy and placement."""

@@ -34,14 +34,14 @@ class TopologyFile:
 
     @property
     def source(self) -> str:
-        """The name of the file as the user entered it."""
+        """The path of the file as the user entered it, or another name of the source of the text."""
         return self.document.source
 
     def line(self, place: Place) -> int | None:
         return self.document.line(place)
 
     def check(self, hosts: Sequence[HostFacts] | None = None) -> tuple[Problem, ...]:
-        """Returns all problems in the order of lines: errors of reading, then problems of the topology.
+        """Returns the problems of reading and of the topology, sorted by line.
 
         With `hosts`, the names of hosts are also checked.
         """
@@ -60,7 +60,7 @@ class TopologyFile:
 def check_topology(
     topology: Topology, *, folder: Path | None = None, hosts: Sequence[HostFacts] | None = None, line: LineOf = no_lines
 ) -> list[Problem]:
-    """Returns all problems of a topology.
+    """Returns the problems of a topology, at most MAX_PROBLEMS.
 
     Args:
         topology: The topology.
@@ -99,8 +99,5 @@ def topology_from_text(text: str, source: str = "topology", folder: Path | None 
 
 
 def dump(topology: Topology) -> str:
-    """Returns the topology as YAML. Equal topologies give equal text.
-
-    The text contains the keys that were set, in the order of the model.
-    """
+    """Returns the topology as YAML with the keys that were set, in the order of the model."""
     return dump_yaml(topology.as_data())

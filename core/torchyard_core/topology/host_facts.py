@@ -31,17 +31,17 @@ class HostFacts:
     memory_gb: float | None = None
     gpus: tuple[Gpu, ...] = ()
     checked: bool = False
-    """False for a host that was never checked: it is assumed to fit anything."""
+    """False for a host that was never checked, whose capacity is assumed to be unlimited."""
     busy_gpus: frozenset[str] = frozenset()
-    """UUIDs of GPUs in use, which are not free."""
+    """UUIDs of GPUs that are not free: those in use, and those in `gpu_bookings` and `gpu_exclusions`."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
-    """Logins of their users, by UUID; empty where unknown."""
+    """Logins of the users of busy GPUs, by UUID; empty where unknown."""
     gpu_bookings: Mapping[str, str] = field(default_factory=dict)
     """Other users' bookings of GPUs in the planned time, by UUID: `kim until 18:00`. They are in `busy_gpus`."""
     gpu_exclusions: Mapping[str, str] = field(default_factory=dict)
     """Reasons why a launch may not use free GPUs, by UUID: `outside the booking`. These GPUs are in `busy_gpus`."""
     booked_by: str = ""
-    """Another user's booking of a host without GPUs in the planned time, on which nothing is placed then."""
+    """Another user's booking of a host without GPUs in the planned time. Nothing is placed on a booked host."""
     use_known: bool = True
     """False where the current use of the GPUs is unknown: they count as free, but are not shown as free."""
     port_range: PortRange | None = None
@@ -54,13 +54,13 @@ class HostFacts:
     found_python: str | None = None
     """Interpreter for programs, found by a check."""
     torch: str | None = None
-    """Version of torch in that interpreter."""
+    """Version of torch in the interpreter for programs."""
 
     def gpu_at(self, index: int) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def user_of(self, gpu: Gpu) -> str | None:
-        """Returns the login of a GPU's user, or "" if unknown; None if the GPU is free or its use is unknown."""
+        """Returns the login of the user of a GPU, "" for a busy GPU without a known user, or None for another GPU."""
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 
     def why_taken(self, gpu: Gpu) -> str | None:

@@ -22,14 +22,14 @@ class Machine:
 
     name: str
     machine: str
-    """The machine type of the cloud: `n1-highcpu-16` for `complex_model_m`."""
+    """The machine type of the cloud, such as `n1-highcpu-16` for `complex_model_m`."""
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: int = 0
     gpu_model: str | None = None
 
     def as_pool(self) -> dict[str, Any]:
-        """Returns the keys of a pool on machines of this type."""
+        """Returns the settings of a pool on machines of this type, by key. Unknown sizes are omitted."""
         keys: dict[str, Any] = {"gpus": self.gpus or None, "machine": self.name, "cpus": self.cpus}
         keys |= {"memory_gb": self.memory_gb, "gpu_model": self.gpu_model}
         return {key: value for key, value in keys.items() if value is not None}
@@ -63,7 +63,7 @@ def same_machine(one: str, other: str) -> bool:
 
 @cache
 def cloudml_machines() -> tuple[Machine, ...]:
-    """Returns the machine types of CloudML Engine by size, the smallest first."""
+    """Returns the machine types of CloudML Engine in the order of `machines.yaml`."""
     return tuple(machine(name) for name in _data()["cloudml"])
 
 
@@ -76,7 +76,7 @@ def accelerators() -> Mapping[str, Mapping[str, Any]]:
 def machine_with(accelerator: str, count: int) -> str | None:
     """Returns the machine type that has `count` of these GPUs built in.
 
-    Returns None for another count, and for a GPU that any machine type allows.
+    Returns None for another count, and for a GPU that is not built into machine types.
     """
     found: str | None = _data()["machines_with"].get(accelerator, {}).get(str(count))
     return found
@@ -87,7 +87,7 @@ def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str |
     if gpu_model is None:
         return None
     for name, has in accelerators().items():
-        # A name without a memory size means the smallest GPU of its model.
+        # A name without a memory size means the smallest GPU of its model, which has 40 GB.
         enough = gpu_memory_gb is None or has.get("gpu_memory_gb", 40) >= gpu_memory_gb
         if has["gpu_model"].lower() == gpu_model.lower() and enough:
             return name

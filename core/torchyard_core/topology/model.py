@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 MAX_REPLICAS = 10_000
-"""Limit of a pool and of a topology, as protection against typing errors."""
+"""Maximum number of replicas of a pool and of a topology, as protection against typing errors."""
 MAX_GPUS = 1024
-"""Limit of a replica, above the number of GPUs of any host."""
+"""Maximum number of GPUs of a replica, as protection against typing errors."""
 
 
 class FrozenModel(BaseModel):
@@ -27,7 +27,7 @@ def _whole_where_possible(number: float) -> float | int:
 
 
 Text = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
-"""Text that a file may also write as a bare number, whose digits are kept as written."""
+"""Text that a file may also contain as a number or boolean without quotes, which is kept as written."""
 
 Amount = Annotated[float, PlainSerializer(_whole_where_possible, return_type=float | int)]
 """A number that is written back without a needless `.0`."""
@@ -48,7 +48,7 @@ class Role(StrEnum):
 
 
 class StrategyKind(StrEnum):
-    """The method by which the trainers keep their parameters in step. See roles.md for the formulas."""
+    """The method by which the trainers exchange gradients or parameters. `docs/roles.md` contains the formulas."""
 
     NONE = "none"
     ALL_REDUCE = "all_reduce"
@@ -66,11 +66,43 @@ class ReductionOrder(StrEnum):
     ARRIVAL = "arrival"
 
 
+class Wire(StrEnum):
+    """The encoding of parameters that groups exchange."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
 class OnNan(StrEnum):
     """The treatment of a step whose gradients are not finite."""
 
     FAIL = "fail"
     SKIP = "skip"
+
+
+class OnWorkerLoss(StrEnum):
+    """The treatment of the loss of a worker."""
+
+    RESTART = "restart"
+    CONTINUE = "continue"
+
+
+class Shard(StrEnum):
+    """The ranks over which parameters, gradients and optimizer state are divided."""
+
+    NONE = "none"
+    HOST = "host"
+    ALL = "all"
+
+
+class ShardDtype(StrEnum):
+    """The type in which sharded models compute."""
+
+    MODEL = "model"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 class PlacementRule(StrEnum):
@@ -110,13 +142,13 @@ class GpuIds(StrEnum):
 
 
 class Strategy(FrozenModel):
-    """The method by which the trainers keep their parameters in step, with its settings."""
+    """The method by which the trainers exchange gradients or parameters, with its settings."""
 
     kind: StrategyKind = StrategyKind.NONE
     """The strategy; `none` leaves the exchange to the script."""
     worker_groups: int | None = Field(default=None, ge=1)
-    """Asynchronous kinds: contiguous blocks of workers, larger first; the chief trains in group 0.
-    Without it every worker is a group."""
+    """Asynchronous strategies: number of groups. They are contiguous blocks of workers, larger ones first; the chief
+    trains in group 0. By default every worker is a group."""
     server_groups: int = Field(default=1, ge=1)
     """Number of groups of parameter servers."""
     push_every: int = Field(default=1, ge=1)
@@ -128,13 +160,37 @@ class Strategy(FrozenModel):
     inner_steps: int = Field(default=50, ge=1)
     """DiLoCo: steps of each group between two steps of the outer optimizer."""
     warmup_steps: int = Field(default=0, ge=0)
-    """DiLoCo: first steps, after each of which the groups are averaged without the outer optimizer."""
+    """DiLoCo: number of first steps, after each of which the groups are averaged without the outer optimizer."""
     outer_lr: Amount = Field(default=0.7, gt=0)
     """DiLoCo: learning rate of the outer optimizer."""
     outer_momentum: Amount = Field(default=0.9, ge=0, lt=1)
     """DiLoCo: Nesterov momentum of the outer optimizer."""
+    quorum: int | None = Field(default=None, ge=1)
+    """DiLoCo with parameter servers: number of groups whose differences close a round; by default all."""
+    grace_s: Amount = Field(default=0.0, ge=0)
+    """DiLoCo with parameter servers: seconds that a round stays open for more groups after its quorum."""
+    fragments: int = Field(default=1, ge=1)
+    """DiLoCo: parts of the model that are averaged in turn, each every `inner_steps` steps."""
+    overlap_steps: int = Field(default=0, ge=0)
+    """DiLoCo: steps of training during which an average is exchanged."""
+    mixing: Amount | None = Field(default=None, ge=0, lt=1)
+    """DiLoCo: share of a group's own parameters that it keeps when an average arrives. By default 0.5 with
+    `overlap_steps`, and 0 without."""
+    wire: Wire = Wire.FLOAT32
+    """DiLoCo: encoding of what groups send; `int8` and `int4` have a scale per 256 values."""
+    error_feedback: bool = True
+    """DiLoCo: whether the error of an encoding is added to the values of the next round."""
+    shard: Shard = Shard.NONE
+    """All-reduce: `host` divides the model over the ranks of each host, `all` over all ranks; `none` copies it."""
+    shard_modules: tuple[Text, ...] = ()
+    """Classes of the modules that are gathered as one. By default the class with most parameters that occurs at least
+    twice."""
+    shard_dtype: ShardDtype = ShardDtype.MODEL
+    """Sharded models: type of parameters in computations. The optimizer keeps the type of the model."""
+    shard_offload: bool = False
+    """Sharded models: whether parameters and optimizer state are kept in the host's memory."""
     max_staleness: int = Field(default=16, ge=0)
-    """Versions a push may be behind; older ones are dropped and counted."""
+    """Maximum number of versions by which a push may be behind. Older pushes are dropped and counted."""
     backup_workers: int = Field(default=0, ge=0)
     """Sandblaster: number of the slowest gradients of a step that are dropped."""
     warm_start_steps: int = Field(default=0, ge=0)
@@ -143,6 +199,8 @@ class Strategy(FrozenModel):
     """`rank` is reproducible bit by bit, `arrival` is faster."""
     on_nan: OnNan = OnNan.FAIL
     """What to do with a step whose gradients are not finite."""
+    on_worker_loss: OnWorkerLoss = OnWorkerLoss.RESTART
+    """All-reduce: what to do when a worker is lost: `restart` all, or `continue` with `min_replicas` or more."""
     bucket_mb: int = Field(default=64, ge=1)
     """Size of the gradient buckets, in MiB."""
 
@@ -208,9 +266,9 @@ class Program(FrozenModel):
     env: dict[str, Text] = Field(default_factory=dict)
     """Environment of every replica."""
     secrets: tuple[str, ...] = ()
-    """Names of variables whose values come from the desktop's environment."""
+    """Names of variables whose values come from the desktop's environment or keyring."""
     checkpoint_dir: str | None = None
-    """A folder that all hosts share."""
+    """A folder for checkpoints that all hosts share. By default each host has a folder of its own."""
     checkpoint_every_s: Amount = Field(default=600.0, gt=0)
     """Seconds between two checkpoints."""
     max_restarts: int = Field(default=2, ge=0)
@@ -242,15 +300,15 @@ class Topology(FrozenModel):
     name: str = Field(min_length=1, max_length=100)
     """The run's name."""
     strategy: Strategy = Strategy()
-    """How the trainers keep their parameters in step."""
+    """How the trainers exchange gradients or parameters."""
     pools: tuple[Pool, ...] = Field(min_length=1)
     """Replicas by role; the replicas of several pools of a role are numbered consecutively."""
     pins: dict[str, str] = Field(default_factory=dict)
     """Replicas fixed to a host (`gpu-b`), or to GPUs of one (`gpu-b:2`, `gpu-b:0-3`)."""
     program: Program
-    """What every replica runs."""
+    """The program that the replicas run."""
     layout: dict[str, Any] | None = None
-    """Positions, notes and frames of the editor, which nothing else reads."""
+    """Positions, notes and frames of the editor. They do not affect a run."""
 
     def as_data(self) -> dict[str, Any]:
         """Returns the topology as plain data with the keys that were set."""
@@ -263,7 +321,8 @@ class Topology(FrozenModel):
     def ends_with(self) -> EndsWith:
         """`program.ends_with` or its default.
 
-        TensorFlow's parameter servers never end, so the chief determines the end.
+        With launcher `command` and parameter servers, the chief determines the end, since the servers of other
+        frameworks, such as TensorFlow, may not end.
         """
         if self.program.ends_with is not None:
             return self.program.ends_with

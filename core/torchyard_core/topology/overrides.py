@@ -56,7 +56,10 @@ def _value(text: str, setting: str) -> ParsedYaml:
 
 
 def _place(data: dict[str, Any], path: str, setting: str) -> Place:
-    """Resolves `path`. Each step is a key of the model, a pool's name or position, or a key chosen by the user."""
+    """Resolves `path`. Each step is a key of the model, a pool's name or position, or a key chosen by the user.
+
+    Raises UsageError for an unknown path.
+    """
     place: Place = ()
     rest = path
     while rest:
@@ -85,7 +88,10 @@ def _in(place: Place) -> str:
 
 
 def _item(data: dict[str, Any], place: Place, rest: str, setting: str) -> tuple[int, str]:
-    """Returns the position of an entry, given by its name or its number from 0, and the rest of the path."""
+    """Returns the position of an entry, given by its name or its number from 0, and the rest of the path.
+
+    Raises UsageError if there is no such entry.
+    """
     items: Any = data
     for step in place:
         items = items.get(step, []) if isinstance(items, dict) else items[step]

@@ -26,7 +26,7 @@ def validate(
 ) -> tuple[Model | None, list[Problem]]:
     """Returns the data as an instance of the model, or None and the problems of the data.
 
-    Text may be written as a bare number (`args: [--epochs, 2]`), and a key without a value is treated as absent.
+    Text may be written as a bare number (`args: [--epochs, 2]`). An optional key without a value is treated as absent.
     """
     result = _attempt(model, data)
     if isinstance(result, list) and (normalized := _normalized(model, data, result, written)) is not None:
@@ -231,7 +231,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def type_at(model: type[BaseModel], place: Place) -> Any:
-    """Returns the annotation at a location, without Annotated and Optional."""
+    """Returns the annotation at a location, without Annotated and Optional; None for an unknown location."""
     wanted: Any = model
     for step in place:
         if isinstance(wanted, type) and issubclass(wanted, BaseModel):

@@ -59,12 +59,16 @@ class ParsedYaml:
     key_lines: dict[Place, int] = field(default_factory=dict)
     """Line of the key of every mapping entry."""
     written: dict[Place, str] = field(default_factory=dict)
-    """Plain scalars as written in the document, by location."""
+    """Unquoted scalars as written in the document, by location."""
     problems: list[Problem] = field(default_factory=list)
 
 
 def parse_yaml(text: str, source: str) -> ParsedYaml:
-    """Parses one YAML document. Raises FileProblem for invalid YAML, and for values that are not plain data."""
+    """Parses one YAML document.
+
+    Raises FileProblem for invalid YAML, for values that are not plain data, and for a document that is too large or too
+    deeply nested.
+    """
     composer = _Composer(source)
     try:
         for event in yaml.parse(text, Loader=_Loader):
@@ -136,7 +140,7 @@ class _Composer:
             raise self._stop(line, f"the document stands for more than {MAX_VALUES} values.")
 
     def _next_place(self, line: int) -> Place:
-        """Returns the location of the next value."""
+        """Returns the location of the next value. Raises FileProblem if the value is in the place of a key."""
         if not self._open:
             return ()
         parent = self._open[-1]
@@ -216,7 +220,7 @@ class _Composer:
         self._put(closed.value, closed.line)
 
     def _merge(self, into: dict[str, Any], merged: Any, line: int) -> None:
-        """Adds the keys of `<<: *other` that `into` does not contain."""
+        """Adds the keys of `<<: *other` that `into` does not contain. Raises FileProblem for a value without keys."""
         for part in merged if isinstance(merged, list) else [merged]:
             if not isinstance(part, dict):
                 raise self._stop(line, "`<<` takes a block of keys, or a list of them.")
@@ -246,7 +250,10 @@ class _Composer:
 
 
 def plain_value(text: str) -> Any:
-    """Returns the value of an unquoted scalar. A number that is too long remains text."""
+    """Returns the value of an unquoted scalar.
+
+    A decimal integer of more than 18 characters becomes a float. A number of more than 40 characters remains text.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text):

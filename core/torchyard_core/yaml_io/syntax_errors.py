@@ -15,7 +15,7 @@ def problem_at(source: str, line: int | None, message: str, hint: Advice = "") -
 
 
 def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, str, str]:
-    """Returns the line, the message and the hint for an error of the YAML parser."""
+    """Returns the line (None if unknown), the message and the hint for an error of the YAML parser."""
     if isinstance(error, yaml.reader.ReaderError):
         return _explain_character(error, text)
     problem = str(getattr(error, "problem", None) or error)
@@ -53,7 +53,10 @@ def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, st
 
 
 def _opener(lines: list[str], mark: yaml.Mark | None) -> tuple[int | None, str]:
-    """Returns the line and the text of the innermost bracket that is open at a mark."""
+    """Returns the line (None if unknown) and the text of the innermost bracket that is open at a mark.
+
+    If no bracket is found, the result is the line of the mark and `[`.
+    """
     still_open: list[tuple[int, str]] = []
     for number, line in enumerate(lines[: mark.line + 1] if mark is not None else lines):
         text = line[: mark.column] if mark is not None and number == mark.line else line

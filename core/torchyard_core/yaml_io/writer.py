@@ -10,7 +10,7 @@ from torchyard_core.yaml_io.parser import plain_value
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that indents lists below their key and does not wrap lines."""
+    """Dumper that indents lists below their key and writes no anchors."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -20,7 +20,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quotes text that `parser` would read as a number, in addition to text that PyYAML quotes."""
+    """Quotes text that `parser` would read as another type, in addition to text that PyYAML quotes."""
     style = None if isinstance(plain_value(text), str) else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

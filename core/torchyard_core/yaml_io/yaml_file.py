@@ -20,7 +20,7 @@ class Document:
     """A parsed file: its data, and the positions of its values."""
 
     source: str
-    """The name of the file as the user entered it."""
+    """The path of the file as the user entered it, or another name of the source of the text."""
     text: str
     composed: ParsedYaml
 
@@ -37,7 +37,7 @@ class Document:
         return tuple(self.composed.problems)
 
     def line(self, place: Place) -> int | None:
-        """Returns the line of a location, or of the nearest enclosing location that is in the file."""
+        """Returns the line of a location, or of the nearest enclosing location that is in the file, or None."""
         for length in range(len(place), -1, -1):
             part = place[:length]
             if part in self.composed.key_lines:
@@ -108,5 +108,5 @@ def _other_suffix(path: Path) -> str:
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Parses one YAML document. Raises FileProblem."""
+    """Parses one YAML document. Raises FileProblem for invalid YAML. Duplicate keys are problems of the document."""
     return Document(source, text, parse_yaml(text, source))

@@ -1,4 +1,4 @@
-"""Agenda: a table of the bookings on the shown days, which is also accessible to screen readers."""
+"""Agenda: a table of the bookings on the shown days. Screen readers can read it row by row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Agenda(QTableView):
         super().__init__(parent)
         self.rows_ = _Rows(self)
         self._is_chosen_by_user = True
-        """False while the current row changes without the user: such a change opens no details."""
+        """False while the program changes the current row, which must not open the details."""
         self.setModel(self.rows_)
         prepare_rows(self, self.tr("Agenda"))
         self.setWordWrap(False)
@@ -36,7 +36,7 @@ class Agenda(QTableView):
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        for column, width in enumerate((290, 220, 110, 190, 100, 160)):
+        for column, width in enumerate((252, 190, 96, 166, 90, 120)):
             self.setColumnWidth(column, width)
         self.nothing = EmptyListMessage(self, lambda: self.tr("No bookings on these days."))
         self.selectionModel().currentRowChanged.connect(self._moved)
@@ -48,7 +48,7 @@ class Agenda(QTableView):
         """Fills the table with the bookings on the shown days that match the filter, sorted by start.
 
         Args:
-            chosen: ID of the selected booking.
+            chosen: ID of the booking to select if no row is current.
         """
         lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
         shown = [
@@ -70,7 +70,7 @@ class Agenda(QTableView):
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self._is_chosen_by_user = False
-        super().focusInEvent(event)  # makes the first row the current one
+        super().focusInEvent(event)  # Qt makes the first row the current one if there is none.
         self._is_chosen_by_user = True
 
     def _moved(self, current: QModelIndex, before: QModelIndex) -> None:

@@ -1,4 +1,4 @@
-"""Reminder, shown above every page, that one of the user's bookings ends soon, with a button to extend the booking."""
+"""Reminder above every page that one of the user's bookings ends soon, with a button to extend it if possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_MS = 15_000
 
 
 class BookingReminder(QObject):
-    """Shows a reminder until its booking is extended or released or the user dismisses the reminder."""
+    """Shows a reminder while one of the user's bookings in use is about to end, until the user dismisses it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class BookingReminder(QObject):
 
         Args:
             with_run: Returns the IDs of the bookings used by live runs.
-            say: Called with a message about the result of an action.
+            say: Called with a message after a booking was extended.
         """
         super().__init__(parent)
         self.bar = NoticeBar()
@@ -54,7 +54,7 @@ class BookingReminder(QObject):
         model.changed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Shows the reminder for the booking with the earliest end, or hides the bar if no booking ends soon."""
+        """Shows the due reminder whose booking ends first, except dismissed ones. Hides the bar if there is none."""
         model = self._model
         seen = model.seen
         found = reminders(seen.bookings, seen.person, model.now, model.in_use, self._with_run())
@@ -71,7 +71,7 @@ class BookingReminder(QObject):
             self.bar.reword(self._sentence(soon))
 
     def stop(self) -> None:
-        """Stops the timer; called when the window closes."""
+        """Stops the updates; called when the window closes."""
         self._clock.stop()
         self._model.changed.disconnect(self.refresh)
 
@@ -95,7 +95,7 @@ class BookingReminder(QObject):
         return " ".join(filter(None, (text, self._after(soon), self._problem)))
 
     def _after(self, soon: Reminder) -> str:
-        """Returns a sentence that states whether the booking's run continues after the end of the booking."""
+        """Returns text about the time after the booking: whether its run continues, or which booking follows."""
         follower = soon.follower
         if soon.booking.stop_at_end:
             return self.tr("The run is then stopped.")
@@ -130,7 +130,7 @@ class BookingReminder(QObject):
 
 
 BEFORE = timedelta(minutes=15)
-"""Time before the end at which a reminder appears; a run that will be stopped is warned 10 min before."""
+"""Time before the end at which a reminder appears."""
 LONGER = timedelta(hours=1)
 STEP = timedelta(minutes=15)
 
@@ -140,7 +140,7 @@ class Reminder:
     """A booking that ends soon.
 
     `follower` is the next booking on one of the same GPUs if that booking starts less than an hour later. `longer` is
-    the time by which the booking can be extended; it is zero if the next booking follows immediately.
+    the time by which the booking can be extended: an hour, or the time until the follower in whole quarters of an hour.
     """
 
     booking: Booking
@@ -156,7 +156,7 @@ class Reminder:
 def reminders(
     bookings: Collection[Booking], person: str, now: datetime, in_use: Collection[str], with_run: Collection[str]
 ) -> tuple[Reminder, ...]:
-    """Returns the reminders that are due, sorted by the end of the booking.
+    """Returns the due reminders of a person, sorted by the end of the booking.
 
     Args:
         in_use: IDs of the slots in use.

@@ -36,11 +36,11 @@ class BookingCommands(QObject):
     """
 
     undoable = Signal(str)
-    """A change succeeded, and `undo` reverts it."""
+    """Emitted with a description of a change that `undo` reverts."""
     succeeded = Signal(str)
     failed = Signal(object)
     done = Signal(str)
-    """The ID of a booking that was made or changed."""
+    """Emitted with the ID of a booking that was made or changed; of several bookings, the first."""
     undo_changed = Signal()
 
     def __init__(self, model: BookingsModel, parent: QObject):
@@ -147,7 +147,7 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def forget(self) -> None:
-        """Forgets the last change, because it was made in a different calendar."""
+        """Forgets the last change. Called when another calendar is opened."""
         self._remember(None)
 
     def undo(self) -> None:

@@ -1,6 +1,6 @@
-"""Validation of a draft against the loaded part of the calendar, at every step of a drag. Independent of Qt.
+"""Validation of a draft against the loaded part of the calendar, during a drag or a keyboard edit. Independent of Qt.
 
-No database access is needed. The store validates the draft again after the drop.
+No database access is needed. The store validates the draft again when it is booked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoadedCalendar:
     def live_on(self) -> Mapping[str, Sequence[Booking]]:
         """Returns the live bookings by GPU.
 
-        They are computed on the first call, because few updates of the calendar are followed by a drag.
+        They are computed on first access, because few updates of the calendar are followed by a drag.
         """
         found: dict[str, list[Booking]] = {}
         for booking in self.bookings:

@@ -1,4 +1,4 @@
-"""Filter of the calendar by hosts, GPU models, owners and titles. Independent of Qt."""
+"""Filter of the calendar by hosts, GPU models, owners and text. Independent of Qt."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 class Filter:
     """Conditions of the filter; an empty condition matches everything.
 
-    Lanes of other hosts and models are hidden. Bookings with other owners or titles are drawn pale instead, because
-    their GPUs are still booked.
+    Lanes of other hosts and models are hidden. Bookings with another owner or without the text are drawn pale instead,
+    because their GPUs are still booked.
     """
 
     hosts: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Filter:
         )
 
     def matches(self, booking: Booking) -> bool:
-        """Returns whether the owner and the title of a booking match."""
+        """Returns whether the owner matches, and every word of the text occurs in the title, purpose or owner."""
         if self.persons and booking.owner not in self.persons:
             return False
         words = self.text.casefold().split()

@@ -18,7 +18,7 @@ translate = QCoreApplication.translate
 
 
 def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
-    """Returns an error as sentences. The names of hosts and GPUs are not capitalized."""
+    """Returns an error as sentences. The first word is capitalized if it has only letters, so that `gpu-a:0` is not."""
     message = error.message
     if message.partition(" ")[0].isalpha():
         message = message[0].upper() + message[1:]
@@ -52,7 +52,7 @@ def end_text(booking: Booking, zone: str) -> str:
     """Returns the end of a booking as `to 18:00`, with the day if it differs from the day of the start."""
     until = booking.until
     words = clock(until, zone)
-    # An end at midnight is shown as 24:00 on the previous day.
+    # An end at midnight counts as part of the previous day.
     if local_day(booking.start, zone) != local_day(until - timedelta(seconds=1), zone):
         words = f"{day_name(local_day(until, zone), 'ddd')} {words}"
     return translate("Bookings", "to {time}").format(time=words)
@@ -92,10 +92,15 @@ def duration_text(seconds: float) -> str:
     hours, rest = divmod(minutes, 60)
     if hours >= 48:
         days, hours = divmod(hours, 24)
-        words = translate("Bookings", "{count} days").format(count=days)  # at least two
+        words = translate("Bookings", "{count} days").format(count=days)  # There are at least two days.
         return words + (" " + translate("Bookings", "{count} h").format(count=hours) if hours else "")
     words = translate("Bookings", "{count} h").format(count=hours)
     return words + (" " + translate("Bookings", "{count} min").format(count=rest) if rest else "")
+
+
+def core_count(count: int) -> str:
+    one, several = translate("Bookings", "1 core"), translate("Bookings", "{count} cores")
+    return (one if count == 1 else several).format(count=count)
 
 
 def slots_count(gpus: Iterable[str]) -> str:
@@ -132,7 +137,7 @@ def state_text(booking: Booking, now: datetime) -> str:
 
 
 def unavailable_text(seen: CalendarState, now: datetime) -> str:
-    """Returns a sentence that states why booking is impossible, and the age of the shown calendar."""
+    """Returns text that states why booking is impossible, and how old the shown calendar is, if one was loaded."""
     if seen.as_of is None:
         return translate("Bookings", "The calendar is unreachable and was never loaded here. Nothing can be booked.")
     when = clock(seen.as_of, seen.zone)

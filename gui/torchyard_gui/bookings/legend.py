@@ -20,7 +20,7 @@ AlignLeft = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 class Legend(QFrame):
-    """Emits `share_wanted` when the user asks how to share a private calendar."""
+    """The legend. For a private calendar, it has a button that emits `share_wanted`."""
 
     share_wanted = Signal()
 

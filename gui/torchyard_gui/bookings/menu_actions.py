@@ -67,9 +67,9 @@ class BookingActions(PageActions):
     def enable(
         self, seen: CalendarState, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str
     ) -> None:
-        """Enables the actions that apply to the selected booking.
+        """Enables or disables the actions for the selected booking and the state of the calendar.
 
-        `undoes` describes the change that undo would revert.
+        `undoes` describes the change that Undo would revert, or is "".
         """
         can = can_change and seen.is_live
         for action in (self.edit, self.extend, self.shorten, self.release):
@@ -94,5 +94,5 @@ class BookingActions(PageActions):
 
     def _name_rules(self, *, is_admin: bool) -> None:
         """Sets the text of the action for the rules. Users who are not admins can only view the rules."""
-        self.rules.setText(self.tr("Rules …") if is_admin else self.tr("See the rules"))
+        self.rules.setText(self.tr("Rules …") if is_admin else self.tr("Show the rules"))
         self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("Show the team's rules"))

@@ -27,13 +27,13 @@ class Notifications(QObject):
         self._is_away = False
 
     def show_success(self, text: str, undo: QAction | None = None) -> None:
-        """Shows the result of a command. If `action` is given, the message has a button for it."""
+        """Shows the result of a command. If `undo` is given, the message has a button for that action."""
         self.toast.say(text, action=undo)
         if not self._is_away:
             self.notice.clear()
 
     def show_refusal(self, text: str) -> None:
-        self.notice.clear()  # The reason is cleared so that the same refusal is announced again if it recurs.
+        self.notice.clear()  # The notice is cleared so that the same refusal is announced again if it recurs.
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:
@@ -53,7 +53,7 @@ class Notifications(QObject):
         self.notice.show_notice("info", " ".join(parts))
 
     def show_calendar_source(self, away: str) -> None:
-        """Shows the location of the calendar. `away` is the reason why booking is impossible, or ""."""
+        """Shows the location of the calendar, and a notice if booking is impossible for the reason `away`."""
         seen = self.model.seen
         if away:
             text = f"{away} {seen.why[:1].upper()}{seen.why[1:]}".strip()

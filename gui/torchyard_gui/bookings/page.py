@@ -36,7 +36,7 @@ from torchyard_gui.widgets import EmptyState, NoticeBar
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 TICK_MS = 20_000
-"""Interval at which the now-line moves."""
+"""Interval in milliseconds at which the calendar is redrawn, so that the line of the current time moves."""
 
 
 class BookingsPage(QWidget):
@@ -44,7 +44,7 @@ class BookingsPage(QWidget):
 
     status_changed = Signal()
     run_wanted = Signal(str)
-    """The ID of a run to show."""
+    """Emitted with the ID of a run to show."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -78,7 +78,7 @@ class BookingsPage(QWidget):
         self._pictures = DisplayListBuilder()
         self._selection = ""
         self._wanted = ""
-        """The ID of a booking to show as soon as it is loaded."""
+        """The ID of a booking to show once it is loaded."""
         self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self._tick)
         self.body = DrawerLayout()
@@ -86,8 +86,6 @@ class BookingsPage(QWidget):
         vbox(self.notice, (self.body, 1), self.legend, parent=self, margins=FLUSH, spacing=0)
         self._connect()
         self.refresh()
-
-    # The window calls the following methods.
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -115,12 +113,12 @@ class BookingsPage(QWidget):
         return self.model.booking(self._selection) if self._selection else None
 
     def close_page(self) -> None:
-        """Stops the page's timers and dialogs; called when the window closes."""
+        """Stops the timer and closes the open dialog; called when the window closes."""
         self._clock.stop()
         self.dialogs.close()
 
     def book(self) -> None:
-        """Opens the booking dialog, filled in with the GPUs and times of the keyboard cursor."""
+        """Opens the booking dialog. If the keyboard cursor is on free time, its GPUs and times are filled in."""
         cursor = self.surface.cursor_
         if cursor is not None and self.surface.block_of(cursor) is None:
             self.dialogs.book_at(self.surface.gpus_of(cursor), cursor.start, cursor.end)
@@ -151,7 +149,7 @@ class BookingsPage(QWidget):
             self.run_wanted.emit(run)
 
     def copy(self) -> None:
-        """Copies the command line that makes the same booking."""
+        """Copies a command line that makes the selected booking, or a booking at the keyboard cursor."""
         seen = self.model.seen
         booking, cursor = self.selected_booking, self.surface.cursor_
         if booking is not None:
@@ -179,7 +177,7 @@ class BookingsPage(QWidget):
         self.dialogs.import_bookings(path)
 
     def go(self, by: int) -> None:
-        """Shows the next or previous days. If they contain today, today becomes the chosen day."""
+        """Shows the next or previous days. Except in the agenda, today becomes the chosen day if it is among them."""
         today = local_day(self.model.now, self.model.seen.zone)
         self.day = stepped(self.span, self.day, by)
         if today in days_of(self.span, self.day) and self.span != "agenda":
@@ -191,7 +189,10 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Shows a day, week or month, or the agenda, around the marked or chosen day."""
+        """Shows a day, week or month, or the agenda.
+
+        The chosen day becomes that of the keyboard cursor if the cursor is on the shown days.
+        """
         cursor = self.surface.cursor_
         if cursor is not None and self.surface.axis.starts[0] <= cursor.start < self.surface.axis.days[-1].end:
             self.day = local_day(utc(cursor.start), self.model.seen.zone)
@@ -200,7 +201,10 @@ class BookingsPage(QWidget):
         self.focus_body()
 
     def show_booking(self, booking_id: str) -> None:
-        """Selects a booking at any time in the calendar and shows its day, for links from other pages."""
+        """Selects a booking and shows its day, for links from other pages. The booking may be outside the loaded days.
+
+        For a booking that the calendar does not show, a message appears instead.
+        """
         booking = self.model.booking(booking_id)
         if booking is not None:
             self._reveal(booking)
@@ -218,7 +222,7 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def select(self, booking_id: str) -> None:
-        """Selects a booking, or clears the selection for "". Opens its details unless the user is finding a slot."""
+        """Selects a booking, or clears the selection for "". Opens its details unless a search is open."""
         self._selection = booking_id
         if booking_id and not self.drawers.finds:
             self._show_details()
@@ -228,9 +232,9 @@ class BookingsPage(QWidget):
         self.enable()
 
     def activate(self, booking_id: str) -> None:
-        """Opens the booking dialog, or the details if the user may not change the booking.
+        """Opens the booking dialog, or the details if the booking cannot be changed now.
 
-        Called by Enter or a double click.
+        Called for Enter or a double click.
         """
         self._selection = booking_id
         booking = self.selected_booking
@@ -261,7 +265,10 @@ class BookingsPage(QWidget):
         self.drawers.renew_results()
 
     def use_changed(self) -> None:
-        """Shows the current use of GPUs, and repeats an open search, because it must not offer GPUs in use."""
+        """Shows the current use of GPUs if the page is visible.
+
+        An open search is repeated unless a dialog is open, because a search must not offer GPUs in use.
+        """
         if self.isVisible():
             self.refresh()
             self.drawers.update_results(searching=self.dialog is None)
@@ -467,8 +474,7 @@ class BookingsPage(QWidget):
                 acts.team: self.dialogs.team_calendar,
             }
         )
-        for widget in (self, self.bar):
-            widget.addActions(acts.all())
+        self.addActions(acts.all())
 
     def _connect_views(self) -> None:
         surface, agenda, bar = self.surface, self.agenda, self.bar

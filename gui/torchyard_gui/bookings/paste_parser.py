@@ -19,8 +19,9 @@ _HINT = "Write GPUs and a time: gpu-b:2-5 tomorrow 9-17, or gpu-a:0 now for 4h."
 def read_draft(text: str, slots: Sequence[Slot], zone: str, now: datetime, title: str) -> Draft:
     """Parses one line into a draft.
 
-    The line contains GPUs, optionally a day (by default today; a weekday means the next such day), and a start with an
-    end or a length. All other words form the title.
+    The line contains GPUs, optionally a day (by default today; a weekday means its next occurrence, which may be
+    today), and a start with an end or a length. A length without a start begins now. The remaining text is the title,
+    by default `title`.
 
     Raises:
         Refused: The line cannot be parsed.

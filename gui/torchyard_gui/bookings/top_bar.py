@@ -20,12 +20,12 @@ from torchyard_gui.widgets.layouts import clear_menu, hbox
 
 translate = QCoreApplication.translate
 TITLE, TITLE_SHORT = 172, 128
-"""The least width of the title, in pixels."""
+"""Minimum width of the title in pixels, in the long and the short form."""
 SPACING = 8
 FILTER, FILTER_SHORT = 18, 7
-"""The most letters of the chosen filter."""
+"""Maximum number of characters shown of the chosen filter, in the long and the short form."""
 SHORT_BELOW = 1130
-"""The least width of the bar in its long form without the search field."""
+"""Width of the bar in pixels below which it takes its short form."""
 
 
 class TopBar(QFrame):
@@ -33,7 +33,7 @@ class TopBar(QFrame):
 
     filter_changed = Signal(object)
     changed_form = Signal()
-    """The bar has changed to or from its short form."""
+    """Emitted when the bar has changed between its long and its short form."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__(parent)
@@ -41,7 +41,7 @@ class TopBar(QFrame):
         self.filter = Filter()
         self.title = ElidedLabel(role="title")
         self.is_short = False
-        """Whether the bar has its short form."""
+        """Whether the bar is in its short form."""
         self.views = Segmented(
             [
                 ("day", self.tr("Day")),
@@ -70,7 +70,7 @@ class TopBar(QFrame):
         self._narrow = False
         self._filter_text = ""
         self._free_texts = "", ""
-        """The free GPUs as a sentence and in short."""
+        """A sentence about the free GPUs, and its short form."""
         self.book_button = _button(acts.book, "plus", "on_accent")
         self.book_button.setProperty("primary", True)
         left = (self.title, 3), self._steps(acts), self.views, self.filter_button, (self.search_field, 1), self.free
@@ -85,7 +85,7 @@ class TopBar(QFrame):
         return False
 
     def set_narrow(self, narrow: bool) -> None:
-        """In a narrow window, the search field is visible only while it is in use."""
+        """Sets whether the window is narrow, in which case the search field is visible only while it is in use."""
         self._narrow = narrow
         searches = bool(self.search_field.text()) or self.search_field.hasFocus()
         self.search_field.setVisible(not narrow or searches)
@@ -93,10 +93,10 @@ class TopBar(QFrame):
             widget.setVisible(not (self.is_short and searches))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Switches to the short form if the long form does not fit.
+        """Switches between the long and the short form.
 
-        The short form has shorter texts, *Find a slot* as an icon, and the search field in place of the filter and the
-        number of free GPUs.
+        The short form has shorter texts and shows *Find a slot* as an icon. During a search in the short form, the
+        search field replaces the filter and the number of free GPUs.
         """
         super().resizeEvent(event)
         is_short = event.size().width() < SHORT_BELOW
@@ -118,13 +118,14 @@ class TopBar(QFrame):
         self.set_narrow(self._narrow)
 
     def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
-        """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable.
+        """Shows `Free now: 4 of 24 GPUs`, with a question mark for the 4 while the calendar is unreachable.
 
         `unknown` contains the GPUs whose use is unknown. Those without a booking are counted as free.
         """
         shown = {"free": free if is_known else "?", "all": all_}
+        of_all = self.tr("Free now: {free} of 1 GPU") if all_ == 1 else self.tr("Free now: {free} of {all} GPUs")
         self._free_texts = (
-            self.tr("Free now: {free} of {all} GPUs").format(**shown) if all_ else "",
+            of_all.format(**shown) if all_ else "",
             self.tr("{free} of {all} free").format(**shown) if all_ else "",
         )
         self.free.setText(self._free_texts[self.is_short])
@@ -190,7 +191,7 @@ class TopBar(QFrame):
             if action is acts.today:
                 row.addWidget(push_button(action.text(), action.trigger, tip=action.toolTip()))
                 continue
-            button = tool_button("", action.toolTip(), action.trigger, by_tab=True)
+            button = tool_button("", action.toolTip(), action.trigger)
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
             button.setIconSize(QSize(16, 16))
@@ -199,9 +200,7 @@ class TopBar(QFrame):
 
 
 def _more(acts: BookingActions) -> QToolButton:
-    button = tool_button(
-        "more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules, team calendar"), by_tab=True
-    )
+    button = tool_button("more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules, team calendar"))
     button.setAccessibleName(translate("TopBar", "More"))
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.formatting import counted
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -37,7 +38,7 @@ def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) ->
 
 
 def undo_booked(made: Sequence[Booking], what: str) -> Undo:
-    """Returns the undo of new bookings: it cancels those that still exist."""
+    """Returns the undo of new bookings: it cancels those that are still live."""
 
     def take_back(store: BookingStore) -> None:
         for booking in made:
@@ -56,7 +57,13 @@ def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
 def change_series_to(
     store: BookingStore, booking: Booking, wanted: Draft, *, everything: bool
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
-    """Applies the changes of one booking to its series. Returns the bookings before and after. Raises Refused."""
+    """Applies the changes from `booking` to `wanted` to its series. Raises Refused.
+
+    The future bookings of the series from `booking` on are changed, or with `everything` all future ones.
+
+    Returns:
+        The changed bookings before and after the change.
+    """
     _, before = store.series(booking.series_id or "")
     differs = {
         name: getattr(wanted, name)
@@ -86,7 +93,10 @@ def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], wha
 
 
 def undo_release(gone: Booking, what: str) -> Undo:
-    """Returns the undo of a release or cancellation: it books the GPUs again from the time of the release."""
+    """Returns the undo of a release or cancellation: it books the GPUs again.
+
+    The new booking begins now if the old one was released, or at its original start if it was cancelled.
+    """
 
     def take_back(store: BookingStore) -> Booking:
         start = max(gone.start, store.now()) if gone.let_go_at and gone.let_go_at > gone.start else gone.start
@@ -98,7 +108,8 @@ def undo_release(gone: Booking, what: str) -> Undo:
 def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
     """Returns the undo of a cancelled series.
 
-    It books the GPUs again and reports the bookings whose GPUs are now taken.
+    It books the GPUs again. If the store refuses some bookings, it raises Refused with the number of restored bookings
+    and the first reason.
     """
 
     def take_back(store: BookingStore) -> None:
@@ -109,7 +120,7 @@ def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
             except Refused as refused:
                 missed.append(refused)
         if missed:
-            back = f"{len(gone) - len(missed)} of {len(gone)} bookings are back; {missed[0].message}"
+            back = f"{len(gone) - len(missed)} of {counted(len(gone), 'booking')} restored; {missed[0].message}"
             raise Refused(back, code=missed[0].code, hint=missed[0].advice)
 
     return Undo(what, take_back)

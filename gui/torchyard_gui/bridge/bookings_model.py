@@ -1,7 +1,7 @@
 """The window's model of the calendar: the last loaded state, and commands that change the calendar.
 
-Threads (`bridge/jobs`) access the database and import its libraries. All methods are called on the GUI thread unless
-stated otherwise.
+Jobs on threads (`bridge/jobs`) access the database and import its libraries. Public methods are called on the GUI
+thread unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Opener = Callable[[], "tuple[Calendar, str]"]
-"""Returns the calendar and the zone of written times."""
+"""Returns the calendar and the user's time zone."""
 
 SOON_MS = 120
 """Delay that merges bursts of changes: a series of fifty bookings causes one reload."""
@@ -41,20 +41,20 @@ RETRY_MS = 4000
 UNWATCHED_MS = 60_000
 """Interval of reloads for reminders while no calendar is visible; changes are not pushed then."""
 IN_USE_FOR = timedelta(minutes=3)
-"""A record of use that ended no longer ago counts as current on hosts without telemetry."""
+"""Maximum age of the end of a record of use that counts as current on hosts without telemetry."""
 SETTLE_EVERY = timedelta(minutes=1)
-"""Interval at which idle bookings are released and the waitlist is served."""
+"""Minimum interval at which reloads also release idle bookings and serve the waitlist."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
 USES_EVERY_MS = 60_000
-"""Interval at which records of use are reloaded while changes by others arrive; agents report less often."""
+"""Time after which the records of use are reloaded if reloads caused by changes have left them out."""
 
 
 @dataclass(frozen=True)
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable. The state then dates from the time `as_of`, and `why` contains
-    the reason.
+    `is_live` is False while the calendar is unreachable or not loaded. In the first case, the state dates from the time
+    `as_of`, and `why` contains the reason.
     """
 
     bookings: tuple[Booking, ...] = ()
@@ -99,11 +99,11 @@ class BookingsModel(QObject):
     """
 
     changed = Signal()
-    """`seen` was replaced."""
+    """Emitted when `seen` was replaced."""
     settled = Signal(int, int)
-    """Numbers of bookings released as idle, and made from the waitlist, by this desktop."""
+    """Emitted with the numbers of bookings that this desktop released as idle, and made from the waitlist."""
     use_changed = Signal()
-    """`in_use` or `unwatched_slots` changed."""
+    """Emitted when telemetry has changed `in_use` or `unwatched_slots`."""
 
     def __init__(
         self,
@@ -129,19 +129,19 @@ class BookingsModel(QObject):
         self._watched_by: set[str] = set()
         self._closed = False
         self._ranges: dict[str, tuple[datetime, datetime]] = {}
-        """Loaded days by the caller that shows them."""
+        """Period to load, by the caller that shows it."""
         self._loading: Job | None = None
         self._again = False
         self._remembered: tuple[Slot, ...] = ()
         self._copied = False
-        """Whether the copy for offline use has its full length."""
+        """Whether writing the complete copy for offline use was requested."""
         self._uses: tuple[Interval, tuple[Use, ...]] | None = None
         """Records of use, and the interval that they cover."""
         self._all_anew = True
-        """Whether the next reload reads records of use again."""
+        """Whether the next reload also reads the records of use."""
         self._settled_at: datetime | None = None
         self._use: dict[str, UseNow] = {}
-        """By slot: use according to telemetry."""
+        """Current use by slot, according to telemetry."""
         self._recent: tuple[Sequence[Use], list[Use]] = (), []
         """Records of use, and those of them that may be current."""
         self._watched: frozenset[str] = frozenset()
@@ -218,7 +218,7 @@ class BookingsModel(QObject):
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
 
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
-        """Sets the days to load for the caller `by`. `changed` is emitted once they are loaded."""
+        """Sets the days to load for the caller `by`. New days are loaded, and then `changed` is emitted."""
         if not self._watched_by and not self._unwatched.isActive() and not self._closed:
             self._unwatched.start()
         if self._ranges.get(by) != (since, until):
@@ -228,7 +228,8 @@ class BookingsModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` shows a calendar.
 
-        While any caller shows a calendar, a connection stays open, and changes by other users are reported at once.
+        While any caller shows a calendar, the database connection stays open, and changes by other users are reported
+        immediately.
         """
         was = bool(self._watched_by)
         with self._lock:
@@ -263,7 +264,7 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        # The interval is rounded to hours, so the interval and the records of use remain valid for an hour.
+        # The current time is rounded to hours, so that the records of use are not read again for a new interval.
         hour = now.replace(minute=0, second=0)
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
@@ -338,7 +339,7 @@ class BookingsModel(QObject):
     def _watch_once(self, calendar: Calendar, store: BookingStore) -> None:
         with self._lock:
             if calendar is not self._calendar:
-                return  # another calendar was opened meanwhile
+                return  # The calendar was reopened in the meantime.
             store.keep_connection(bool(self._watched_by))
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
@@ -430,7 +431,7 @@ class BookingsModel(QObject):
         return self._calendar_now().store()
 
     def close(self) -> None:
-        """Closes the database in the background."""
+        """Stops all updates, and closes the database in the background."""
         self._closed = True
         for timer in (self._soon, self._retry, self._uses_due, self._unwatched):
             timer.stop()

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CalendarSync:
-    """Synchronises from `start` to `close` on its own thread. Its methods are called on the GUI thread."""
+    """Synchronises from `start` to `close` on a thread. Its public methods are called on the GUI thread."""
 
     def __init__(self, home: Home, fleet: FleetModel, bookings: BookingsModel):
         self._home = home
@@ -30,7 +30,7 @@ class CalendarSync:
         self._closed = False
 
     def start(self) -> None:
-        """Starts the thread. The thread imports the libraries for the database and SSH, which takes half a second."""
+        """Starts the synchronisation on a thread, because the database and SSH libraries are slow to import."""
         in_background(self._begin)
 
     def changed(self) -> None:

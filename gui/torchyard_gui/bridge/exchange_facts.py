@@ -12,7 +12,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 
 
 class ExchangeSource:
-    """Source of the facts. The sizes of earlier runs are read again after `forget`."""
+    """Source of `ExchangeFacts`. The sizes of earlier runs are read again after `forget`."""
 
     def __init__(self, fleet: FleetModel) -> None:
         self._fleet = fleet
@@ -22,13 +22,16 @@ class ExchangeSource:
         self._sizes = None
 
     def facts(self, name: str, hosts: Collection[str]) -> ExchangeFacts:
-        """Returns the facts about a topology with this name on these hosts."""
+        """Returns the size of a topology's gradients and the bandwidth between its hosts, as far as they are known."""
         if self._sizes is None:
             self._sizes = last_gradient_sizes(History(self._fleet.home.history))
         return ExchangeFacts(self._sizes.get(name), self._bandwidth(hosts))
 
     def _bandwidth(self, hosts: Collection[str]) -> float | None:
-        """Returns the slowest measured bandwidth between the hosts, or else the slowest one in the fleet file."""
+        """Returns the slowest measured bandwidth between the hosts, in bytes per second.
+
+        Without a measurement, it is the slowest one in the fleet file, or None unless the file states it for all hosts.
+        """
         measured = slowest_measured(self._fleet.home.caches / "bandwidth.json", hosts)
         if measured is not None:
             return measured

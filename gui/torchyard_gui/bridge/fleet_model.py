@@ -1,6 +1,6 @@
 """The window's model of the fleet: hosts of the fleet file, their status, and actions on them.
 
-Only the property `fleet` may be used on any thread; everything else must be called on the GUI thread.
+Of the public members, only the property `fleet` may be used on any thread; the others belong to the GUI thread.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 
 SAMPLE_EVERY_MS = 1000
-"""While a page watches the hosts."""
+"""Interval between samples while a page shows the hosts."""
 HEARTBEAT_EVERY_MS = 2500
-"""While none does: an outage and the use of GPUs must be known on every page."""
+"""Interval between samples while no page shows the hosts; outages and the use of GPUs must be known on every page."""
 SEARCH_TIMEOUT_S = 90.0
-"""Time for the interpreters of a host, which may be on a slow file system."""
+"""Timeout of a search for interpreters on a host, whose file system may be slow."""
 
 Failed = Callable[[TorchyardError], None]
 
@@ -58,20 +58,20 @@ class FleetModel(QObject):
     """Model of the hosts and their status. Signals about a host carry its name."""
 
     hosts_changed = Signal()
-    """The list of hosts, or the `problem` of the fleet file, changed."""
+    """Emitted when the list of hosts, or the `problem` of the fleet file, has changed."""
     host_changed = Signal(str)
-    """A host's state, facts or activity changed."""
+    """Emitted when a host's status, such as its state, facts or activity, has changed."""
     use_changed = Signal(str)
-    """A host's users changed; at most once a second while watched."""
+    """Emitted when a host's sample has arrived or expired; about once a second while a page shows the hosts."""
     undeployed = Signal(object)
-    """An agent was removed, or not: its Removed."""
+    """Emitted with a Removed when the removal of an agent has succeeded or failed."""
     facts_changed = Signal()
-    """`facts()` changed: a host was added or checked, or a GPU's user changed."""
+    """Emitted when `facts()` may have changed, such as after a check or a change of a GPU's users or bookings."""
 
     def __init__(
         self, home: Home, fleet_file: Path, parent: QObject | None = None, questions: LoginQuestions | None = None
     ):
-        """Creates the model. No file is read yet.
+        """Reads the fleet file and the recorded facts. No host is contacted.
 
         Args:
             questions: Asks the user for passphrases, passwords and codes. Without it, logins that need them fail.
@@ -84,9 +84,9 @@ class FleetModel(QObject):
         self.facts_file = fleet_file.with_name("facts.json")
         self.jobs = Jobs(self)
         self.problem: TorchyardError | None = None
-        """What is wrong with the fleet file; `hosts` are then those of its last valid version."""
+        """The error of the fleet file, or None. With an error, `hosts` are those of its last valid version."""
         self.has_looked = False
-        """Whether hosts were asked since the window was opened."""
+        """Whether a check of all hosts was started since the window was opened."""
         self._inventory = Inventory(fleet_file, DEFAULT_HOSTS, (), None)
         self._statuses: dict[str, HostStatus] = {}
         self._file_seen: object = None
@@ -102,7 +102,7 @@ class FleetModel(QObject):
         self._sampled_at: dict[str, float] = {}
         """When each host was sampled last, by the monotonic clock."""
         self._expiry = QTimer(self, singleShot=True, interval=int(SAMPLE_VALID_S * 1000))
-        """Ends the validity of the last samples once no page has watched for as long."""
+        """Drops the last samples after the periodic queries have stopped."""
         self._expiry.timeout.connect(self._drop_old_samples)
         self._watchers: set[str] = set()
         self._looked_at = ""
@@ -142,9 +142,9 @@ class FleetModel(QObject):
 
     @property
     def fleet(self) -> Fleet:
-        """The SSH links to the hosts, shared by the whole window.
+        """The fleet with the SSH links to the hosts, shared by the whole window.
 
-        They are created on first use, preferably on a thread.
+        It is created on first access, preferably on a thread.
         """
         from torchyard_core.fleet.fleet import Fleet  # The import of paramiko takes 0.25 s.
 
@@ -234,7 +234,7 @@ class FleetModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts.
 
-        Every second, watched hosts are queried for the users of GPUs, and files are checked for changes.
+        Every second, connected hosts are then queried for the users of GPUs, and files are checked for changes.
         """
         if on and not self._closed:
             self._expiry.stop()
@@ -257,7 +257,7 @@ class FleetModel(QObject):
             self._clock.start(interval)
 
     def show_acts_of(self, name: str) -> None:
-        """Sets the host whose details are shown, or "" for none, and loads the latest audit records of that host."""
+        """Sets the host whose details are shown, or "" for none, and loads its latest audit records."""
         self._looked_at = name
         self._ask_acts(name)
 
@@ -275,8 +275,6 @@ class FleetModel(QObject):
         with self._fleet_lock:
             if self._fleet is not None:
                 in_background(self._fleet.close)
-
-    # Checks and deploys run on threads.
 
     def _start(self, names: Iterable[str] | None, kind: str, *, install: bool) -> None:
         wanted = [
@@ -330,7 +328,7 @@ class FleetModel(QObject):
             return failed_check(name, UNKNOWN, explain(error))
 
     def _undeploy(self, name: str) -> HostCheck | None:
-        """Removes the agent; runs on a thread. Returns a check if the host could not be reached."""
+        """Removes the agent; runs on a thread. Returns a failed check if the host could not be used, or None."""
         from torchyard_core.app.undeploy_hosts import undeploy_host
 
         removed = undeploy_host(self.fleet, name)
@@ -358,7 +356,7 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """Returns the version of an agent that a deploy did not replace, because it is newer than this desktop."""
+        """Returns the version of a newer agent that a deployment has not replaced; empty in all other cases."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
@@ -449,7 +447,7 @@ class FleetModel(QObject):
             fleet.use(inventory.hosts)
 
     def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
-        """Returns the known status of a host, or the initial status if the fleet file changed the host."""
+        """Returns the known status of a host, or the initial status if the host is new or was edited."""
         if before is not None and before.host == host:
             return before
         return HostStatus.from_facts(host, facts, self._known.get(host.name, {}))
@@ -480,7 +478,7 @@ class FleetModel(QObject):
 
 
 def signature_of(path: Path) -> object:
-    """Returns a value that changes whenever the file changes, or None if the file cannot be read."""
+    """Returns the time of change, size and inode of a file, or None if they cannot be read."""
     try:
         found = path.stat()
     except OSError:

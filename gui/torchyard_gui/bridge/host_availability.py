@@ -19,13 +19,13 @@ TELL_AFTER_MS = 50
 
 
 class HostAvailability(QObject):
-    """Combines the facts of each host.
+    """Combines the facts, the telemetry and the bookings of each host.
 
     The results are cached, because samples arrive once a second and rarely differ.
     """
 
     changed = Signal()
-    """The planner's view changed."""
+    """Emitted when the facts for the planner may have changed."""
 
     def __init__(self, parent: QObject, history: Path) -> None:
         """Creates empty caches.
@@ -36,9 +36,9 @@ class HostAvailability(QObject):
         super().__init__(parent)
         self._history = History(history)
         self._own_runs: dict[str, str] = {}
-        """Names by ID."""
+        """Names of this desktop's runs, by ID."""
         self._made: dict[str, tuple[HostFacts, object, HostFacts]] = {}
-        """By host: the facts, the sample, and the result."""
+        """The facts, the sample and the result for each host."""
         self._booked: dict[str, str] = {}
         self._is_later = False
         self._soon = QTimer(self, singleShot=True, interval=TELL_AFTER_MS)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
 
 SILENT_AFTER_S = 10.0
-"""A host that has not answered for this long is unknown."""
+"""Time without an answer after which a host's state is unknown."""
 NEWEST_ACTS = 5
 """Number of audit records to load."""
 
@@ -27,8 +27,8 @@ Sampled = Callable[[str, dict[str, Any]], None]
 class HostLinks:
     """Watches links and sends queries over them.
 
-    `silent` is called with a host that no longer answers, the error, and the time of its last answer. `sampled` is
-    called with each telemetry sample.
+    `silent` is called with a host that no longer answers, the error, and the time since which it has not answered.
+    `sampled` is called with a host and each of its telemetry samples.
     """
 
     def __init__(self, jobs: Jobs, silent: Silent, sampled: Sampled):
@@ -49,7 +49,7 @@ class HostLinks:
             link.on_close(partial(self._jobs.tell, self._lost, name, link))
 
     def is_asking(self, name: str) -> bool:
-        """Returns whether a query to the host is unanswered."""
+        """Returns whether a request for a sample is unanswered."""
         return name in self._asking
 
     def ask(self, name: str, link: DaemonClient) -> None:
@@ -77,7 +77,7 @@ class HostLinks:
             job.cancel()
 
     def close(self) -> None:
-        """Cancels all queries, so that their answers are ignored."""
+        """Cancels the requests for samples, so that their answers are ignored."""
         for job in self._asking.values():
             job.cancel()
 

@@ -16,27 +16,27 @@ class HostState(StrEnum):
 
     READY = "ready"
     DEGRADED = "degraded"
-    """It answers and has problems."""
+    """The host answers and has problems."""
     NO_AGENT = "no agent"
     """The login works, and no agent is installed."""
     AGENT_FAILED = "agent failed"
-    """The login works; the agent could not be installed, started or spoken to."""
+    """The login works, but the agent cannot be installed, started or reached."""
     NO_PYTHON = "no python"
     KEY_UNKNOWN = "key unknown"
     KEY_CHANGED = "key changed"
     LOGIN_REFUSED = "login refused"
     UNREACHABLE = "unreachable"
     UNKNOWN = "unknown"
-    """Not checked since the window was opened, or no longer answering."""
+    """The host was not checked since the window was opened, or does not answer any more."""
 
     @property
     def answers(self) -> bool:
-        """Whether the last login or request succeeded, which means that the host is up and usable."""
+        """Whether the host answers and can be used, possibly after its agent is deployed."""
         return self in (HostState.READY, HostState.DEGRADED, HostState.NO_AGENT)
 
     @property
     def mark(self) -> str:
-        """The mark in `theme.marks`. A failed state means that the user must act before the host can be used."""
+        """The mark of the state in `theme.marks`."""
         return _MARKS.get(self, "failed")
 
 
@@ -55,7 +55,7 @@ class HostCount:
 
     total: int
     by_state: dict[HostState, list[HostStatus]]
-    """States with at least one host, in the order of HostState. A host that is checked for the first time has none."""
+    """The states with at least one host, in the order of HostState, without the hosts in `checking`."""
     checking: list[HostStatus]
     """Hosts without a known state that are being checked."""
 

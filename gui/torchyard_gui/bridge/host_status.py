@@ -17,7 +17,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_states import HostState
 
 UNKNOWN = "unknown"
-"""Not asked since the window was opened, or not answering."""
+"""State of a host that was not queried since the window was opened, or that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,11 @@ class HostActivity:
     """The activity in progress on a host, such as a check."""
 
     kind: str
-    """`waiting` (for its turn), `checking`, `looking`, `deploying`, `sending`, `undeploying`."""
+    """The kind of activity: `waiting` (for its turn), `checking`, `looking`, `deploying`, `sending` or `undeploying`.
+    """
     done: int = 0
     total: int = 0
-    """Bytes, or 0 if unknown."""
+    """Total number of bytes; 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ class GpuNow:
     memory_mb: int
     memory_used_mb: float | None = None
     utilisation: float | None = None
-    """Percent."""
+    """Utilization in percent."""
     temperature_c: float | None = None
     power_w: float | None = None
     throttling: tuple[str, ...] = ()
-    """Reasons of slower clocks, as NVML names them."""
+    """Reasons for reduced clocks, by their names in NVML."""
     users: tuple[str, ...] | None = None
     problem: str | None = None
 
@@ -55,24 +56,24 @@ class HostStatus:
 
     host: Host
     facts: HostFacts
-    """For the planner."""
+    """Facts about the host for the planner."""
     found: Mapping[str, Any] = field(default_factory=dict)
     """The last answer to `host.facts`, from the facts file; empty if there is none for this address."""
     state: str = UNKNOWN
     """The state of a HostCheck, or UNKNOWN."""
     since: datetime | None = None
-    """Start of the state; for UNKNOWN, when the host was last heard, or None."""
+    """Start of the state. For UNKNOWN, when the host fell silent or was checked last, or None."""
     check: HostCheck | None = None
-    """The last check since the window was opened."""
+    """The last check since the window was opened, or None."""
     lost: TorchyardError | None = None
-    """Why a host stopped answering."""
+    """The error with which the host stopped answering, or None."""
     doing: HostActivity | None = None
     sample: Mapping[str, Any] | None = None
-    """The last telemetry, or None if there is none now."""
+    """The last sample of telemetry; None if there is no current one."""
     remark: str = ""
-    """A deploy's note beside its result."""
+    """The version of a newer agent that the last deployment did not replace, or ""."""
     acts: tuple[Act, ...] = ()
-    """The latest audit records, oldest first, once its details were shown."""
+    """The latest audit records, oldest first; loaded when the host's details are shown."""
 
     @classmethod
     def from_facts(cls, host: Host, facts: HostFacts, found: Facts) -> HostStatus:
@@ -163,7 +164,7 @@ class HostStatus:
         )
 
     def silent(self, why: TorchyardError, heard: datetime) -> HostStatus:
-        """Returns the status of a host that stopped answering. Its last answer was at the time `heard`."""
+        """Returns the status of a host that has not answered since the time `heard`."""
         if not self.answers:
             return self
         return replace(self, state=UNKNOWN, since=heard, lost=why, sample=None)
@@ -171,7 +172,7 @@ class HostStatus:
     def sampled(self, sample: Mapping[str, Any], now: datetime) -> HostStatus:
         """Returns the status with new telemetry.
 
-        A host that had stopped answering returns to the state of its last check.
+        A host that had stopped answering returns to the state of its last check in this session.
         """
         if self.state == UNKNOWN and self.lost is not None and self.check is not None:
             return replace(self, state=self.check.state, since=now, lost=None, sample=sample)

@@ -29,7 +29,7 @@ class Cancelled(Exception):
 
 
 class Job:
-    """A background task. All methods are thread-safe."""
+    """A background task. All methods except `finish` are thread-safe."""
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()
@@ -57,7 +57,7 @@ class Job:
             raise Cancelled
 
     def finish(self) -> bool:
-        """Claims the delivery of the result. Returns True for the first call only, and never after a cancellation."""
+        """Claims the delivery of the result. Returns False for later calls and after a cancellation."""
         if self.is_finished:
             return False
         self._finished.set()

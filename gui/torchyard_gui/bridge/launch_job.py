@@ -26,21 +26,22 @@ if TYPE_CHECKING:
 
 
 class LaunchJob(QObject):
-    """One launch. It ends with one of the signals `started`, `failed` and `cancelled`."""
+    """One launch. Unless it is closed, it ends with one of the signals `started`, `failed` and `cancelled`."""
 
     checked = Signal(object)
-    """A Check."""
+    """Emitted with each Check."""
     progressed = Signal(str, object, object)
-    """(step as in `Launch.on_progress`, done, total)."""
+    """Emitted with (step as in `Launch.on_progress`, done, total)."""
     asked = Signal(object)
-    """A Question: the launch waits for `answer` or `cancel`."""
+    """Emitted with a Confirmation: the launch waits for `answer` or `cancel`."""
     started = Signal(str)
-    """The ID of the run, which has started and is recorded in this computer's history."""
+    """Emitted with the ID of the run, which has started."""
     failed = Signal(object)
-    """A TorchyardError. Nothing is left on the hosts, unless its code is `start_unknown`: then the run may have begun,
-    and is recorded as unconfirmed."""
+    """Emitted with a TorchyardError. Nothing is left on the hosts, unless the code is `start_unknown`: then the run may
+    have started.
+    """
     cancelled = Signal()
-    """Nothing is left on the hosts."""
+    """Emitted when the launch was cancelled; nothing is left on the hosts."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class LaunchJob(QObject):
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
             booking = BookingOptions(planned.length, planned.start)
-        else:  # The user did not choose the default length.
+        else:  # The default time is not a choice of the user.
             booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
 
@@ -158,7 +159,7 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """Returns a host check with the remark of the host's link, such as that the agent's version differs."""
+        """Returns a check. A passed check of a host is given the remark of the host's link, if there is one."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check
@@ -220,7 +221,7 @@ _UNRECORDED = Check("history", "", True, "", warning=True)
 
 
 class RestartJob(LaunchJob):
-    """One restart of an ended run. It ends with one of the signals `started`, `failed` and `cancelled`."""
+    """One restart of an ended run. It has the signals of a launch."""
 
     def __init__(
         self,
@@ -232,7 +233,8 @@ class RestartJob(LaunchJob):
         *,
         from_beginning: bool = False,
     ):
-        """
+        """Prepares a restart; `start` begins it.
+
         Args:
             text: Text of the topology that was run. The text and the name of its `file` are from the run's record.
             from_beginning: Whether to begin at the first step instead of the newest checkpoint.

@@ -1,6 +1,6 @@
 """Reader of one rank's log on its host, by byte offset. It reports the growth of the log.
 
-No thread is needed, because the link passes its answers to the GUI thread.
+Only opening the connection needs a thread. All signals are emitted on the GUI thread.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 WATCH_EVERY_MS = 200
-"""Shortest interval between queries of a growing log."""
+"""Pause between an answer and the next query of a growing log."""
 RETRY_MS = 2000
 PAGE_BYTES = 64 * 1024
 
 Taken = Callable[[bytes, int], None]
-"""(data, size of the whole log)."""
+"""Called with (data, size of the whole log)."""
 
 
 class LogFeed(QObject):
     """The log of one rank. `size` is the last known length of the log in bytes."""
 
     grown = Signal(bytes, int)
-    """New data, or its beginning if there is much, and its offset; `size` and `times` are already updated."""
+    """Emitted with new data, or its beginning if there is much, and its offset; `size` and `times` are already updated.
+    """
     ended_changed = Signal()
     lost = Signal(object)
-    """A TorchyardError: the host does not answer and is tried again."""
+    """Emitted with a TorchyardError when the host does not answer; further attempts follow."""
     found = Signal()
-    """The host answers, for the first time or again."""
+    """Emitted when the host answers for the first time or again."""
     failed = Signal(object)
-    """A TorchyardError: the host has no such log and will not get it."""
+    """Emitted with a TorchyardError when the agent refuses a query, which is not repeated."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class LogFeed(QObject):
         self.size = 0
         self.times = LogTimes()
         self.ended = False
-        """Whether the log will not grow any more."""
+        """Whether the log is complete."""
         self._run_id = run_id
         self._fleet = fleet
         self._jobs = jobs

@@ -34,7 +34,7 @@ class WaitingQuestion:
                 self._answered.set()
 
     def wait(self) -> str | None:
-        """Waits for the answer, returns it, and deletes it from memory. Called on the thread of the login."""
+        """Waits for the answer, returns it, and does not keep it. Called on the thread of the login."""
         self._answered.wait()
         with self._lock:
             answer, self._answer = self._answer, None
@@ -49,9 +49,9 @@ class LoginQuestions(QObject):
     """
 
     asked = Signal(object)
-    """A WaitingQuestion to show and answer, on the GUI thread."""
+    """Emitted with a WaitingQuestion to show and answer, on the GUI thread."""
     withdrawn = Signal()
-    """The question needs no answer any more."""
+    """Emitted when the question no longer needs an answer."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -89,7 +89,7 @@ class LoginQuestions(QObject):
         """Waits for the user's answer and returns it. Called on the thread of the login.
 
         Returns:
-            The answer, or None if the user declined to answer or the window was closed.
+            The answer, or None if the user has declined to answer, questions are suppressed, or the window was closed.
         """
         with self._turn:
             waiting = WaitingQuestion(question)

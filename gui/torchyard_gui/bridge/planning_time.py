@@ -28,9 +28,9 @@ class PlanningTime(QObject):
     """The planned time with its bookings. There are no bookings without a calendar."""
 
     changed = Signal()
-    """The time or its bookings changed."""
+    """Emitted when the time or its bookings have changed."""
     chosen = Signal(object)
-    """The user chose this PlannedTime."""
+    """Emitted with the PlannedTime that the user chose."""
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class PlanningTime(QObject):
         """Zone in which times are parsed and shown."""
         self.booked = PlannedBookings()
         self.away = ""
-        """Since when the calendar is unreachable; bookings are those of that time."""
+        """The time of the bookings as text, while the calendar is unreachable; "?" if it is unknown. Empty while the
+        calendar is reachable.
+        """
         self._last_state: object = None
         self._is_visible = False
         self._tick = QTimer(self, interval=TICK_MS)
@@ -120,11 +122,11 @@ class PlanningTime(QObject):
         self.refresh()
 
     def who(self, booking: Booking) -> str:
-        """Returns the owner and the end of a booking, such as `kim until 18:00`."""
+        """Returns the owner and the time of a booking, such as `kim until 18:00`."""
         return f"{booking.owner} {when_booked(booking, self.planned.interval(self.now).start, self.zone)}"
 
     def stop(self) -> None:
-        """Stops the timers; called when the window closes."""
+        """Stops the timer; called when the window closes."""
         self._tick.stop()
 
     def _take(self, seen: CalendarState) -> None:

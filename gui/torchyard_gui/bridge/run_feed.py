@@ -1,4 +1,4 @@
-"""Live state of one run. A thread follows the run; the window is notified at most a few times a second."""
+"""Live state of one run. A thread follows the run, and the window processes its messages in batches."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
     from torchyard_gui.canvas.live_state import ReplicaLiveState, Tint
 
 EVENTS_EVERY_MS = 100
-"""States are reported at most ten times a second."""
+"""Time for which events are collected before they are processed together."""
 SAMPLES_EVERY_MS = 400
 """Interval at which samples are read; well below the one second between samples, so that none is lost."""
 SAMPLES_REPORTED_EVERY_S = 0.95
-"""Samples are reported once a second."""
+"""Minimum time between two reports of samples, slightly less than the second between two samples."""
 SLICE_S = 0.008
 """A long journal is read in slices of this length, so that the window stays responsive."""
 LOOK_EVERY_MS = 2000
 """Interval of the check for silent hosts."""
 WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
-"""After a longer pause the window itself was blocked and has unread messages, so no host counts as silent."""
+"""Time between two checks beyond which the window itself was blocked. No host then counts as silent, because the window
+has unread messages.
+"""
 
 
 class Inbox:
@@ -50,7 +52,7 @@ class Inbox:
 
         Args:
             wake: Called on the thread when messages are waiting, with True for events and False for samples. It is not
-                called again until the waiting messages have been taken.
+                called again until the receiver begins to take the messages.
         """
         self.news: deque[tuple[str, Any]] = deque()
         self.samples = LatestSamples()
@@ -80,7 +82,7 @@ class RunFeed(QObject):
 
     changed = Signal(object)
     failed = Signal(object)
-    """A TorchyardError: the run cannot be followed, and is not tried again before `retry`."""
+    """Emitted with a TorchyardError when the run cannot be followed; `retry` may start another attempt."""
 
     def __init__(
         self,
@@ -95,9 +97,9 @@ class RunFeed(QObject):
         self.run = run
         self.picture = RunState(run.run_id, run.name, run.primary, run.hosts)
         self.error: TorchyardError | None = None
-        """Why the run cannot be followed, temporarily or for good."""
+        """The reason why the run cannot be followed, temporarily or permanently, or None."""
         self.was_heard = False
-        """Whether its primary host answered since the feed was opened."""
+        """Whether the run's primary host has answered since the feed was opened."""
         self._fleet = fleet
         self._jobs = jobs
         self._known = known
@@ -146,7 +148,10 @@ class RunFeed(QObject):
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """Returns the metric shown on a replica's chip: the use of its GPUs, or else a value that it reported."""
+        """Returns the metric shown on a replica's chip, or "" unless the replica is running.
+
+        It is the use of its GPUs, or else its throughput, its traffic or the use of its CPUs.
+        """
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
             return ""
@@ -183,7 +188,7 @@ class RunFeed(QObject):
         for timer in (self._news_timer, self._sample_timer, self._silence_timer):
             timer.stop()
 
-    # The following methods run on the background thread.
+    # The following method runs on the background thread.
 
     def _wake(self, is_news: bool) -> None:
         self._jobs.tell(self._woken, is_news)
@@ -273,7 +278,7 @@ class RunFeed(QObject):
             self.changed.emit(changes)
 
     def _take_history(self, record: RunRecord | None) -> None:
-        """Loads the record of the run from this computer's history, to draw the run while no host answers."""
+        """Applies the record of the run in this computer's history, so that the run is drawn while no host answers."""
         picture = self.picture
         if record is not None:
             about = {
@@ -323,7 +328,7 @@ class RunFeed(QObject):
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
-    """Follows a run until its end and retries hosts that do not answer. Called on a separate thread.
+    """Follows a run until its end, and retries while the primary host does not answer. Called on a separate thread.
 
     Raises:
         RunFailed: The keeper of the run died.
@@ -377,7 +382,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
     try:
         for event in events:
             job.checkpoint()
-            # Samples contain the metrics, so most reports in the journal are redundant.
+            # A report without an epoch is derived from a sample, which `post_sample` receives anyway.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

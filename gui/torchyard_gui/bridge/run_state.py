@@ -37,12 +37,12 @@ from torchyard_gui.bridge.run_state_types import (
 )
 
 SILENT_S = 6.0
-"""A host silent for this long is unknown; it reports once a second."""
+"""Time without a report after which a host's state is unknown; hosts report once a second."""
 TOTALS_EVERY_S = 0.9
 
 
 class RunState:
-    """State of one run, as far as the window knows it."""
+    """State of one run, as far as it is known."""
 
     def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
         self.run_id = run_id
@@ -53,7 +53,7 @@ class RunState:
         self.reason = ""
         self._waiting: WaitingForHosts | None = None
         self.as_of: float | None = None
-        """When the primary host last reported the run."""
+        """The time of the last report by the primary host."""
         self.submitted: float | None = None
         self.started: float | None = None
         self.ended: float | None = None
@@ -65,11 +65,11 @@ class RunState:
         self.moments: list[TimelineEvent] = []
         self.totals = TimeSeries(fields=TOTALS)
         self.lost: dict[str, float | None] = {}
-        """Hosts that do not answer, with the time they were last heard."""
+        """Hosts that do not answer, with the time of their last report."""
         self.is_followed = True
-        """False: the run is not followed, and may go on."""
+        """Whether the run is followed; if not, it may have changed since."""
         self.known_from = ""
-        """The host that reported the run in place of its primary; it may be wrong about the end."""
+        """The host that reported the run in place of its primary, or "". Its report of the run's end may be wrong."""
         self.slow: dict[str, float] = {}
         self._silent: set[str] = set()
         """Hosts of `lost` whose connection is open but silent."""
@@ -82,7 +82,7 @@ class RunState:
         self._restarts = 0
         self._sampled_at = 0.0
         self._is_noted = False
-        """Whether metrics and events are only this computer's record of the end."""
+        """Whether metrics and events come only from this computer's record of the end."""
 
     @property
     def is_over(self) -> bool:
@@ -103,10 +103,8 @@ class RunState:
         """The number of restarts of the run's gangs."""
         return max(self._restarts, max((track.restarts for track in self.tracks.values()), default=0))
 
-    # The following methods update the state.
-
     def take_record(self, about: Mapping[str, Any], known: Sequence[HostFacts]) -> None:
-        """Applies the run's record: topology text, planned replicas, user and time of the launch."""
+        """Applies the run's record: the topology, the planned replicas and the time of the launch."""
         self.topology_text = str(about.get("topology", ""))
         self.topology_file = str(about.get("topology_file", ""))
         self.submitted = when(about.get("submitted")) or self.submitted
@@ -141,7 +139,7 @@ class RunState:
             track.restarts = int(replica.get("restarts") or 0)
 
     def take_noted(self, metrics: Mapping[str, Mapping[str, float | None]], ended: float | None) -> None:
-        """Applies this computer's record of an ended run: last metrics, start and end."""
+        """Applies this computer's record of an ended run: its last metrics, launch and end."""
         self._is_noted = True
         self.ended = ended
         self._take_metrics(metrics, ended or self.as_of or 0.0)
@@ -151,7 +149,7 @@ class RunState:
             self.moments.append(TimelineEvent(ended, "run", self.state, reason=self.reason))
 
     def forget_noted(self) -> None:
-        """Deletes the events of this computer's record before the journal replays them."""
+        """Deletes the metrics and events of this computer's record before the journal replays them."""
         if self._is_noted:
             self._is_noted = False
             self.moments.clear()
@@ -166,7 +164,7 @@ class RunState:
             self._connection(event, changes)
             return
         if event["seq"] <= self._seen.get(event["epoch"], 0):
-            return  # After a lost connection, the journal is replayed from its beginning.
+            return  # Skips known events: after a lost connection, the journal is replayed.
         self._seen[event["epoch"]] = event["seq"]
         at = when(event.get("time")) or 0.0
         self.as_of = max(at, self.as_of or 0.0)
@@ -182,6 +180,11 @@ class RunState:
             self._note(
                 TimelineEvent(at, "restart", replica=gang, reason=cause, generation=event["generation"]), changes
             )
+            changes.run = True
+        elif kind == "membership":
+            left, lost = len(event["members"]), len(event["lost"])
+            counts = {"step": event["step"], "remaining": left, "workers": left + lost}
+            self._note(TimelineEvent(at, "membership", reason=str(event["cause"]), **counts), changes)
             changes.run = True
         elif kind == "asked":
             self._asked(event, at, changes)
@@ -230,7 +233,7 @@ class RunState:
             self._lose(host, self._reported_at.get(host) or self.as_of, changes)
 
     def mark_found(self, host: str, changes: RunChanges) -> None:
-        """Marks a lost host as answering again."""
+        """Marks a lost host as reachable again."""
         if host in self.lost:
             del self.lost[host]
             self._silent.discard(host)
@@ -269,7 +272,7 @@ class RunState:
         return min(1.0, max(0.0, percent / 100))
 
     def total(self, name: str) -> float | None:
-        """Returns the latest total: `step`, `throughput` (of all trainers), `loss` (of the chief) or `gpu` (median).
+        """Returns the latest total in `TOTALS`: the highest `step`, the `loss` of the first trainer, a median or a sum.
 
         A sum is None if one of its parts is unknown. For an ended run, the last report of each replica is used, because
         replicas end one after the other and the sum over the remaining replicas would be meaningless.
@@ -279,12 +282,12 @@ class RunState:
         return None if name in SUMS and self._is_partial else self.totals.last(name)
 
     def reported_by(self, name: str) -> tuple[int, int]:
-        """Returns the number of replicas that reported a metric, and the number that can report it."""
+        """Returns the number of replicas that reported a finite value of a metric, and of those that can report it."""
         asked = matching_tracks(self.tracks.values(), name)
         return len(finite_values(asked, name)), len(asked)
 
     def elapsed(self, wall: float) -> float | None:
-        """Returns the run's duration in seconds."""
+        """Returns the run's duration in seconds, or None if its start is unknown."""
         begin = self.started or self.submitted
         if begin is None:
             return None
@@ -327,7 +330,7 @@ class RunState:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether the values of a running replica are unknown, which would make a sum wrong."""
+        """Whether a sum would be wrong, because a live replica's host is lost or a running replica has no values."""
         return any(
             track.host in self.lost or (track.state == "running" and not len(track.ring))
             for track in self.tracks.values()
@@ -478,7 +481,7 @@ def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaS
 
 
 def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[str, float | None]:
-    """Computes totals of the latest reports: `step` (maximum), `loss` (first trainer), `gpu` (median) and the sums.
+    """Computes totals of the latest reports: `step` (maximum), `loss` (first trainer with one), `gpu` (median), sums.
 
     Sums are None unless `is_whole`, because a partial sum would be misleading.
     """

@@ -19,14 +19,14 @@ class ReplicaStatus:
     name: str
     host: str
     gpus: tuple[str, ...]
-    """UUIDs."""
+    """The UUIDs of the GPUs."""
     ring: TimeSeries
     state: str = "pending"
     reason: str = ""
     exit_code: int | None = None
     restarts: int = 0
     since: float | None = None
-    """Start of the state in seconds since 1970."""
+    """Start of the state in seconds since 1970, or None."""
 
     @property
     def role(self) -> str:
@@ -53,7 +53,7 @@ class WaitingForHosts:
     cause: str
     hosts: str
     until: float
-    """Seconds since 1970."""
+    """The end of the wait, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,25 @@ class TimelineEvent:
 
     time: float
     kind: str
-    """run, replica, restart, asked, first_step, host_lost, host_back, checkpoint, checkpoint_copied."""
+    """The kind of the event: run, replica, restart, membership, asked, first_step, host_lost, host_back,
+    checkpoint or checkpoint_copied.
+    """
     state: str = ""
     replica: str = ""
     host: str = ""
     reason: str = ""
     generation: int = 0
-    """Of a restart: the new generation of its gang."""
+    """For a restart: the new generation of the gang."""
     by: str = ""
-    """Of a request (`state`: launch, stop or force): its user such as `kim@laptop`, or "" if unknown."""
+    """For a request (`state`: launch, stop or force): the user, such as `kim@laptop`; "" if unknown."""
     waiting: WaitingForHosts | None = None
-    """Of a restart: the hosts it waits for."""
+    """For a run that waits before a restart: the hosts that it waits for."""
     step: int = 0
-    """Of a checkpoint."""
+    """For a checkpoint or a membership: its step."""
+    remaining: int = 0
+    """For a membership: the number of workers that are not lost."""
+    workers: int = 0
+    """For a membership: the number of workers before all losses."""
 
     def repeats(self, before: TimelineEvent) -> bool:
         """Whether the entry repeats the previous one: an end is reported first as a state and then with details."""
@@ -87,7 +93,7 @@ class TimelineEvent:
 
 
 def waiting_for(value: object) -> WaitingForHosts | None:
-    """Parses the field `waiting_for` of a `run_state` event. Returns None if it is absent."""
+    """Parses the field `waiting_for` of a `run_state` event. Returns None if it is absent or incomplete."""
     if not isinstance(value, dict):
         return None
     until = when(value.get("until"))
@@ -102,9 +108,9 @@ class RunChanges:
     replicas: set[str] = field(default_factory=set)
     moments: list[TimelineEvent] = field(default_factory=list)
     run: bool = False
-    """The run's state, its reason, or what is known of its hosts."""
+    """Whether the run's state or reason has changed, or which of its hosts answer."""
     shown: bool = False
-    """The record arrived, with replicas and plan."""
+    """Whether the run's record has arrived, with replicas and plan."""
     samples: bool = False
 
     def __bool__(self) -> bool:

@@ -19,22 +19,23 @@ from torchyard_core.launch.runs.checkpoints import SavedStep, newest_checkpoint
 from torchyard_core.launch.runs.download import Files, fetch_files, list_files
 from torchyard_core.launch.runs.history import History
 from torchyard_core.launch.runs.known_runs import KnownRun, free_prepared, list_runs, stop_run
+from torchyard_core.launch.runs.model_download import SavedModel, fetch_model, find_model, model_sources
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.run_feed import RunFeed
 
 FEEDS = 6
-"""Number of feeds kept open; live runs stay followed, so that their plots have no gaps."""
+"""Maximum number of open feeds. The feed that was requested longest ago is closed first."""
 
 Failed = Callable[[TorchyardError], None]
 
 
 class RunsModel(QObject):
-    """Model of the runs, used on the GUI thread. Slow work runs on threads and is reported by signals."""
+    """Model of the runs, used on the GUI thread. Slow work runs on threads."""
 
     runs_changed = Signal()
-    """The list of runs, or the state of one, changed."""
+    """Emitted when the list of runs, the state of a run or an annotation has changed."""
     refreshing_changed = Signal()
 
     def __init__(self, home: Home, fleet_model: FleetModel, parent: QObject | None = None):
@@ -42,7 +43,7 @@ class RunsModel(QObject):
         self.fleet_model = fleet_model
         self.history = History(home.history)
         self.silent: dict[str, HostError] = {}
-        """Hosts that did not answer the last query for runs."""
+        """The errors of hosts that did not answer the last query for runs, by host."""
         self._runs: list[KnownRun] = list_runs({}, self.history)
         self._feeds: dict[str, RunFeed] = {}
         self._refreshing: Job | None = None
@@ -58,14 +59,14 @@ class RunsModel(QObject):
 
     @property
     def runs(self) -> Sequence[KnownRun]:
-        """All runs, the latest first."""
+        """All runs, the newest first."""
         return tuple(self._runs)
 
     def run(self, run_id: str) -> KnownRun | None:
         return next((run for run in self._runs if run.run_id == run_id), None)
 
     def read_history(self) -> None:
-        """Reads this computer's history at once, without asking a host."""
+        """Reads this computer's history immediately, without contacting a host."""
         self.annotations = self._notes.load()
         known = {run.run_id: run for run in self._runs if run.is_fresh}
         noted = list_runs({}, self.history)
@@ -196,6 +197,48 @@ class RunsModel(QObject):
                 return TorchyardError(f"{place} cannot be written: {error.strerror}.", code="unwritable")
 
         return model.jobs.run(bring, lambda result: done(*result), failed, owner=owner, job=job)
+
+    def fetch_model(
+        self,
+        run: KnownRun,
+        file: Path,
+        progress: Callable[[int, int], None],
+        done: Callable[[SavedModel], None],
+        failed: Failed,
+        *,
+        owner: QObject | None = None,
+    ) -> Job:
+        """Downloads the model of a run's newest checkpoint to `file`, which is replaced if it exists.
+
+        Args:
+            progress: Called with the number of downloaded bytes and the total.
+        """
+        model = self.fleet_model
+        job = Job()
+
+        def note(host: str, so_far: int, total: int) -> None:
+            job.checkpoint()
+            model.jobs.tell(_unless_cancelled, job, progress, so_far, total)
+
+        def bring() -> SavedModel:
+            fleet = model.fleet
+            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
+            sources = model_sources(run, self.history.load(run.run_id), links, fleet.interpreters(links))
+            try:
+                found = find_model(run, sources, links)
+            except TorchyardError as error:
+                silent = next((link for link in reached.values() if isinstance(link, HostError)), None)
+                raise silent or error from error
+            job.checkpoint()
+            try:
+                fetch_model(run.run_id, found, sources[found.host], file, links[found.host], note, job.checkpoint)
+            except OSError as error:
+                message = f"{error.filename or file} cannot be written: {error.strerror}."
+                raise TorchyardError(message, code="unwritable") from error
+            return found
+
+        return model.jobs.run(bring, done, failed, owner=owner, job=job)
 
     def close(self) -> None:
         if self._refreshing is not None:

@@ -28,7 +28,7 @@ class SettingsModel(QObject):
     """The settings file of a home folder. If the file has errors, the last valid settings remain in force."""
 
     changed = Signal()
-    """`settings`, `written` or `error` has changed."""
+    """Emitted when `settings`, `written` or `error` has changed."""
 
     def __init__(self, home: Home, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -40,7 +40,7 @@ class SettingsModel(QObject):
         self.written: Mapping[str, str] = {}
         """The values that the file contains, by key."""
         self.error: TorchyardError | None = None
-        """Why the file cannot be read, or None."""
+        """The reason why the file cannot be read, or None."""
         self._edits: list[_Edit] = []
         self._watcher = QFileSystemWatcher(self)
         self._soon = QTimer(self, singleShot=True, interval=SETTLE_MS)
@@ -50,7 +50,7 @@ class SettingsModel(QObject):
         self.reload()
 
     def reload(self) -> None:
-        """Reads the file. `changed` is emitted if its settings differ from the last known settings."""
+        """Reads the file. `changed` is emitted if the settings, the written values or the error have changed."""
         self._watch()
         settings, written, error = self.settings, self.written, None
         try:
@@ -79,7 +79,7 @@ class SettingsModel(QObject):
         return bool(self._edits) and self.written.get(self._edits[-1].key, "") == self._edits[-1].after
 
     def undo(self) -> str:
-        """Undoes the last change. Returns its key, or "" if there is none. Raises TorchyardError."""
+        """Undoes the last change. Returns its key, or "" if it cannot be undone. Raises TorchyardError."""
         if not self.can_undo:
             return ""
         edit = self._edits[-1]

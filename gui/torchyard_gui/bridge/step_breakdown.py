@@ -22,14 +22,14 @@ WRITTEN: dict[str, Callable[[float], str]] = {
     "clients": count,
     "bytes_s": format_byte_rate,
 }
-"""Formats by field of a report."""
+"""Functions that format a value, by field of a report."""
 OF_SERVERS = ("version", "clients", "bytes_s")
 """Fields that only servers and reducers report."""
 NONE = "–"
 
 
 def written(field: str, value: float | None) -> str:
-    """Returns a value with its unit, or a dash if the strategy does not report the value."""
+    """Returns a value with its unit, or a dash for None."""
     return NONE if value is None else WRITTEN[field](value)
 
 

@@ -23,14 +23,14 @@ TERMINALS = {
     "foot": (),
     "xterm": ("-e",),
 }
-"""Terminal emulators, in the order of preference, with the arguments before a command."""
+"""Terminal emulators, in the order of preference, with the arguments that precede the command to run in them."""
 
 
 def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] = os.environ) -> None:
     """Starts the terminal as a process independent of the window. Raises TorchyardError if there is no terminal."""
     command = terminal_of(environment)
     if not host.local:
-        from torchyard_core.fleet.ssh.openssh import terminal_command  # paramiko takes 0.25 s to import
+        from torchyard_core.fleet.ssh.openssh import terminal_command  # The import of paramiko takes 0.25 s.
 
         command += terminal_command(host, known_hosts)
     else:
@@ -46,11 +46,14 @@ def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] 
         )
     except OSError as error:
         raise TorchyardError(f"{command[0]} cannot be started: {error.strerror}.", code="no_terminal") from error
-    in_background(process.wait)  # otherwise, the ended process would remain a zombie
+    in_background(process.wait)  # Without wait(), the ended process would remain a zombie.
 
 
 def terminal_of(environment: Mapping[str, str]) -> list[str]:
-    """Returns the arguments before a command, for $TERMINAL or the first installed terminal. Raises TorchyardError."""
+    """Returns the command of $TERMINAL or of the first installed terminal. Raises TorchyardError.
+
+    The command to run in the terminal must be appended.
+    """
     wanted = environment.get("TERMINAL", "")
     path = environment.get("PATH")
     for name in (wanted, *TERMINALS):

@@ -12,12 +12,12 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """The outline, of which a scene has exactly one. A drag replaces the outline of a highlighted rack."""
+    """The outline; a `TopologyScene` has exactly one. A drag replaces the outline of a highlighted rack."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)
         self.pointed_out = ""
-        """The host that is pointed out, else ""."""
+        """The name of the highlighted host; empty if there is none."""
         self.item = QGraphicsRectItem()
         self.item.setZValue(height)
         self.item.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
@@ -27,7 +27,7 @@ class DropHighlight(QObject):
         self._pointing.timeout.connect(self.hide)
 
     def aim(self, rect: QRectF, *, fits: bool, slot: bool) -> None:
-        """Outlines a drop target. The colour shows whether a drop is accepted."""
+        """Outlines a drop target in a colour that shows whether a drop is accepted. A null `rect` hides the outline."""
         self.hide()
         if rect.isNull():
             return
@@ -38,7 +38,7 @@ class DropHighlight(QObject):
         self.item.show()
 
     def point_out(self, host: str, rect: QRectF) -> None:
-        """Outlines the rack of a host for a moment."""
+        """Outlines the rack of a host for `POINT_OUT_MS` milliseconds."""
         self.aim(rect, fits=True, slot=False)
         self.pointed_out = host
         self._pointing.start()

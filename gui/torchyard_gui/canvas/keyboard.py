@@ -36,7 +36,7 @@ COMMANDS = {
     (Key.Key_Return, PLAIN): "activate",
     (Key.Key_Enter, PLAIN): "activate",
 }
-"""Methods of the view."""
+"""Names of the view's methods by key and modifiers."""
 
 
 def command_of(event: QKeyEvent) -> str:
@@ -48,7 +48,7 @@ def command_of(event: QKeyEvent) -> str:
 Direction = Literal["left", "right", "up", "down"]
 
 ASIDE = 3.0
-"""Weight of a sideways distance relative to one ahead."""
+"""Weight of a sideways distance, relative to a distance in the direction of the key."""
 
 
 def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str | None:

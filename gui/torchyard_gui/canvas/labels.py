@@ -19,7 +19,10 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def gpu_kinds(rack: RackContent) -> str:
-    """Returns the models of a rack's GPUs with their numbers, such as `8 × H100 80 GB`."""
+    """Returns the models of a rack's GPUs with their numbers, such as `8 × H100 80 GB`.
+
+    Returns `no GPU` for a checked host without GPUs, and "" if the models are unknown.
+    """
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
     # GPUs of unchecked hosts have an unknown memory size, which is omitted.
@@ -27,7 +30,7 @@ def gpu_kinds(rack: RackContent) -> str:
 
 
 def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, ReplicaLiveState] | None) -> str:
-    """Returns the text at the right of a rack's header: the use of its GPUs, or why the use is unknown."""
+    """Returns the text at the right of a rack's header, such as the use of its GPUs or why the use is unknown."""
     if rack.is_tray or rack.group is not None:
         return role_counts(rack.chips)
     if host is not None and host.is_unknown:
@@ -45,7 +48,8 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
         return role_counts(rack.chips) or translate("Canvas", "not used")
     if not rack.gpus:
         # The total number of GPUs of an unchecked host is unknown.
-        return translate("Canvas", "uses {used} GPUs").format(used=rack.used)
+        one, several = translate("Canvas", "uses 1 GPU"), translate("Canvas", "uses {used} GPUs")
+        return (one if rack.used == 1 else several).format(used=rack.used)
     if states is None:
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
@@ -53,7 +57,12 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
         # The use of GPUs after the end of a run is not caused by the run.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
-    return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)
+    return _busy_text(total).format(used=busy, total=total)
+
+
+def _busy_text(total: int) -> str:
+    one, several = translate("Canvas", "{used} of 1 GPU busy"), translate("Canvas", "{used} of {total} GPUs busy")
+    return one if total == 1 else several
 
 
 def section_summary(
@@ -68,11 +77,13 @@ def section_summary(
     total = sum(len(rack.layout.slots) for rack in racks)
     unknown = sum(rack.key in hosts and hosts[rack.key].is_unknown for rack in racks)
     if states is None:
-        used, text = sum(rack.used for rack in racks), translate("Canvas", "{used} of {total} GPUs used")
+        used = sum(rack.used for rack in racks)
+        one, several = translate("Canvas", "{used} of 1 GPU used"), translate("Canvas", "{used} of {total} GPUs used")
+        text = one if total == 1 else several
     else:
         chips = [chip for rack in racks for chip in rack.chips]
         used = sum(len(chip.gpus) for chip in chips if _is_busy(states.get(chip.name)))
-        text = translate("Canvas", "{used} of {total} GPUs busy")
+        text = _busy_text(total)
     if total:
         parts.append(text.format(used=used, total=total))
     else:
@@ -88,7 +99,7 @@ def section_summary(
 
 
 def short_use(rack: RackContent) -> str:
-    """Returns the use of a small rack, such as `3 of 4`."""
+    """Returns the use of a rack's GPUs for a low zoom, such as `3 of 4`, or "" if it has no known GPU."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total}").format(used=rack.used, total=len(rack.layout.slots))
@@ -119,7 +130,7 @@ def role_count(role: str, count: int) -> str:
 
 
 def cpu_value(rack: RackContent) -> str:
-    """Returns the number of cores, such as `96 cores`, or "?" if it is unknown."""
+    """Returns the number of cores, such as `96 cores`, or `? cores` if it is unknown."""
     if rack.cpus is None:
         return translate("Canvas", "? cores")
     if rack.cpus == 1:
@@ -134,7 +145,10 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns the second line of a chip in a design: its GPUs and, in the frame of a group, its host."""
+    """Returns the second line of a chip in a design: its GPUs and, in the frame of a group, its host.
+
+    For a replica that is not placed, it is the number of GPUs that the replica needs.
+    """
     if chip.by_group and chip.host:
         return f"{chip.host}:{ranges(chip.gpus)}" if chip.gpus else chip.host
     if not chip.host and chip.wanted:
@@ -203,12 +217,12 @@ def restarted(count: int) -> str:
 
 
 def shorter(cause: str) -> str:
-    """Returns a short form of a cause for a chip. The tool tip contains the full text."""
+    """Returns the short form of a cause for a chip, if there is one. The tool tip contains the full text."""
     return translate("Canvas", "OOM") if cause == "out of memory" else cause
 
 
 def place_of(chip: ChipContent) -> str:
-    """Returns where a replica is: `GPU 2 on gpu-a`."""
+    """Returns where a replica is placed, such as `GPU 2 on gpu-a`."""
     if not chip.host:
         return translate("Canvas", "not placed")
     if chip.gpus:
@@ -217,7 +231,7 @@ def place_of(chip: ChipContent) -> str:
 
 
 def moved_from(place: str) -> str:
-    """Returns the previous place of a replica that was just moved."""
+    """Returns a text with the previous place of a replica that was just moved."""
     return translate("Canvas", "moved; was {place}").format(place=place)
 
 
@@ -243,12 +257,15 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
 
 
 def edges(count: int) -> str:
-    """Returns the label of a trunk with the number of edges that it represents."""
+    """Returns the part of a trunk's label with the number of edges that the trunk represents."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
 def load_parts(load: float, facts: ExchangeFacts) -> tuple[str, str]:
-    """Returns the data per step on a link, in two lines such as `1.5 M` and `per step` if M is unknown."""
+    """Returns the data per step on a link in two lines, such as `3.2 GB` and `per step`.
+
+    If the size M of the gradients is unknown, the first line is a multiple of it, such as `1.5 M`.
+    """
     return load_text(load, facts), translate("Canvas", "per step")
 
 
@@ -258,7 +275,7 @@ def load_text(load: float, facts: ExchangeFacts) -> str:
 
 
 def link_sentence(load: float, facts: ExchangeFacts) -> str:
-    """Returns what the link of a host carries, for its tool tip."""
+    """Returns a sentence about the data per step on a host's link, for the tool tip of the host."""
     text = translate("Canvas", "Its link carries {load} per step in each direction").format(load=load_text(load, facts))
     time = facts.seconds_of(load)
     if time is not None:
@@ -269,7 +286,7 @@ def link_sentence(load: float, facts: ExchangeFacts) -> str:
 
 
 def rack_name(rack: RackContent) -> str:
-    """Returns the name of a host or a group, for the header of its rack."""
+    """Returns the name of a host or a group, or `Not placed` for the tray, for the header of its rack."""
     if rack.group is not None:
         return group_name(rack.group)
     return translate("Canvas", "Not placed") if rack.is_tray else rack.key
@@ -321,7 +338,7 @@ def add_text(role: str, host: str) -> str:
 
 
 def holder(user: str, gpu: int) -> str:
-    """Returns two lines with the user of a GPU, for its slot."""
+    """Returns two lines about a GPU in use, with its user if known, for its slot."""
     if not user:
         return translate("Canvas", "in use\nGPU {gpu}").format(gpu=gpu)
     return translate("Canvas", "{user}\nuses GPU {gpu}").format(user=user, gpu=gpu)
@@ -342,7 +359,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
 
 
 def rack_sentence(rack: RackContent, use: str) -> str:
-    """Returns the unabridged header of a rack, for its tool tip."""
+    """Returns the unabridged header of a rack, and which of its facts are unknown, for its tool tip."""
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
         lines.append(translate("Canvas", "It has not been checked; assuming it fits."))
@@ -352,7 +369,7 @@ def rack_sentence(rack: RackContent, use: str) -> str:
 
 
 def short_rack_use(rack: RackContent) -> str:
-    """Returns a short text about the GPUs of a rack that the design uses."""
+    """Returns a short text about the GPUs of a rack that the design uses, or "" if it has no known GPU."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total} used").format(used=rack.used, total=len(rack.layout.slots))

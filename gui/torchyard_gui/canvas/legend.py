@@ -30,9 +30,10 @@ translate = QCoreApplication.translate
 
 
 def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
-    """Returns a sign and a text for each kind of port and line that is drawn."""
+    """Returns a sign and a text for each kind of port, for the lines of the exchange, and for checkpoints, if drawn."""
     found: list[Entry] = []
-    does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring or wiring.average else set())
+    is_ring, is_average = len(wiring.ring) > 1, len(wiring.average) > 1
+    does = {port for _, port in wiring.trunk} | ({"trains"} if is_ring or is_average else set())
     if wiring.neighbours:
         does = {"both"}
     has_reducers = spec_of(kind).server_role is Role.REDUCER
@@ -44,9 +45,9 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
     if wiring.neighbours:
         labels["both"] = translate("Legend", "trainers")
     found += [(sign, text) for sign, text in labels.items() if sign in does]
-    if wiring.ring:
+    if is_ring:
         found.append(("line", translate("Legend", "all-reduce, synchronous")))
-    elif wiring.average:
+    elif is_average:
         found.append(("dashes", translate("Legend", "average of the groups, every few steps")))
     elif wiring.neighbours:
         found.append(("dashes", translate("Legend", "neighbours, asynchronous")))
@@ -61,7 +62,7 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
 
 HEIGHT = 28
 ROW = 20
-"""Distance of two rows."""
+"""Distance between two rows in pixels."""
 
 
 class Legend(QWidget):
@@ -92,7 +93,7 @@ class Legend(QWidget):
         self.update()
 
     def set_limit(self, width: int) -> None:
-        """Sets the greatest width. Entries that do not fit are in further rows, above which the legend grows."""
+        """Sets the maximum width. Entries that do not fit are in further rows; the legend then grows upwards."""
         self._limit = width
         self._fit()
 
@@ -108,7 +109,7 @@ class Legend(QWidget):
         self.move(self.x(), bottom - self.height() + 1)
 
     def _rows(self, entries: Sequence[Entry]) -> list[list[Entry]]:
-        """Returns the entries in rows that are no wider than the limit."""
+        """Returns the entries in rows that fit into the limit, if each entry alone fits."""
         rows: list[list[Entry]] = []
         x = 0.0
         for entry in entries:

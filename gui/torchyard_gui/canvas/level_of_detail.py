@@ -11,11 +11,11 @@ COARSE_FROM = 0.33
 
 class Level(Enum):
     FULL = "full"
-    """Everything."""
+    """All texts and symbols are shown."""
     COARSE = "coarse"
-    """Badges and numbers in a readable size."""
+    """Badges and numbers are shown in a readable size."""
     TILE = "tile"
-    """A host is a tile with a cell per GPU."""
+    """Each rack is a tile with a cell for each GPU and for each replica without a GPU."""
 
 
 def level_of(zoom: float) -> Level:

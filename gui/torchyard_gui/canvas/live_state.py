@@ -11,23 +11,23 @@ Tint = Literal["wait", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLiveState:
-    """State of a live replica. A replica with a problem has a tint and a cause."""
+    """State of a live replica. A tint and a cause show a problem."""
 
     state: str
-    """"running", "starting", "pending", "failed", "unknown", "succeeded", "stopped", …"""
+    """The state of the replica: "running", "starting", "pending", "failed", "unknown", "succeeded", "stopped", …"""
     meter: float | None = None
-    """Use of its GPUs, 0 to 1; None if not measured."""
+    """Load of the replica's GPUs, or else of its CPUs, from 0 to 1; None if it is unknown."""
     metric: str = ""
-    """Text beside the meter, with its unit: "91 %", "412 pushes/s"."""
+    """A metric as text with its unit, such as "91 %" or "412/s"."""
     tint: Tint | None = None
     cause: str = ""
-    """Short reason of the tint: "1.8×", "out of memory"."""
+    """Short reason for the tint, such as "1.8×" or "out of memory"."""
     stale_since: str = ""
-    """When it was last heard ("14:21"); empty while it answers."""
+    """The time of the last report, such as "14:21"; empty while the replica's host answers."""
     restarts: int = 0
     """Number of restarts."""
     details: str = field(default="", compare=False)
-    """The parts of its steps, for tool tips; not compared, because chips do not show them."""
+    """The parts of a step with their values, for tool tips. Not compared, because chips do not show them."""
 
     @property
     def is_unknown(self) -> bool:
@@ -39,15 +39,15 @@ class HostLiveState:
     """State of a live host."""
 
     state: str = "ok"
-    """"ok", "unknown", "failed", "warning", "checking"."""
+    """The state of the host, as the name of its mark: "ok", "idle" or "unknown"."""
     since: str = ""
-    """Since when it is unknown."""
+    """The time since which the state is unknown, such as "14:21"; empty if that time is not known."""
     note: str = ""
-    """Short text in place of the count at the right of its header."""
+    """Short text that replaces the use of GPUs at the right of the rack's header."""
     holders: Mapping[int, str] = field(default_factory=dict)
-    """Users of its GPUs, in the two lines of a slot."""
+    """Users of the host's GPUs by GPU index, each as the two lines of text in a slot."""
     held: Mapping[int, str] = field(default_factory=dict)
-    """The same as sentences, for tool tips."""
+    """Sentences about the users of the host's GPUs by GPU index, for tool tips."""
 
     @property
     def is_unknown(self) -> bool:

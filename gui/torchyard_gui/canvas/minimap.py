@@ -12,24 +12,24 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
 MOST = QSizeF(196, 132)
-"""Most size, including the padding."""
+"""Maximum size, including the padding."""
 PAD = 8
 LARGE = 16
-"""Most racks of a design for which the map is hidden unless the user wants it."""
+"""Largest number of racks for which the map is hidden by default."""
 KEY_PART = 0.25
-"""Part of the visible area by which an arrow key moves the view."""
+"""Share of the visible area by which an arrow key moves the view."""
 
 Key = Qt.Key
 STEPS = {Key.Key_Left: (-1, 0), Key.Key_Right: (1, 0), Key.Key_Up: (0, -1), Key.Key_Down: (0, 1)}
 
 
 class Minimap(QWidget):
-    """The map. By default, it is shown for large designs that do not fit into the view."""
+    """The map. By default, it is shown if there are many racks and not all of them are visible."""
 
     centre_asked = Signal(QPointF)
-    """A point of the scene that should be in the middle of the view."""
+    """Emitted with the point of the scene to move to the middle of the view."""
     left = Signal()
-    """Esc was pressed."""
+    """Emitted when Esc was pressed."""
     shown_changed = Signal(bool)
 
     def __init__(self, view: QGraphicsView, scene: TopologyScene):
@@ -47,7 +47,7 @@ class Minimap(QWidget):
 
     @property
     def wanted(self) -> bool | None:
-        """Whether the user wants the map; None shows the map when it is useful."""
+        """Whether the user wants the map, or None for the default."""
         return self._wanted
 
     def set_wanted(self, wanted: bool | None) -> None:

@@ -1,4 +1,7 @@
-"""Cache of pens, brushes, fonts and text widths, cleared when the theme changes."""
+"""Caches for painting: pens, brushes, colours, images, fonts and text widths.
+
+A change of the theme clears all caches except those of text widths and of shortened and wrapped texts.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def hatching(token: str) -> QBrush:
 
 @cache
 def mixed(one: str, other: str, part: float) -> QColor:
-    """Returns the colour of a token, blended with another one's; `part`, from 0 to 1, is the fraction of the latter."""
+    """Returns a mixture of the colours of two tokens; `part`, from 0 to 1, is the fraction of the second one."""
     return mixed_colors(theme().color(one), theme().color(other), part)
 
 
@@ -115,7 +118,7 @@ def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> 
 
 @lru_cache(maxsize=512)
 def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
-    """Wraps a text at spaces."""
+    """Wraps a text at spaces. A word that is wider than `width` is shortened."""
     lines: list[str] = []
     for word in text.split():
         if lines and width_of(f"{lines[-1]} {word}", role) <= width:
@@ -136,7 +139,7 @@ def write(
 
 @cache
 def follow_theme() -> None:
-    """Clears the caches whenever the theme changes."""
+    """Clears the caches that depend on the theme whenever it changes. Repeated calls have no effect."""
     theme().changed.connect(_forget)
 
 

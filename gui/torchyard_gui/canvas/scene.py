@@ -35,24 +35,24 @@ from torchyard_gui.canvas.racks.tile_painting import tint_of
 from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
-"""Z values above the racks."""
+"""Z values of edges and of drop targets, above those of racks."""
 HIGHLIGHT_MS = 6000
-"""Duration of the highlight of moved replicas."""
+"""Time for which moved replicas are highlighted."""
 
 
 class TopologyScene(QGraphicsScene):
     """Scene of a design (`show_plan`) or of a live run (`show_states`)."""
 
     selection_changed = Signal(list)
-    """Names of the selected replicas, in the plan's order."""
+    """Emitted with the names of the selected replicas, in the plan's order."""
     arranged = Signal()
-    """Racks were added, removed or moved."""
+    """Emitted when racks were added, removed, moved or resized."""
     states_changed = Signal()
-    """Selection or states changed, and with them their description."""
+    """Emitted when the selection or the states of replicas have changed, and with them the description of the scene."""
     traffic_changed = Signal()
-    """The lines and frames stand for other traffic."""
+    """Emitted when the kind of the strategy or the traffic that the edges show has changed."""
     touched = Signal()
-    """Visible content changed or moved."""
+    """Emitted when visible content changes or moves."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -61,7 +61,7 @@ class TopologyScene(QGraphicsScene):
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
         self.ground = self._layer(None, 0.0)
-        """Parent of racks and edges."""
+        """The parent item of racks and edges."""
         self._racks = RackLayer(self.ground)
         self._edges = EdgeLayer(self._layer(self.ground, EDGES))
         self.mark = DropHighlight(self, TARGET)
@@ -73,9 +73,9 @@ class TopologyScene(QGraphicsScene):
         self._wiring = HostTraffic()
         self._section_wiring = HostTraffic()
         self.exchange = ExchangeFacts()
-        """What is known about the exchange; takes effect with the next `show_plan`."""
+        """The known facts about the exchange, which take effect with the next `show_plan`."""
         self._loads: dict[str, float] = {}
-        """Load of each host's link."""
+        """Data per step on each host's link, in multiples of the size of the gradients."""
         self._leaving: Counter[str] = Counter()
         """Number of edges between each section and the others."""
         self._zoom = 1.0
@@ -91,7 +91,7 @@ class TopologyScene(QGraphicsScene):
         self._highlighting = QTimer(self, singleShot=True, interval=HIGHLIGHT_MS)
         self._highlighting.timeout.connect(self._end_highlight)
         self.keeps = False
-        """Whether racks are kept, as while drawing."""
+        """Whether racks keep their places where possible, as while the user edits a design."""
 
         theme().changed.connect(self._take_theme)
 
@@ -100,9 +100,9 @@ class TopologyScene(QGraphicsScene):
     ) -> None:
         """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
-        With `keep`, which is set while the user draws, racks do not move, and replicas that moved without being
-        selected are highlighted for a while. Items of unchanged racks and edges are kept. In the arrangement *By
-        group*, frames of groups are shown instead of hosts.
+        With `keep`, as while the user edits a design, racks keep their places where possible, and replicas that moved
+        without being selected are highlighted for a while. Existing items of racks and edges are reused. In the
+        arrangement *By group*, frames of groups are shown instead of hosts.
         """
         self.touched.emit()
         self._shown = (plan, hosts, also)
@@ -215,7 +215,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def wiring(self) -> HostTraffic:
-        """The traffic between hosts that the edges show."""
+        """The traffic between hosts, or between frames of groups."""
         return self._wiring
 
     @property
@@ -311,7 +311,7 @@ class TopologyScene(QGraphicsScene):
         self._mark(touched)
 
     def set_target(self, target: str | None, fits: bool = True) -> None:
-        """Highlights a drop target: "gpu-b:2" is a slot, "gpu-b" a host, and "" removes the highlight."""
+        """Highlights a drop target, given as by `target_at`; "" or None removes the highlight."""
         if not target:
             self.mark.hide()
             return
@@ -323,7 +323,7 @@ class TopologyScene(QGraphicsScene):
         rect = self.rect_of_slot(host, int(gpu)) if gpu.isdigit() else self.rect_of_rack(host)
         self.mark.aim(rect, fits=fits, slot=bool(gpu))
 
-    # The following methods use the scene's coordinates.
+    # Points and rectangles in the following methods are in the scene's coordinates.
 
     def rect_of(self, name: str) -> QRectF:
         """Returns the rectangle of the first piece of a replica's chip; it is empty if the chip is not drawn."""
@@ -363,11 +363,11 @@ class TopologyScene(QGraphicsScene):
         return [name for name, chip in self._chips.items() if chip.host == host]
 
     def target_at(self, point: QPointF) -> str:
-        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose."""
+        """Returns the target of a drop, as described at `RackLayer.target_at`."""
         return self._racks.target_at(point)
 
     def host_at(self, point: QPointF) -> str:
-        """Returns the host whose rack is at a point, or ""."""
+        """Returns the host whose rack is at a point, or ""; in the arrangement by group, it is ""."""
         return "" if self._by_group else self.target_at(point).partition(":")[0]
 
     def content_rect(self) -> QRectF:
@@ -380,7 +380,7 @@ class TopologyScene(QGraphicsScene):
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
-        # If there are sections, the edges stay within their area and are routed only after the zoom is known.
+        # The edges between sections stay within the area of the racks and headings, and depend on the zoom.
         for item in self._edges.items if self._racks.grid.sections is None else ():
             rect = rect.united(item.sceneBoundingRect())
         return rect
@@ -406,8 +406,6 @@ class TopologyScene(QGraphicsScene):
                 token = "unknown" if self._is_unknown(item) else "line"
             found.append((cell.box, token))
         return found
-
-    # The view calls the following methods.
 
     def set_room(self, room: QSizeF) -> None:
         """Sets the size of the view at zoom 1, which determines the number of columns."""
@@ -456,8 +454,8 @@ class TopologyScene(QGraphicsScene):
         self._content = None
         self._show_headings()
         if moved and self._racks.grid.sections is not None:
-            # The zoom that is set next determines which edges are drawn, and routing the edges of a hundred hosts is
-            # slow.
+            # The view sets the zoom when the signal is emitted. The zoom determines which edges are drawn, and routing
+            # the edges of a hundred hosts for the wrong zoom would be slow.
             self.arranged.emit()
             moved = False
         self._lay_edges()

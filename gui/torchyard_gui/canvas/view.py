@@ -40,7 +40,7 @@ from torchyard_gui.widgets.gesture import Gesture
 Button, Modifier = Qt.MouseButton, Qt.KeyboardModifier
 
 SCROLL_WITHIN = 20
-"""Distance in pixels from the border within which a drag scrolls."""
+"""Distance in pixels from the border within which a drag scrolls the view."""
 
 
 class Pan(Gesture):
@@ -70,32 +70,32 @@ class CanvasView(ZoomView):
     """View of a `TopologyScene`."""
 
     pin_requested = Signal(list, str)
-    """Replicas, and "gpu-b:2", "gpu-b", or "" to leave them to the planner."""
+    """Emitted with replicas and a target: "gpu-b:2", "gpu-b", or "" to leave the choice to the planner."""
     regroup_requested = Signal(list, str)
-    """Replicas, and "trainers:1", "trainers:1/worker-5", or "" for a new group."""
+    """Emitted with replicas and a target: "trainers:1", "trainers:1/worker-5", or "" for a new group."""
     role_dropped = Signal(str, str)
-    """A role, and the host it was dropped on or ""."""
+    """Emitted with a role and the name of the host on which it was dropped, or ""."""
     host_dropped = Signal(str)
     preset_dropped = Signal(str)
-    """A strategy's kind; the planner places its replicas."""
+    """Emitted with the key of a preset."""
     machine_dropped = Signal(str, list)
-    """A machine type, and the replicas whose pools it is for."""
+    """Emitted with a machine type, and with the replicas whose pools it is for."""
     activated = Signal(str)
-    """A replica was double-clicked or confirmed with Enter."""
+    """Emitted with a replica that was double-clicked or confirmed with Enter."""
     delete_requested = Signal(list)
     context_requested = Signal(QPoint)
-    """Screen position of a menu for the selection."""
+    """Emitted with the screen position of a menu for the selection."""
 
     def __init__(self, scene: TopologyScene, parent: QWidget | None = None):
         super().__init__(scene, parent)
         self.fits: Fits = lambda names, target: ""
-        """Returns why replicas cannot go to a target, or ""; set by the page."""
+        """Returns the reason why replicas cannot be moved to a target, or ""; set by the page."""
         self.group_fits: Fits = lambda names, target: ""
-        """The same for a move to another group."""
+        """Returns the reason why replicas cannot be moved to another group, or ""; set by the page."""
         self.group_effect: Effect = lambda names, target: ""
         """Returns what a move to another group does, or ""; set by the page."""
         self.role_fits: Callable[[str, str], str] = lambda role, host: ""
-        """The same for a new replica of a role."""
+        """Returns the reason why a new replica of a role cannot be placed on a host, or ""; set by the page."""
         self.machine_effect: MachineEffect = lambda machine, names: ("", bool(names))
         """Returns the effect of a machine type on the pools of replicas, and whether it is possible; set by the page.
         """
@@ -104,7 +104,7 @@ class CanvasView(ZoomView):
         self._editable = True
         self._space_held = False
         self._inner = QRect()
-        """Area in which a drag does not scroll."""
+        """Area within which a drag does not scroll the view."""
         self._cursor: Qt.CursorShape | None = None
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAcceptDrops(True)
@@ -113,10 +113,8 @@ class CanvasView(ZoomView):
         self.viewport().setAccessibleName(self.accessibleName())
         scene.states_changed.connect(self._describe)
 
-    # The page calls the following methods.
-
     def set_editable(self, editable: bool) -> None:
-        """Sets whether chips can be dragged and deleted. In runs, chips can only be selected and opened."""
+        """Sets whether chips can be dragged and deleted, and whether entries of the palette can be dropped."""
         self._editable = editable
         self.setAcceptDrops(editable)
 
@@ -298,7 +296,7 @@ class CanvasView(ZoomView):
         else:
             self.viewport().setCursor(cursor)
 
-    # The following methods handle drags from the palette.
+    # The next five methods handle drags from the palette.
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         data = event.mimeData()

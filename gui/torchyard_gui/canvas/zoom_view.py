@@ -19,17 +19,19 @@ from torchyard_gui.theme.tokens import METRICS as M
 Modifier = Qt.KeyboardModifier
 
 STEP = 1.2
-"""Factor per notch of the wheel."""
+"""Factor of the zoom for a notch of the wheel or a press of a zoom button."""
 BELOW = 52
-"""Space left below the racks for the zoom buttons."""
+"""Space in pixels below the racks for the zoom buttons."""
 EDGE = 12
-"""Distance of overlays from the border."""
+"""Distance in pixels between overlays and the border."""
+LEGEND_GAP = 6
+"""Distance in pixels of the racks from a legend of several rows."""
 PICTURES_KB = 96 * 1024
-"""Pixmap cache for racks; Qt's default of 10 MB is too small for a large screen."""
+"""Minimum size in KiB of the pixmap cache for racks; Qt's default of 10 MB is too small for a large screen."""
 
 
 class ZoomView(QGraphicsView):
-    """View that zooms at the pointer. It fits its content to the window until the user moves it."""
+    """View in which the wheel zooms at the pointer. It shows all content until the user scrolls or zooms."""
 
     zoom_changed = Signal(float)
 
@@ -93,16 +95,17 @@ class ZoomView(QGraphicsView):
         self._zoom_to(zoom, anchor)
 
     def fit(self) -> None:
-        """Fits all content, at most at full size, and repeats this after each change until the user moves the view."""
+        """Fits all content, at most at full size, and again after later changes until the user scrolls or zooms."""
         self._follows = True
-        self._canvas.set_room(QSizeF(self._room.width(), self._room.height() - BELOW + MARGIN))
+        below = self._below()
+        self._canvas.set_room(QSizeF(self._room.width(), self._room.height() - below + MARGIN))
         content = self._canvas.content_rect()
         if content.isEmpty():
             self._zoom_to(1.0)
             return
         size = self.viewport().size()
         across = (size.width() - 2 * MARGIN) / content.width()
-        down = (size.height() - MARGIN - BELOW) / content.height()
+        down = (size.height() - MARGIN - below) / content.height()
         self._zoom_to(min(across, down, 1.0))
         zoom = self.zoom
         left = (size.width() - content.width() * zoom) / 2
@@ -113,7 +116,7 @@ class ZoomView(QGraphicsView):
 
     def _zoom_to(self, zoom: float, anchor: QPointF | None = None) -> None:
         zoom = min(max(zoom, ZOOM_LEAST), ZOOM_MOST)
-        # A zoom slightly below full size would only blur the content.
+        # A zoom that differs only slightly from full size would blur the content.
         zoom = 1.0 if abs(zoom - 1) < 0.03 else zoom
         at = anchor if anchor is not None else QPointF(self.viewport().rect().center())
         held = self.transform().inverted()[0].map(at + self._scrolled())
@@ -162,7 +165,12 @@ class ZoomView(QGraphicsView):
         super().scrollContentsBy(dx, dy)
         self._refresh_minimap()
 
+    def _below(self) -> int:
+        """Returns the height at the bottom of the view that the buttons and the legend cover."""
+        return BELOW if self._legend.isHidden() else max(BELOW, self.height() - self._legend.y() + LEGEND_GAP)
+
     def _take_arrangement(self) -> None:
+        self._show_legend()
         if self._follows and not (self._canvas.keeps and self._shows_all()):
             self.fit()
         else:
@@ -174,8 +182,8 @@ class ZoomView(QGraphicsView):
             self._repaint_background()
 
     def _shows_all(self) -> bool:
-        """Whether all content is visible, above the buttons, in which case a fit would only move it."""
-        room = self.viewport().rect().adjusted(0, 0, 0, -BELOW // 2)
+        """Returns whether all content is visible above the buttons and the legend, so that a fit would only move it."""
+        room = self.viewport().rect().adjusted(0, 0, 0, BELOW // 2 - self._below())
         return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -263,7 +271,10 @@ _tiles: dict[tuple[str, int], QBrush] = {}
 
 
 def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
-    """Paints a grid of dots, which are 24 units apart in the scene and have a constant size on the screen."""
+    """Paints a grid of dots, which are 24 units apart in the scene and have a constant size on the screen.
+
+    At a low zoom, there are no dots.
+    """
     painter.fillRect(rect, theme().brush("s0"))
     if zoom < NO_DOTS_BELOW:
         return
@@ -297,7 +308,7 @@ def _dots(step: int) -> QBrush:
 
 
 def paint_empty(painter: QPainter, area: QRectF, title: str, sentence: str) -> None:
-    """Paints a text in the middle of the view."""
+    """Paints a title and a sentence in the middle of the view."""
     painter.save()
     painter.resetTransform()
     middle = area.center()

@@ -51,12 +51,12 @@ class GpuTable(QWidget):
         )
 
     def heat(self, gpu: GpuNow) -> str:
-        """Returns the temperature, the power, and whether the clocks are throttled because of heat or power."""
+        """Returns the temperature, the power, and whether heat or a power brake throttles the clocks."""
         slowed = any("thermal" in reason or "brake" in reason for reason in gpu.throttling)
         return " · ".join(text for text in (heat_text([gpu]), self.tr("throttled") if slowed else "") if text)
 
     def users(self, gpu: GpuNow) -> str:
-        """Returns the users of a GPU, or why they are unknown."""
+        """Returns the users of a GPU, that it is free, or why its use is unknown."""
         if gpu.problem:
             return gpu.problem
         if gpu.users is None:

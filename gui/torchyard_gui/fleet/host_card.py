@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
@@ -11,6 +14,7 @@ from torchyard_gui.bridge.host_status import GpuNow, HostStatus
 from torchyard_gui.fleet.fingerprint import fingerprint_height
 from torchyard_gui.fleet.host_list_model import STATUS, Index
 from torchyard_gui.fleet.labels import (
+    cpu_count,
     doing_word,
     fingerprints,
     gpu_kinds,
@@ -32,21 +36,24 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import draw_elided
 
 GAP = 8
-"""Distance of cards."""
+"""Distance between cards in pixels."""
 PAD = 14
 BODY = 79
 LINE = 19
 BUTTON_ROOM = 116
 STRIP_LINES = 3
 METER_TEXT = 104
-"""Width of the text beside a meter, so that meters align."""
+"""Minimum width of the text beside a meter in pixels, so that meters are aligned."""
+METER_NAME = 54
+"""Minimum width of the name of a meter in pixels."""
+METER_GAP = 8
 LEAST_METER = 12
-"""A narrower meter is left out."""
+"""Minimum width of a meter in pixels; a narrower one is omitted."""
 TEXT_LEFT = PAD - 6 + 24
-"""Left of the text in the strip with a problem."""
+"""Horizontal position of the text in the strip with a problem."""
 KEY_NAME = 72
-"""Width of the names of fingerprints."""
-COLUMNS = (0.25, 0.25, 0.27, 0.23)
+"""Width of the labels of fingerprints in pixels."""
+COLUMNS = (0.25, 0.26, 0.3, 0.19)
 """Shares of the width: name and state, GPUs, load, software."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -78,7 +85,7 @@ class HostCard(QStyledItemDelegate):
         return QRect(corner, size)
 
     def fingerprint_rects(self, status: HostStatus, card: QRect) -> list[QRect]:
-        """Returns the rectangles of the fingerprints, below the sentence."""
+        """Returns the rectangles of the fingerprints of a card, below its sentence."""
         if not _strip_height(status, card.width()):
             return []
         width = _text_width(card.width())
@@ -154,16 +161,20 @@ class HostCard(QStyledItemDelegate):
         if now is not None:
             cpu, memory, used = now["cpu"], now["memory_mb"], now["memory_used_mb"]
             cpus = self.tr("{percent} of {cpus}").format(percent=percent(cpu), cpus=now["cpus"])
-            _meter(painter, _line(rect, 0), self.tr("CPU"), None if cpu is None else cpu / 100, cpus)
             part = used / memory if used is not None and memory else None
-            _meter(painter, _line(rect, 1), self.tr("Memory"), part, used_of(used, memory))
+            meters = [
+                Meter(self.tr("CPU"), None if cpu is None else cpu / 100, cpus),
+                Meter(self.tr("Memory"), part, used_of(used, memory)),
+            ]
+            for number, bar in enumerate(meter_bars(rect, meters)):
+                _paint_meter(painter, _line(rect, number), meters[number], bar)
             if (free := now.get("disk_free_gb")) is not None:
                 disk = self.tr("{free} of disk free").format(free=formatting.memory(free * 1024))
                 draw_elided(painter, _line(rect, 2), disk, "small", "text3")
             return
         facts = status.facts
         if facts.cpus is not None:
-            draw_elided(painter, _line(rect, 0), self.tr("{cpus} CPUs").format(cpus=facts.cpus), "body", "text2")
+            draw_elided(painter, _line(rect, 0), cpu_count(facts.cpus), "body", "text2")
         if facts.memory_gb is not None:
             draw_elided(painter, _line(rect, 1), formatting.memory(facts.memory_gb * 1024), "small", "text3")
 
@@ -226,23 +237,43 @@ def _line(rect: QRect, number: int) -> QRect:
     return QRect(rect.x(), rect.y() + number * LINE, rect.width(), LINE)
 
 
-def _meter(painter: QPainter, rect: QRect, name: str, value: float | None, text: str) -> None:
+@dataclass(frozen=True)
+class Meter:
+    """A named share with a text."""
+
+    name: str
+    share: float | None
+    text: str
+
+
+def meter_bars(rect: QRect, meters: Sequence[Meter]) -> list[QRectF]:
+    """Returns the bars of meters on consecutive lines: equally wide, between names and texts.
+
+    The bars are empty if they would be too narrow beside the longest text.
+    """
+    metrics = QFontMetrics(theme().font("small"))
+    name = max(METER_NAME, *(metrics.horizontalAdvance(meter.name) + METER_GAP for meter in meters))
+    taken = max(metrics.horizontalAdvance(meter.text) for meter in meters) + METER_GAP
+    width = rect.width() - name - max(METER_TEXT, taken)
+    if width < LEAST_METER:
+        width = rect.width() - name - taken
+    shown = width if width >= LEAST_METER else 0
+    return [QRectF(rect.x() + name, _line(rect, number).center().y() - 1, shown, 4) for number in range(len(meters))]
+
+
+def _paint_meter(painter: QPainter, rect: QRect, meter: Meter, bar: QRectF) -> None:
     look = theme()
-    draw_elided(painter, rect, name, "small", "text3")
-    taken = QFontMetrics(look.font("small")).horizontalAdvance(text)
-    bar = QRectF(rect.x() + 54, rect.center().y() - 1, rect.width() - 54 - max(METER_TEXT, taken + 8), 4)
-    if bar.width() < LEAST_METER:
-        bar.setWidth(rect.width() - 54 - taken - 8)
+    draw_elided(painter, rect, meter.name, "small", "text3")
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(look.brush("track"))
-    if bar.width() >= LEAST_METER:
+    if not bar.isEmpty():
         painter.drawRoundedRect(bar, 2, 2)
-        if value:
+        if meter.share:
             painter.setBrush(look.brush("meter"))
-            painter.drawRoundedRect(QRectF(bar.x(), bar.y(), max(4.0, bar.width() * min(1.0, value)), 4), 2, 2)
+            painter.drawRoundedRect(QRectF(bar.x(), bar.y(), max(4.0, bar.width() * min(1.0, meter.share)), 4), 2, 2)
     painter.setFont(look.font("small"))
     painter.setPen(look.pen("text2"))
-    painter.drawText(rect, int(_RIGHT), text)
+    painter.drawText(rect, int(_RIGHT), meter.text)
 
 
 def _strip_height(status: HostStatus, width: int) -> int:
@@ -254,7 +285,7 @@ def _strip_height(status: HostStatus, width: int) -> int:
 
 
 def _text_width(width: int) -> int:
-    """Width of the text in the strip of a card."""
+    """Returns the width of the text in the strip of a card."""
     return width - 12 - TEXT_LEFT - BUTTON_ROOM - 4
 
 
@@ -277,14 +308,14 @@ CELL = 18.0
 CELL_GAP = 4.0
 LEAST = 3.0
 MARK_FROM = 12.0
-"""Smallest height with room for a mark."""
+"""Minimum width and height of a cell in pixels for a mark."""
 
 
 def paint_gpu_cells(painter: QPainter, rect: QRectF, gpus: list[GpuNow]) -> float:
     """Paints a cell per GPU from the left of `rect`. Returns the width of all cells.
 
     With many GPUs, the cells are smaller. A cell is filled from the bottom according to the load of the GPU. An idle
-    GPU with a user has a thin line; a GPU with unknown users is hatched.
+    GPU with a user has a thin line; a GPU with unknown users is hatched. A GPU with a problem has a mark if it fits.
     """
     if not gpus:
         return 0.0

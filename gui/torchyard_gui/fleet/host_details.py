@@ -17,6 +17,7 @@ from torchyard_gui.fleet.audit_labels import audit_rows
 from torchyard_gui.fleet.fingerprint import Fingerprint
 from torchyard_gui.fleet.gpu_table import GpuTable
 from torchyard_gui.fleet.labels import (
+    cpu_count,
     doing_word,
     enforcement_lines,
     fingerprints,
@@ -47,7 +48,7 @@ class HostDetails(QFrame):
     """
 
     focus_lost = Signal()
-    """The button with the focus was disabled."""
+    """Emitted when the button that has the focus is about to be disabled."""
 
     def __init__(self, actions: Mapping[str, QAction], parent: QWidget | None = None):
         super().__init__(parent)
@@ -128,12 +129,12 @@ class HostDetails(QFrame):
         now = status.sample["host"] if status.sample is not None else None
         pairs: Pairs = [(self.tr("Address"), place(status))]
         if now is not None:
-            pairs.append((self.tr("CPU"), f"{percent(now['cpu'])} · {self._cpus(now['cpus'])}"))
+            pairs.append((self.tr("CPU"), f"{percent(now['cpu'])} · {cpu_count(now['cpus'])}"))
             pairs.append((self.tr("Memory"), used_of(now["memory_used_mb"], now["memory_mb"])))
             pairs.append((self.tr("Load"), f"{now['load']:.1f}" if now.get("load") is not None else "?"))
             free = now.get("disk_free_gb")
         else:
-            pairs += [(self.tr("CPU"), self._cpus(facts.cpus))] if facts.cpus is not None else []
+            pairs += [(self.tr("CPU"), cpu_count(facts.cpus))] if facts.cpus is not None else []
             pairs += [(self.tr("Memory"), memory(facts.memory_gb * 1024))] if facts.memory_gb is not None else []
             free = found.get("disk_free_gb")
         if free is not None:
@@ -143,9 +144,6 @@ class HostDetails(QFrame):
             if found.get(key):
                 pairs.append((name, str(found[key])))
         return pairs
-
-    def _cpus(self, count: int) -> str:
-        return self.tr("{cpus} CPUs").format(cpus=count)
 
     def _software(self, status: HostStatus) -> Pairs:
         found = status.found
@@ -167,7 +165,7 @@ class HostDetails(QFrame):
         return pairs
 
     def _file(self, status: HostStatus) -> Pairs:
-        """Returns the entries of the fleet file except the address."""
+        """Returns the host's entries in the fleet file, except those in its address."""
         host = status.host
         wanted = [
             (self.tr("Private key"), host.identity_file),
@@ -206,8 +204,10 @@ class HostDetails(QFrame):
 
 
 class ActionButton(QPushButton):
-    """A button of an action, with the action's short text. Emits `focus_lost` before Qt would move its focus to the
-    next button, which may be a dangerous one."""
+    """A button of an action, with the action's short text.
+
+    Emits `focus_lost` before Qt would move its focus to the next button, which may be a dangerous one.
+    """
 
     def __init__(self, action: QAction, focus_lost: SignalInstance):
         super().__init__(action.iconText())
@@ -230,7 +230,7 @@ class ActionButton(QPushButton):
 
 
 def _states_text(statuses: Sequence[HostStatus]) -> str:
-    """Returns the number of hosts in each state."""
+    """Returns the number of hosts in each state as text."""
     by_state = count_hosts(statuses).by_state
     return ", ".join(state_count_text(state, len(hosts)) for state, hosts in by_state.items())
 

@@ -19,10 +19,10 @@ CONFIG = Path("~/.ssh/config")
 
 
 class AddHostDialog(HostForm):
-    """Adds the host to the fleet file when accepted."""
+    """Dialog that adds a host to the fleet file."""
 
     added = Signal(object)
-    """The Host."""
+    """Emitted with the new Host."""
 
     def __init__(self, model: FleetModel, parent: QWidget | None = None):
         super().__init__(model, _tr("Add a host"), _tr("Add host"), parent)
@@ -47,7 +47,7 @@ class AddHostDialog(HostForm):
         return host_of(self.typed(), local=self.local.isChecked(), taken=taken)
 
     def _suggest(self) -> None:
-        """Shows the default values of empty fields."""
+        """Shows the default of the address, and whether ~/.ssh/config has the host."""
         name = self.fields["name"].text().strip()
         self.fields["address"].setPlaceholderText(name or _tr("the name"))
         known = name in self._known.stringList()
@@ -81,13 +81,13 @@ class AddHostDialog(HostForm):
 
 
 class EditHostsDialog(HostForm):
-    """Changes one or several hosts in the fleet file when accepted.
+    """Dialog that changes one or several hosts in the fleet file.
 
     For several hosts, only edited fields are written.
     """
 
     changed = Signal(object)
-    """The edits, as (before, after)."""
+    """Emitted with the edits as a list of (before, after)."""
 
     def __init__(self, model: FleetModel, hosts: Sequence[Host], parent: QWidget | None = None):
         title = _tr("Edit {host}").format(host=hosts[0].name)
@@ -179,7 +179,7 @@ class UndeployDialog(ConfirmationDialog):
 
     def __init__(self, names: Sequence[str], parent: QWidget | None = None):
         question = _tr("Remove the agent from {hosts}?").format(hosts=_hosts_text(names))
-        lost = _tr("The logs and outputs of past runs there are deleted. Hosts with a live run stay as they are.")
+        lost = _tr("The logs and outputs of past runs there are deleted. A host with a live run keeps its agent.")
         super().__init__(question, _listed(names) + lost, _tr("Undeploy"), _tr("Keep"), parent)
 
 
@@ -188,7 +188,7 @@ def _hosts_text(names: Sequence[str]) -> str:
 
 
 NAMED = 3
-"""Hosts whose names a question lists; the others are counted."""
+"""Maximum number of hosts that a question names; the others are counted."""
 
 
 def _listed(names: Sequence[str]) -> str:

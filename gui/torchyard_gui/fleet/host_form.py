@@ -18,19 +18,20 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import FormRow, NoticeBar, label, scroll_area
 from torchyard_gui.widgets.dialogs import DialogButtons
 from torchyard_gui.widgets.layouts import FLUSH, Part, hbox, vbox
+from torchyard_gui.widgets.next_steps import quoted
 
 WIDTH = 560
 NAME_WIDTH = 128
 ROOM_AROUND = 240
-"""Screen pixels reserved for title, buttons and surroundings."""
+"""Part of the screen's height in pixels that is reserved for title, buttons and surroundings."""
 REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transport")
-"""Fields without effect for this computer, which needs no SSH."""
+"""Fields that have no effect for this computer, which needs no SSH."""
 FIRST_ROWS = 6
-"""Fields for the login, which are always shown; the others are below *More settings*."""
+"""Number of fields for the login, which are always shown; the others are below *More settings*."""
 
 
 class HostForm(QDialog):
-    """Dialog with the form. It stays open until `apply` has written the file."""
+    """Dialog with the form. Accepting it closes it only after `apply` has written the file."""
 
     def __init__(self, model: FleetModel, title: str, agree: str, parent: QWidget | None = None):
         super().__init__(parent)
@@ -59,8 +60,6 @@ class HostForm(QDialog):
         self.more.toggled.connect(self._show_more)
         self.fit()
 
-    # -- for subclasses
-
     def problems(self) -> dict[str, str]:
         """Returns the problem of each invalid field."""
         raise NotImplementedError
@@ -68,8 +67,6 @@ class HostForm(QDialog):
     def apply(self) -> None:
         """Writes valid fields to the file. Raises TorchyardError."""
         raise NotImplementedError
-
-    # -- fields
 
     def typed(self) -> dict[str, str]:
         texts = {key: field.text() for key, field in self.fields.items()}
@@ -108,7 +105,8 @@ class HostForm(QDialog):
 
     def show_problems(self, wrong: dict[str, str]) -> None:
         for key, row in self.rows.items():
-            row.set_problem(wrong.get(key, "") if key in self._touched else "")
+            problem = quoted(wrong.get(key, "")) if key in self._touched else ""
+            row.set_problem(problem[:1].upper() + problem[1:])
         self.fit()
 
     def fit(self) -> None:
@@ -121,8 +119,6 @@ class HostForm(QDialog):
         frame = self.frameGeometry()
         if self.isVisible() and frame.bottom() > screen.bottom():
             self.move(frame.left(), max(screen.top(), screen.bottom() - frame.height()))
-
-    # -- helpers
 
     def _local_toggled(self, local: bool) -> None:
         for key in REMOTE_ONLY:
@@ -187,7 +183,7 @@ class HostForm(QDialog):
         self._rest = QWidget()
         below_python = vbox(margins=(NAME_WIDTH, 0, 0, 0), spacing=6)
         self.below_python = below_python
-        """Room below the field of the interpreter."""
+        """Area below the field of the interpreter."""
         after = 1 + list(self.rows).index("python")
         rest: list[Part] = [*rows[FIRST_ROWS:after], below_python, *rows[after:]]
         vbox(*rest, parent=self._rest, margins=FLUSH, spacing=10)
@@ -222,7 +218,8 @@ def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ())
             wrong[key] = str(error)
     host, problems = validate(Host, {"name": "", **entry}, {}, no_lines)
     for problem in problems:
-        wrong.setdefault(problem.path.split(".")[0], f"{problem.message}.")
+        key = problem.path.split(".")[0]
+        wrong.setdefault(key, f"{problem.message.removeprefix(f'{key} ')}.")  # The field has its own title.
     if "name" not in entry:
         wrong["name"] = "a host needs a name, which topologies use."
     elif entry["name"] in taken:
@@ -242,7 +239,10 @@ def texts_of(host: Host) -> dict[str, str]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parses the text of a field. Raises ValueError with a sentence for the user."""
+    """Parses the text of a field. An invalid number is returned as text, which the validation of Host then refuses.
+
+    Raises ValueError with a sentence for the user if a label is invalid.
+    """
     if key == "port":
         return int(text) if text.isdecimal() else text
     if key == "bandwidth_gbps":

@@ -1,4 +1,4 @@
-"""The list of hosts. It handles the arrow keys, Enter and Delete, and has a button on each card with a problem."""
+"""The list of hosts as cards. A card with a problem has a button for the suggested action."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HostList(QListView):
     """List view that shows the hosts of a HostListModel as cards."""
 
     action_pressed = Signal(str, str)
-    """(host, action)."""
+    """Emitted with (host, action)."""
     chosen_changed = Signal()
 
     def __init__(self, rows: HostListModel, parent: QWidget | None = None):
@@ -135,7 +135,7 @@ class HostList(QListView):
         return self.rows.status_at(self.rows.index_of(name))
 
     def _place_buttons(self) -> None:
-        """Places a button on each visible card whose host has a suggested action."""
+        """Places a button and the fingerprints of a key, if any, on each visible card with a problem."""
         sight = self.viewport().rect()
         wanted: set[str] = set()
         for row, name in enumerate(self.rows.names):

@@ -1,4 +1,4 @@
-"""List model of the hosts that match the search."""
+"""List model of the hosts that match the search and the chosen state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.fleet.labels import accessible_text, full_time, place, senten
 Index = QModelIndex | QPersistentModelIndex
 STATUS = int(Qt.ItemDataRole.UserRole)
 USE = STATUS + 1
-"""Changes every second while watched."""
+"""Role of a change of only the use of a host, which is reported every second while a page shows the hosts."""
 
 
 class HostListModel(QAbstractListModel):
@@ -103,7 +103,7 @@ class HostListModel(QAbstractListModel):
             self.dataChanged.emit(index, index)
 
     def _used(self, name: str) -> None:
-        """Updates the contents of a host's card. The height of the card is unchanged."""
+        """Reports a change of a host's use, which does not change the height of its card."""
         index = self.index_of(name)
         if index.isValid():
             self.dataChanged.emit(index, index, [USE])

@@ -20,17 +20,17 @@ from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 MOST_ROWS = 4
-"""Interpreters that are visible without scrolling."""
+"""Maximum number of interpreters that are visible without scrolling."""
 ROW = 2 * METRICS.line + 8
 Found = dict[str, Any]
-"""An interpreter, as of `host.pythons`."""
+"""An interpreter, as in an answer to `host.pythons`."""
 
 
 class InterpreterPicker(QWidget):
-    """Searches only when clicked, because the search starts every interpreter on the hosts."""
+    """List with a button. Only the button starts a search, because a search starts every interpreter on the hosts."""
 
     chosen = Signal(str)
-    """The path of an interpreter."""
+    """Emitted with the path of the chosen interpreter."""
     resized = Signal()
 
     def __init__(self, model: FleetModel, names: Sequence[str], parent: QWidget | None = None):
@@ -118,7 +118,7 @@ def interpreter_text(found: Found) -> str:
 
 
 class _List(QListWidget):
-    """Enter chooses an interpreter and does not accept the dialog."""
+    """List in which Enter chooses an interpreter and does not accept the dialog."""
 
     def __init__(self) -> None:
         super().__init__()

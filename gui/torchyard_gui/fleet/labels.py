@@ -27,7 +27,7 @@ class SuggestedAction:
     """The suggested action for a host, and the text of the button for it."""
 
     action: str
-    """`check`, `deploy`, `trust` or `cancel`."""
+    """The action of the button: `check`, `deploy`, `trust` or `cancel`."""
     text: str
 
 
@@ -53,7 +53,7 @@ def state_name(state: HostState) -> str:
 
 
 def state_count_text(state: HostState, count: int) -> str:
-    """Returns the number of several hosts in a state, such as `2 with a changed key`."""
+    """Returns the number of hosts in a state as text, such as `2 with a changed key`."""
     texts = {
         HostState.READY: translate("Fleet", "{count} ready"),
         HostState.DEGRADED: translate("Fleet", "{count} degraded"),
@@ -70,7 +70,7 @@ def state_count_text(state: HostState, count: int) -> str:
 
 
 def state_mark(status: HostStatus) -> str:
-    """Returns the state's mark in `theme.marks`."""
+    """Returns the mark in `theme.marks` of a host's state or, during an activity, of checking."""
     return "checking" if status.doing is not None else status.condition.mark
 
 
@@ -80,7 +80,7 @@ def tint(status: HostStatus) -> str:
 
 
 def since(status: HostStatus) -> str:
-    """Returns the time since which the host has been in its state, or the time of the last check if it is unchecked."""
+    """Returns the time since which the host has been in its state, or of its last check in an earlier session."""
     if status.since is None:
         return translate("Fleet", "never checked")
     time = short_time(status.since)
@@ -105,7 +105,7 @@ def doing_word(status: HostStatus) -> str:
 
 
 def short_time(time: datetime) -> str:
-    """Formats a local time as `14:21`, or as `20 Nov 14:21` on another day."""
+    """Formats a time in the local zone as `14:21`, or as `20 Nov 14:21` on another day."""
     local = time.astimezone()
     clock = local.strftime("%H:%M")
     if local.date() == datetime.now().astimezone().date():
@@ -114,7 +114,7 @@ def short_time(time: datetime) -> str:
 
 
 def full_time(time: datetime) -> str:
-    """Formats a local time with its zone, such as `2026-11-20 14:21:07 KST (UTC+09:00)`."""
+    """Formats a time in the local zone, such as `2026-11-20 14:21:07 KST (UTC+09:00)`."""
     local = time.astimezone()
     zone = local.strftime("%z")
     return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z} (UTC{zone[:3]}:{zone[3:]})"
@@ -125,7 +125,7 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """Returns a sentence that describes the host's problem and the next step, or ""."""
+    """Returns the host's first problem with the next step as text, or that the host is unchecked, or ""."""
     if status.problems:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
@@ -171,12 +171,12 @@ def suggested_action(status: HostStatus) -> SuggestedAction | None:
 
 
 def place(status: HostStatus) -> str:
-    """Returns the address of a host."""
+    """Returns the address of a host, or `this computer`."""
     return translate("Fleet", "this computer") if status.host.local else status.host.place
 
 
 def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
-    """Returns how many hosts answer, or that none were asked yet."""
+    """Returns how many hosts answer, or that they are being checked or were not checked yet."""
     answering = count_hosts(hosts).answering
     if not answering and any(status.doing is not None for status in hosts):
         return translate("Fleet", "Checking {hosts} …").format(hosts=names_of(hosts))
@@ -187,8 +187,13 @@ def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
     return translate("Fleet", "{answering} of {hosts} hosts answer").format(answering=answering, hosts=len(hosts))
 
 
+def cpu_count(count: int) -> str:
+    one, several = translate("Fleet", "1 CPU"), translate("Fleet", "{count} CPUs")
+    return (one if count == 1 else several).format(count=count)
+
+
 def names_of(hosts: Sequence[HostStatus]) -> str:
-    """Returns the names of a few hosts, or the number of hosts if there are more."""
+    """Returns the names of up to three hosts, or the number of hosts if there are more."""
     if len(hosts) > 3:
         return translate("Fleet", "{count} hosts").format(count=len(hosts))
     return ", ".join(status.name for status in hosts)
@@ -221,7 +226,7 @@ def enforcement_lines(status: HostStatus) -> list[str]:
 
 
 def removed_text(removed: Sequence[Removed]) -> str:
-    """Reports hosts from which the agent was removed, or that had none."""
+    """Returns a report about hosts from which the agent was removed, or that had none."""
     gone = {one.node for one in removed if one.answer}
     with_agent = ", ".join(one.name for one in removed if one.answer)
     without = ", ".join(one.name for one in removed if not one.answer)

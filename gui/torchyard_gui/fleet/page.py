@@ -18,8 +18,7 @@ from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.bridge.terminal import open_terminal
 from torchyard_gui.fleet.host_details import HostDetails
 from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
-from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
-from torchyard_gui.fleet.host_keys_dialog import HostKeysDialog
+from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog, HostKeyListDialog
 from torchyard_gui.fleet.host_list import MARGIN, HostList
 from torchyard_gui.fleet.host_list_model import HostListModel
 from torchyard_gui.fleet.labels import answer_sentence, removed_text, state_name, suggested_action
@@ -42,7 +41,7 @@ class FleetPage(QWidget):
 
     status_changed = Signal()
     trusted = Signal(str)
-    """A host whose key was recorded; connections to it can be retried."""
+    """Emitted with a host whose key was recorded; connections to it can be retried."""
 
     def __init__(self, model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -67,7 +66,7 @@ class FleetPage(QWidget):
         self.notice = NoticeBar()
         self.empty = EmptyState(
             self.tr("No hosts yet"),
-            self.tr("Add computers that you can log in on over SSH. They need Python 3.9 or newer."),
+            self.tr("Add computers that you can log in to over SSH. They need Python 3.9 or newer."),
             self.acts.add,
             icon_name="fleet",
         )
@@ -83,11 +82,11 @@ class FleetPage(QWidget):
         self.summary = ElidedLabel(ink="2")
         self._was_under_way = False
         self.dialog: QDialog | None = None
-        """The open dialog."""
+        """The open dialog, or None."""
         self._undo: list[tuple[Host, Host]] = []
-        """The edits that take the last ones back, as (before, after)."""
+        """Edits that revert those of the last dialog, as (before, after)."""
         self._removed: list[Removed] = []
-        """Results of undeploys whose report is shown."""
+        """Results of removals whose report is shown."""
         self._summarize_soon = QTimer(self, singleShot=True, interval=SUMMARIZE_AFTER_MS)
         self._summarize_soon.timeout.connect(self._summarize)
         self._buttons = self._make_buttons()
@@ -95,8 +94,6 @@ class FleetPage(QWidget):
         self._lay_out()
         self._connect()
         self._hosts_changed()
-
-    # The window calls the following methods.
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -116,16 +113,16 @@ class FleetPage(QWidget):
 
     def trust(self, *names: str) -> None:
         """Shows the keys of hosts or of their bastions, which the user can then trust."""
-        dialog: HostKeyDialog | HostKeysDialog
+        dialog: HostKeyDialog | HostKeyListDialog
         if len(names) == 1:
             dialog = HostKeyDialog(self.model, names[0], self)
         else:
-            dialog = HostKeysDialog(self.model, names, self)
+            dialog = HostKeyListDialog(self.model, names, self)
         dialog.trusted.connect(self._trusted)
         self._open(dialog)
 
     def edit_hosts(self, *hosts: str, field: str = "") -> None:
-        """Edits the given hosts, by default the selected ones, with the focus in a field."""
+        """Opens the dialog to edit the given hosts, by default the selected ones, with the focus in a field."""
         found = [status.host for name in hosts or self.list.chosen if (status := self.model.status(name)) is not None]
         if not found:
             if hosts:
@@ -243,8 +240,7 @@ class FleetPage(QWidget):
                 acts.search: self.search_field.setFocus,
             }
         )
-        for widget in (self, self.bar):
-            widget.addActions(acts.all())
+        self.addActions(acts.all())
         self.search_field.textChanged.connect(self._search)
         self.state_filter.changed.connect(self._filter)
         self.details.focus_lost.connect(self.list.setFocus)
@@ -322,7 +318,10 @@ class FleetPage(QWidget):
             self.notice.show_error(error)
 
     def _activated(self, index: QModelIndex) -> None:
-        """Performs the suggested action for a host, or a check. Called for Enter and a double click."""
+        """Performs the suggested action for a host, or a check, unless the host has an activity.
+
+        Called for Enter and a double click.
+        """
         status = self.rows.status_at(index)
         if status is not None and status.doing is None:
             found = suggested_action(status)
@@ -447,7 +446,8 @@ class FleetPage(QWidget):
         gpus = sum(len(status.gpus) for status in hosts if status.answers)
         used = [status.gpus_in_use for status in hosts if status.answers and status.gpus_in_use is not None]
         if gpus:
-            texts.append(self.tr("{used} of {gpus} GPUs in use").format(used=sum(used) if used else "?", gpus=gpus))
+            text = self.tr("{used} of 1 GPU in use") if gpus == 1 else self.tr("{used} of {gpus} GPUs in use")
+            texts.append(text.format(used=sum(used) if used else "?", gpus=gpus))
         self.summary.setText(" · ".join(texts))
         under_way = any(status.doing is not None for status in hosts)
         if self._was_under_way and not under_way and self.isVisible():

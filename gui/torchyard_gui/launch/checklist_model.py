@@ -14,11 +14,11 @@ from torchyard_core.next_steps import Advice
 ORDER = {spec.name: position for position, spec in enumerate(CHECKLIST)}
 """Positions of the rows; a check that is not in the table has a row of its own before `sending`."""
 STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "preparing", "starting")}
-"""Row by step of `on_progress`."""
+"""The row for each step of a launch, by the step's name in progress reports."""
 OF_TOPOLOGY = ("topology_problems", "secret_missing")
 """Error codes about the topology file."""
 OF_CALENDAR = ("booked", "conflict", "not_in_booking", "store_away")
-"""Error codes about the calendar, whatever step was running."""
+"""Error codes about the calendar, regardless of the step in which they occur."""
 ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
 """Rows shown from the beginning."""
 
@@ -29,13 +29,13 @@ class Row:
 
     name: str
     fine: dict[str, list[str]] = field(default_factory=dict)
-    """Hosts by result."""
+    """Hosts that passed, by result."""
     warnings: list[Check] = field(default_factory=list)
     failed: list[Check] = field(default_factory=list)
     done: int | None = None
     total: int = 0
     is_ended: bool = False
-    """Whether the row is complete."""
+    """Whether the launch has ended; the row is then not shown as running."""
 
     @property
     def state(self) -> str:
@@ -94,8 +94,8 @@ class Checklist:
     def fail(self, host: str, message: str, advice: Advice, code: str) -> Row:
         """Adds an error that does not belong to any check, and returns its row.
 
-        The row is that of the current step, or else the first row; errors about the topology, the calendar and the
-        start of the run have fixed rows.
+        Errors about the calendar and an unknown start have fixed rows. Other errors are added to the row of the current
+        step or, between steps, to the row of the topology or of the hosts.
         """
         under_way = [row for row in self.rows.values() if row.is_running]
         name = "topology" if code in OF_TOPOLOGY else "host"

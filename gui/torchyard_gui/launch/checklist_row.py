@@ -21,7 +21,7 @@ translate = QCoreApplication.translate
 
 TITLES = {spec.name: spec.title for spec in CHECKLIST}
 TROUBLES = 6
-"""Number of messages shown at once; the others are counted."""
+"""Maximum number of failures, and of warnings in a closed row, that are shown. Further failures are counted."""
 
 
 class ChecklistRow(QWidget):
@@ -86,7 +86,7 @@ class ChecklistRow(QWidget):
         self.more.setVisible(self.more.isEnabled() and row.name != "topology")
         self._show_lines(self._lines_now())
         checks = (*row.failed[:TROUBLES], *row.warnings[:TROUBLES])
-        # The panel offers these steps with a button above the list.
+        # The steps of `key_unknown` and `booked` are omitted, since the panel has buttons for them above the list.
         self.steps.show_steps(
             step for check in checks if check.code not in ("key_unknown", "booked") for step in steps_of(check.advice)
         )
@@ -147,7 +147,8 @@ def found_in(row: Row) -> str:
     if row.is_running:
         if row.name == "sending":
             return translate("Launch", "{done} of {total}").format(done=size(row.done or 0), total=size(row.total))
-        return translate("Launch", "{done} of {total} hosts").format(done=row.done, total=row.total)
+        one, several = translate("Launch", "{done} of 1 host"), translate("Launch", "{done} of {total} hosts")
+        return (one if row.total == 1 else several).format(done=row.done, total=row.total)
     if row.failed:
         count = len(row.failed)
         return translate("Launch", "{count} hosts").format(count=count) if count > 1 else row.failed[0].host

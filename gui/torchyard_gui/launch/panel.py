@@ -1,4 +1,4 @@
-"""The launch panel, which is open beside the window until the run has started."""
+"""The launch panel: a dialog beside the window with the checklist and the progress of a launch."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ from torchyard_gui.widgets.next_steps import advice_text
 from torchyard_gui.widgets.screen_reader import announce
 
 WIDTH, HEIGHT = 560, 500
+MARGIN = 20
+"""Left and right margin of all parts, so that their marks and texts are aligned."""
 
 
 class LaunchPanel(QDialog):
     """Panel for one launch at a time. It is not modal, and the launch can be cancelled at any time."""
 
     run_started = Signal(str)
-    """The ID of a run that has started."""
+    """Emitted with the ID of a run that has started."""
     trust_requested = Signal(str)
-    """A host with an unknown key; `trusted` continues."""
+    """Emitted with a host whose key is unknown. The receiver calls `trusted` after the key was recorded."""
     launch_over = Signal(bool)
-    """The launch ended; True if there is, or may be, a run."""
+    """Emitted when the launch has ended, with True if there is, or may be, a run."""
 
     def __init__(self, fleet_model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -52,7 +54,7 @@ class LaunchPanel(QDialog):
         self._rows: dict[str, ChecklistRow] = {}
         self._planned = PlannedTime()
         self._free: PlannedTime | None = None
-        """The next time at which the GPUs booked by others are free."""
+        """The next time at which GPUs that other users have booked are free, or None."""
         self._untrusted: list[str] = []
         self._close_when_over = False
 
@@ -60,17 +62,17 @@ class LaunchPanel(QDialog):
         self.about = label(role="small", ink="2")
         self._list = vbox(spacing=2)
         inside = QWidget()
-        vbox(self._list, None, parent=inside, margins=(20, 10, 20, 10))
+        vbox(self._list, None, parent=inside, margins=(MARGIN, 10, MARGIN, 10))
         self._area = scroll_area(inside, self.tr("Checklist"))
-        self.notice = NoticeBar()
+        self.notice = NoticeBar(margin=MARGIN)
         self.notice.action_triggered.connect(self._way_out)
         self.question = QuestionBlock()
         self.question.answered.connect(self._answered)
         self.again = push_button(self.tr("Try again"), self.try_again)
         tip = self.tr("Cancel the launch; nothing is left on the hosts (Esc)")
         self.cancel_button = push_button(self.tr("Cancel"), self._cancel_pressed, tip=tip)
-        head = vbox(self.heading, self.about, margins=(20, 16, 20, 12), spacing=2)
-        foot = hbox(None, self.again, self.cancel_button, margins=(20, 10, 20, 14), spacing=8)
+        head = vbox(self.heading, self.about, margins=(MARGIN, 16, MARGIN, 12), spacing=2)
+        foot = hbox(None, self.again, self.cancel_button, margins=(MARGIN, 10, MARGIN, 14), spacing=8)
         parts = (head, Divider(), self.notice, self.question, (self._area, 1), Divider(), foot)
         vbox(*parts, parent=self, margins=FLUSH, spacing=0)
         self.resize(WIDTH, HEIGHT)

@@ -1,4 +1,4 @@
-"""Alerts about a run: its failure, failed or slow replicas, and hosts that do not answer."""
+"""Alerts about a run: its failure, a wait for lost hosts, failed or slow replicas, and hosts that do not answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from torchyard_gui.widgets.screen_reader import announce
 translate = QCoreApplication.translate
 
 MOST_EACH = 3
-"""Most cards of one kind; the others are counted."""
+"""Maximum number of cards for failed and for slow replicas; one more card counts the other failed replicas.
+
+There are at most twice as many cards for hosts.
+"""
 
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert with mark, title and detail, and the replica whose log explains the problem."""
+    """An alert with mark, title and detail, and the replica whose log explains the problem, if any."""
 
     state: str
     title: str
@@ -31,7 +34,10 @@ class Alert:
 
 
 def alerts_of(picture: RunState) -> list[Alert]:
-    """Returns the current alerts, the most severe first."""
+    """Returns the current alerts by kind: a wait, failed replicas, slow replicas, and then hosts that do not answer.
+
+    Without any of these, there is an alert if the run has failed.
+    """
     found = [*_waiting(picture), *_failures(picture), *_slow(picture), *_unknown(picture)]
     return found or _failed_run(picture)
 
@@ -48,7 +54,7 @@ def _waiting(picture: RunState) -> list[Alert]:
 
 
 def _failed_run(picture: RunState) -> list[Alert]:
-    """Returns an alert for a failed run without a failed replica: its keeper died, or the run never started."""
+    """Returns an alert for a failed run without another alert, as after a crash of its keeper or a failed launch."""
     if not picture.is_over or picture.state != "failed":
         return []
     why = picture.reason or translate("Runs", "No reason is known.")
@@ -75,7 +81,9 @@ def _failures(picture: RunState) -> list[Alert]:
         mark = "unknown" if track.state == "lost" else "failed"
         needs.append(Alert(mark, title.format(replica=track.name), f"{what}\n{at}".strip(), track.name))
     if len(failed) > MOST_EACH:
-        more = translate("Runs", "{count} more replicas failed").format(count=len(failed) - MOST_EACH)
+        count = len(failed) - MOST_EACH
+        one, several = translate("Runs", "1 more replica failed"), translate("Runs", "{count} more replicas failed")
+        more = (one if count == 1 else several).format(count=count)
         needs.append(Alert("failed", more, translate("Runs", "See the table."), failed[MOST_EACH].name))
     return needs
 
@@ -89,9 +97,9 @@ def _slow(picture: RunState) -> list[Alert]:
         Alert(
             "warning",
             translate("Runs", "{replica} is slow").format(replica=name),
-            translate("Runs", "Its compute time is {factor} times the median; other replicas wait for it.").format(
-                factor=f"{factor:.1f}"
-            ),
+            translate(
+                "Runs", "Its compute time is {factor} times the median. Trainers that average every step with it wait."
+            ).format(factor=f"{factor:.1f}"),
             name,
         )
         for name, factor in worst[:MOST_EACH]
@@ -135,7 +143,7 @@ class AlertsPanel(QWidget):
         return list(self._needs)
 
     def show_needs(self, needs: list[Alert], *, is_known: bool = False) -> None:
-        """Shows alerts and announces new ones to screen readers.
+        """Shows alerts and announces the first new one to screen readers.
 
         Args:
             is_known: Suppresses the announcement, for example when another run is selected.
@@ -157,7 +165,7 @@ class AlertsPanel(QWidget):
 
 
 class _NeedCard(Card):
-    """The card of one alert."""
+    """Card that shows one alert. A click on it opens the log of the replica that the alert names, if any."""
 
     opened = Signal(str)
 

@@ -34,19 +34,22 @@ def mark_of(state: str) -> str:
 
 
 def clock(seconds: float | None, *, exact: bool = False) -> str:
-    """Formats a local time as 14:21, or as 14:21:07 if `exact`."""
+    """Formats seconds since the epoch as local time, 14:21, or 14:21:07 if `exact`; None becomes "–"."""
     return "–" if seconds is None else formatting.clock(seconds, exact=exact)
 
 
 def moment_in_full(seconds: float | None) -> str:
-    """Formats a local time with date and zone, for tool tips."""
+    """Formats a local time with date and zone, for tool tips; None becomes ""."""
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> str:
-    """Formats a local time of today as 14:21, and of another day as 3 Mar 14:21; `exact` adds the seconds."""
+    """Formats a local time of today as 14:21, and of another day as 3 Mar 14:21; `exact` adds the seconds.
+
+    None becomes "".
+    """
     if seconds is None:
         return ""
     then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
@@ -55,7 +58,7 @@ def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> 
 
 
 def day_or_clock(seconds: float | None, now: float) -> str:
-    """Formats a local time of today as 14:21, and of another day as 3 Mar."""
+    """Formats a local time of today as 14:21, and of another day as 3 Mar; None becomes ""."""
     text = day_and_clock(seconds, now)
     return text.rpartition(" ")[0] or text
 
@@ -68,7 +71,7 @@ def ended_at(seconds: float | None, now: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration as `3 h 12 min`, `4 min 5 s`, `42 min` or `12 s`."""
+    """Formats a duration as `2 d 5 h`, `3 h 12 min`, `4 min 5 s`, `42 min` or `12 s`."""
     whole = int(seconds)
     if whole < 60:
         return translate("Runs", "{seconds} s").format(seconds=whole)
@@ -86,7 +89,7 @@ def memory(megabytes: float | None) -> str:
 
 
 def rate(samples: float | None) -> str:
-    """Formats a number of samples per second, such as 1,184, or 3.2 for small values."""
+    """Formats a number of samples per second, such as 1,184, or 3.2 below 100; None becomes "–"."""
     if samples is None:
         return "–"
     return f"{samples:,.0f}" if abs(samples) >= 100 else f"{samples:,.1f}"
@@ -110,7 +113,7 @@ def percent(value: float | None) -> str:
 
 
 def restarting_sentence(picture: RunState) -> str:
-    """Returns a sentence that explains why a run restarts and for which hosts it waits."""
+    """Returns a text that explains why a run restarts and for which hosts it waits, where known."""
     waiting = picture.waiting
     cause = waiting.cause if waiting is not None else picture.reason
     text = translate("Runs", "The run restarts: {cause}.") if cause else translate("Runs", "The run restarts.")
@@ -145,6 +148,9 @@ def moment_in_words(moment: TimelineEvent) -> str:
     elif moment.kind == "restart":
         values["count"] = str(moment.generation)
         text = translate("Runs", "{replica}, restart {count}: {reason}")
+    elif moment.kind == "membership":
+        values |= {"step": f"{moment.step:,}", "count": str(moment.remaining), "all": str(moment.workers)}
+        text = translate("Runs", "step {step}: {count} of {all} workers continue: {reason}")
     elif moment.kind == "asked":
         text = {
             "launch": translate("Runs", "launched by {by}"),
@@ -175,6 +181,7 @@ def moment_mark(moment: TimelineEvent) -> str:
     return {
         "replica": "failed" if moment.state == "failed" else "unknown",
         "restart": "restarting",
+        "membership": "restarting",
         "asked": "planned" if moment.state == "launch" else "stopping",
         "first_step": "running",
         "host_lost": "unknown",

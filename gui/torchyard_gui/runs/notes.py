@@ -43,7 +43,7 @@ class NotesDialog(QDialog):
     """Dialog that edits the annotation of one run. Show it with `open()`."""
 
     saved = Signal(object)
-    """The Annotation."""
+    """Emitted with the Annotation."""
 
     def __init__(self, title: str, annotation: Annotation, parent: QWidget | None = None):
         super().__init__(parent)
@@ -71,7 +71,7 @@ class NotesDialog(QDialog):
             row.set_problem("")
         note = self.note.toPlainText().strip()
         if len(note) > MAX_NOTE:
-            text = self.tr("The note has {count} letters; at most {most} are kept.")
+            text = self.tr("The note has {count} characters; at most {most} are allowed.")
             self.show_problem(text.format(count=f"{len(note):,}", most=f"{MAX_NOTE:,}"))
             return
         try:

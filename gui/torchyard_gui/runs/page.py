@@ -14,6 +14,7 @@ from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
 from torchyard_core.launch.runs.annotations import Annotation
 from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.launch.runs.model_download import SavedModel
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import RunChanges
@@ -38,14 +39,14 @@ REFRESH_EVERY_MS = 30_000
 
 
 class RunsPage(QWidget):
-    """The Runs page. Each time it is shown, it requests the runs of all hosts."""
+    """The Runs page. It requests the runs of all hosts when it is shown, and at intervals while it is visible."""
 
     edit_copy = Signal(str)
-    """The text of a run's topology."""
+    """Emitted with the text of a run's topology."""
     booking_wanted = Signal(str)
-    """The ID of the run's booking."""
+    """Emitted with the ID of the run's booking."""
     launch_wanted = Signal()
-    """The user wants to launch a first run."""
+    """Emitted when the user wants to launch a first run."""
     status_changed = Signal()
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
@@ -59,7 +60,7 @@ class RunsPage(QWidget):
         self._stop_dialog: StopDialog | None = None
         self._restart_dialog: RestartDialog | None = None
         self._wanted = ""
-        """The ID of a run to show as soon as it is known."""
+        """The ID of a run to show once it is known."""
 
         self.list_model = RunListModel(self)
         self.list = run_list_view(self.list_model)
@@ -107,6 +108,7 @@ class RunsPage(QWidget):
         acts.stop.triggered.connect(self.ask_to_stop)
         acts.restart.triggered.connect(self.ask_to_restart)
         acts.fetch.triggered.connect(self.ask_to_fetch)
+        acts.fetch_model.triggered.connect(self.ask_to_fetch_model)
         acts.copy.triggered.connect(self._copy)
         acts.booking.triggered.connect(self.show_booking)
         acts.notes.triggered.connect(self.ask_for_notes)
@@ -122,8 +124,6 @@ class RunsPage(QWidget):
         self.addActions(acts.all())
         self._runs_changed()
         self._enable()
-
-    # The window calls the following methods.
 
     def page_actions(self) -> list[QAction]:
         return self.actions_.all()
@@ -153,13 +153,13 @@ class RunsPage(QWidget):
         self.run_view.log.set_open(True)
 
     def stop_run(self, run_id: str) -> None:
-        """Selects a run. If the run is known to this window, it also asks how to stop the run."""
+        """Selects a run. If the run is shown at once, the user is also asked how to stop it."""
         self.show_run(run_id)
         if self.feed is not None and self.feed.run.run_id == run_id:
             self.ask_to_stop()
 
     def ask_to_stop(self) -> None:
-        """Asks the user how to stop the selected run, then stops it."""
+        """Asks the user how to stop the selected run, unless it has ended, then stops it."""
         feed = self.feed
         if feed is None or feed.picture.is_over or self._stop_dialog is not None:
             return
@@ -174,7 +174,7 @@ class RunsPage(QWidget):
         dialog.open()
 
     def ask_to_restart(self) -> None:
-        """Asks where the selected run's restart begins, then launches it and shows the new run."""
+        """Asks where a restart of the selected, ended run begins, then launches the new run and shows it."""
         feed = self.feed
         if feed is None or not feed.picture.is_over or self._restart_dialog is not None:
             return
@@ -204,7 +204,7 @@ class RunsPage(QWidget):
         dialog.open()
 
     def fetch(self, run: KnownRun, target: Path) -> None:
-        """Downloads the files of a run. The page shows the progress."""
+        """Downloads the files of a run, unless another download is in progress. The page shows the progress."""
         if self.fetching is not None and not self.fetching.is_finished:
             return
         notice = self.run_view.work
@@ -234,6 +234,42 @@ class RunsPage(QWidget):
 
         self.fetching = self.model.fetch(run, target, progress, ended, failed, owner=self)
 
+    def ask_to_fetch_model(self) -> None:
+        """Asks for a file, then downloads the model of the run's newest checkpoint to it."""
+        if self.feed is None:
+            return
+        run = self.feed.run
+        dialog = QFileDialog(self, self.tr("Fetch model into file"), str(Path.home()))
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix("pt")
+        dialog.selectFile(f"{run.run_id}.pt")
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.fileSelected.connect(lambda file: self.fetch_model(run, Path(file)))
+        dialog.open()
+
+    def fetch_model(self, run: KnownRun, file: Path) -> None:
+        """Downloads the model of the run's newest checkpoint. The page shows the progress."""
+        if self.fetching is not None and not self.fetching.is_finished:
+            return
+        notice = self.run_view.work
+        name = title_of(run, self.model.runs)
+        beginning = self.tr("Fetching the model of {run} …").format(run=name)
+        notice.show_notice("info", beginning, self.tr("Cancel"), closable=False)
+
+        def progress(done: int, total: int) -> None:
+            text = self.tr("Fetching the model of {run}: {done} of {total}")
+            notice.reword(text.format(run=name, done=size(done), total=size(total)))
+
+        def ended(model: SavedModel) -> None:
+            text = self.tr("{run}: the model of step {step} fetched to {file}")
+            text = text.format(run=name, step=model.step, file=file)
+            notice.show_notice("warn" if model.newer_incomplete else "info", f"{model.newer_incomplete} {text}".strip())
+
+        def failed(error: TorchyardError) -> None:
+            notice.show_error(error)
+
+        self.fetching = self.model.fetch_model(run, file, progress, ended, failed, owner=self)
+
     def show_booking(self) -> None:
         if self._booking:
             self.booking_wanted.emit(self._booking)
@@ -247,7 +283,7 @@ class RunsPage(QWidget):
         return known.booking if known is not None else self.feed.run.booking
 
     def ask_for_notes(self) -> None:
-        """Opens the note and tags of the selected run."""
+        """Opens the dialog with the note and tags of the selected run."""
         if self.feed is None:
             return
         run = self.feed.run
@@ -277,9 +313,9 @@ class RunsPage(QWidget):
         return self.shown.currentWidget() is self.comparison
 
     def compare(self) -> None:
-        """Compares the selected runs.
+        """Compares the current run with the newest other run of the same name, or else with the newest other run.
 
-        A single run is compared with the last other run of the same name, or else with the run below it.
+        If runs are being compared already, the comparison ends.
         """
         if self.is_comparing:
             self.end_comparison()
@@ -387,7 +423,7 @@ class RunsPage(QWidget):
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
         if not self._is_working:
-            self.run_view.work.clear()  # a result for the previously shown run
+            self.run_view.work.clear()  # The text is about the previous run.
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
@@ -414,13 +450,14 @@ class RunsPage(QWidget):
 
     def _enable(self) -> None:
         acts, picture = self.actions_, self.feed.picture if self.feed else None
-        if self.is_comparing:  # while several runs are compared, no action applies to a single run
+        if self.is_comparing:  # During a comparison, the actions for a single run are disabled.
             picture = None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))
         acts.notes.setEnabled(picture is not None)
         acts.compare.setEnabled(len(self.list_model.runs) > 1)
         acts.fetch.setEnabled(picture is not None)
+        acts.fetch_model.setEnabled(picture is not None)
         acts.copy.setEnabled(picture is not None and bool(picture.topology_text))
         acts.booking.setEnabled(picture is not None and bool(self._booking))
         for action in (acts.hosts, acts.table, acts.plots, acts.log, acts.find):
@@ -449,7 +486,7 @@ class RunsPage(QWidget):
 class StopDialog(QDialog):
     """Dialog that asks how to stop a run; show it with `open()`.
 
-    `confirmed` carries whether to kill the run at once.
+    `confirmed` is emitted with whether to kill the run immediately.
     """
 
     confirmed = Signal(bool)

@@ -19,7 +19,7 @@ from torchyard_gui.runs.labels import memory, percent, rate
 translate = QCoreApplication.translate
 
 Grouping = Literal["", "pool", "host"]
-"""No groups, or the property by which replicas are grouped."""
+"""The property by which replicas are grouped; empty for no groups."""
 URGENT = ("failed", "unknown", "warning")
 """Marks that come first in a summary, in this order."""
 
@@ -38,7 +38,7 @@ class ReplicaGroup:
         return (one if count == 1 else many).format(name=self.name, count=count)
 
     def state_summary(self, state_of: Callable[[ReplicaStatus], tuple[str, str]]) -> tuple[str, str]:
-        """Returns the most urgent mark and the number of replicas in each state, such as `1 failed, 7 running`."""
+        """Returns the most urgent or else most frequent mark, and the number of each mark: `1 failed, 7 running`."""
         marks = Counter(state_of(track)[0] for track in self.tracks)
         ordered = sorted(marks, key=lambda mark: (URGENT.index(mark) if mark in URGENT else len(URGENT), -marks[mark]))
         words = {"warning": translate("Runs", "slow")}
@@ -46,13 +46,13 @@ class ReplicaGroup:
 
     @property
     def throughput(self) -> str:
-        """The total throughput of the group's trainers."""
+        """The total throughput of the group's trainers as text; empty if it is unknown."""
         total = run_throughput({track.name: track.ring.last("throughput") for track in self.tracks})
         return "" if total is None else rate(total)
 
     @property
     def use(self) -> str:
-        """The median use of the GPUs, or of the CPUs for replicas without GPUs."""
+        """The median use of the replicas that have not ended, of their GPUs or else CPUs; empty if it is unknown."""
         known = _known(track.ring.last("gpu" if track.gpus else "cpu") for track in self._live)
         return percent(statistics.median(known)) if known else ""
 

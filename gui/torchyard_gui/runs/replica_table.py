@@ -43,7 +43,7 @@ from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 SORT_EVERY_MS = 3000
-"""Interval of sorting; rows that move every second are unreadable."""
+"""Delay from a change until rows are sorted; rows that move every second are unreadable."""
 
 
 class ReplicaTable(QTableView):
@@ -84,7 +84,7 @@ class ReplicaTable(QTableView):
         self._fit_columns()
 
     def _fit_columns(self) -> None:
-        """Shows as many of the columns with values as fit. Widths set by the user are kept."""
+        """Shows as many of the columns with values as fit. Widths set by the user are kept while these columns stay."""
         fitting = fitting_columns(self.viewport().width(), self.replicas.reported())
         if fitting == self._shown:
             return
@@ -95,7 +95,7 @@ class ReplicaTable(QTableView):
                 self.setColumnWidth(column, fitting[column])
 
     def choose(self, names: Iterable[str]) -> None:
-        """Selects the rows of replicas without a signal."""
+        """Selects the rows of the named replicas without emitting `chosen_changed`."""
         self._choosing = True
         selection = self.selectionModel()
         selection.clearSelection()
@@ -206,7 +206,7 @@ class ReplicaDelegate(QStyledItemDelegate):
         column = index.column()
         painter.setFont(look.font("strong" if column == NAME else "body"))
         painter.setPen(look.pen("text"))
-        source = index.model().sourceModel()  # type: ignore[attr-defined]
+        source = index.model().sourceModel()  # type: ignore[attr-defined]  # always a proxy model
         if column == NAME:
             chevron = "chevron-right" if group.name in source.folded else "chevron-down"
             size = painter.device().devicePixelRatioF()

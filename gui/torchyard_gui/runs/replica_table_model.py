@@ -24,10 +24,10 @@ WIDTHS = {
     STALE: 82, DROPPED: 76, SKIPPED: 74, VERSION: 72, CLIENTS: 74, TRAFFIC: 86, USE: 56, MEMORY: 74, PAST: 60,
 }  # fmt: skip
 NARROW = {NAME: 120, STATE: 132, HOST: 66, STEP: 56, LOSS: 62, RATE: 80}
-"""Widths where not all columns fit; longer texts are elided and in the tool tip."""
+"""Widths of columns if not all columns fit; the other columns keep theirs. Longer texts are elided."""
 WHERE_REPORTED = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
 GIVE_WAY = (GPUS, MEMORY, SKIPPED, CLIENTS, VERSION, PAST, USE, COMPUTE, DROPPED, TRAFFIC, HOST, LOSS)
-"""Columns in the order in which they are hidden; the side panel shows their values for a selected replica."""
+"""Columns in the order in which they are hidden until the others fit."""
 
 
 def fitting_columns(room: int, reported: Collection[int]) -> dict[int, int]:
@@ -52,7 +52,7 @@ Index = QModelIndex | QPersistentModelIndex
 TRACK = Qt.ItemDataRole.UserRole
 SORT = Qt.ItemDataRole.UserRole + 1
 GROUP = Qt.ItemDataRole.UserRole + 2
-"""The ReplicaGroup of a heading; None for a replica, which has TRACK."""
+"""Role of a heading's ReplicaGroup; None for a replica, which has TRACK."""
 STEP_PARTS = {
     COMPUTE: "compute_s",
     EXCHANGE: "exchange_s",
@@ -64,12 +64,12 @@ STEP_PARTS = {
     CLIENTS: "clients",
     TRAFFIC: "bytes_s",
 }
-"""Columns of step parts and server metrics, by the names of the reports."""
+"""Names of step parts and server metrics in reports, by column."""
 FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput", **STEP_PARTS}
 
 
 class ReplicaTableModel(QAbstractTableModel):
-    """Model with a row per replica, in the order of the plan."""
+    """Model with a row for each replica of the run, and then a row for each heading of a group."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -80,7 +80,7 @@ class ReplicaTableModel(QAbstractTableModel):
         self.folded: set[str] = set()
         """Names of the groups whose replicas are hidden."""
         self._groups: list[ReplicaGroup] = []
-        """Their headings are the rows after those of the replicas; the proxy model sorts them."""
+        """The groups. Their headings are the rows after those of the replicas; the proxy model sorts them."""
         self._group_of: dict[str, int] = {}
 
     def set_feed(self, feed: RunFeed | None) -> None:
@@ -263,7 +263,7 @@ class ReplicaTableModel(QAbstractTableModel):
 
 
 class ReplicaOrder(QSortFilterProxyModel):
-    """Proxy model that sorts by value and filters by name, host and state."""
+    """Proxy model that sorts by value, filters by name, host, state and reason, and hides folded groups."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)

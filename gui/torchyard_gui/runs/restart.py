@@ -22,7 +22,7 @@ class RestartDialog(QDialog):
     """Asks where the new run begins. Show it with `open()`; the caller looks for the checkpoint meanwhile."""
 
     confirmed = Signal(bool)
-    """Whether to begin at the first step."""
+    """Emitted with whether the new run begins at the first step."""
 
     def __init__(self, name: str, shared_folder: str = "", parent: QWidget | None = None):
         """Creates the dialog. `shared_folder` is the folder of checkpoints that the run's hosts share, if any."""
@@ -48,7 +48,7 @@ class RestartDialog(QDialog):
         if shared_folder:
             self._say(self.tr("It is in {folder}.").format(folder=shared_folder))
         else:
-            self._say(self.tr("Looking for it on the hosts …"))
+            self._say(self.tr("Searching the hosts …"))
         self.resume.setFocus()
 
     def show_checkpoint(self, saved: SavedStep | None) -> None:
@@ -75,9 +75,9 @@ class RestartFlow(QObject):
     """Runs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     run_started = Signal(str)
-    """The ID of the new run, which has started."""
+    """Emitted with the ID of the new run, which has started."""
     launch_over = Signal(bool)
-    """The restart ended; True if there is, or may be, a new run."""
+    """Emitted when the restart has ended, with True if there is, or may be, a new run."""
 
     def __init__(self, fleet_model: FleetModel, notice: NoticeBar, page: QWidget):
         super().__init__(page)
@@ -125,7 +125,7 @@ class RestartFlow(QObject):
             self._notice.show_notice("info", self.tr("Cancelling …"), closable=False)
 
     def close_launch(self) -> None:
-        """Cancels the restart and hides its messages. Called when the window closes."""
+        """Cancels the restart without further messages. Called when the window closes."""
         if self.job is not None and self.is_launching:
             self.job.close()
 

@@ -15,7 +15,7 @@ from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 NARROW = 1150
-"""Width below which some buttons have icons only."""
+"""Width in pixels below which some buttons have only icons."""
 
 
 class RunBar(QFrame):
@@ -45,7 +45,7 @@ class RunBar(QFrame):
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._booking = booking
-        # Each button stays in place and is disabled if it does not apply, so that a click never hits another button.
+        # Buttons that do not apply are disabled, so that the others stay in place. Only the first one is hidden.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():
@@ -73,7 +73,7 @@ class RunBar(QFrame):
         self.refresh()
 
     def take_throughput(self) -> None:
-        """Updates the throughput. Called when the plots are updated, so that both show the same value."""
+        """Updates the throughput. Called for new samples, as the plots are, so that both show the same value."""
         self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:
@@ -98,7 +98,7 @@ class RunBar(QFrame):
         self.state.setToolTip("\n".join(line for line in tip if line))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Hides the texts of buttons whose icons suffice if the state would otherwise not fit."""
+        """Hides the texts of buttons whose icons suffice if the bar is narrow, so that the state fits."""
         super().resizeEvent(event)
         for action in self._by_icon:
             self._buttons[action].setText("" if event.size().width() < NARROW else action.text())

@@ -20,7 +20,7 @@ from torchyard_gui.widgets.elided_text import draw_elided
 
 Index = QModelIndex | QPersistentModelIndex
 RUN = Qt.ItemDataRole.UserRole
-"""The KnownRun, or None for a heading."""
+"""Role of a row's KnownRun; None for a heading."""
 ROW, HEADING = 48, 28
 
 
@@ -35,13 +35,13 @@ class RunListModel(QAbstractListModel):
         self._annotations: dict[str, Annotation] = {}
 
     def set_runs(self, runs: Sequence[KnownRun], annotations: Mapping[str, Annotation]) -> None:
-        """Sets the runs and their notes; keeps existing rows, and thus the selection and the scroll position."""
+        """Sets the runs and their notes. If the rows stay the same, so do the selection and the scroll position."""
         self._all = tuple(runs)
         self._annotations = dict(annotations)
         self._arrange()
 
     def set_filter(self, text: str) -> None:
-        """Shows only runs that contain a text in the name, ID, hosts, state, tags (`#baseline`) or note."""
+        """Shows only the runs whose name, ID, hosts, state, tags (`#baseline`) or note contain `text`."""
         self._filter = text.strip().lower()
         self._arrange()
 

@@ -44,7 +44,7 @@ class RunView(QWidget):
         self.scene = TopologyScene(self)
         self.canvas = CanvasView(self.scene)
         self.canvas.set_editable(False)
-        self.canvas.set_empty_text(self.tr("No picture of this run"), self.tr("Its hosts have not reported it yet."))
+        self.canvas.set_empty_text(self.tr("No data on this run"), self.tr("Its hosts have not reported it yet."))
         self.table = ReplicaTable()
         self.search = SearchField(self.tr("Find replica …"))
         self.search.textChanged.connect(self.table.order.set_filter)
@@ -114,7 +114,7 @@ class RunView(QWidget):
             self.set_view(self.view)
 
     def choose(self, names: list[str]) -> None:
-        """Selects replicas in all views. A single selected replica also determines the small plots and the log."""
+        """Selects replicas in all views and shows their logs. The small plots show a single selected replica."""
         if names == self._chosen:
             return
         self._chosen = list(names)
@@ -154,7 +154,7 @@ class RunView(QWidget):
             self.plots.refresh()
 
     def _refresh(self) -> None:
-        """Updates all parts after the view was hidden."""
+        """Updates all parts, for example when the widget becomes visible again."""
         self._is_old = False
         if self.feed is None:
             return
@@ -178,7 +178,7 @@ class RunView(QWidget):
         self.scene.show_states(self.feed.live_states)
         picture = self.feed.picture
         if picture.is_over:
-            # Only the Fleet page shows the current state of the hosts.
+            # After the end of a run, only the Fleet page shows the current state of its hosts.
             note = ended_at(picture.ended, time.time())
             self.scene.show_hosts({host.name: HostLiveState("idle", note=note) for host in picture.plan_hosts})
         else:
@@ -200,7 +200,7 @@ class RunView(QWidget):
         }
 
     def _show_notice(self, *, is_known: bool = False) -> None:
-        """Shows why the run failed, restarts, or is not followed.
+        """Shows why the run failed or restarts, or why its state may be outdated.
 
         Args:
             is_known: Suppresses the announcement to screen readers.
@@ -243,7 +243,7 @@ class RunView(QWidget):
         return text.format(why=why, time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
-        """Shows a notice about the run, with a button for the log of the first failed replica."""
+        """Shows a notice about the run, with a button for the log of the first failed replica, if any."""
         assert self.feed is not None
         picture = self.feed.picture
         # The log of a lost host cannot be read while the run waits for that host.

@@ -1,4 +1,4 @@
-"""Panel beside a run: alerts, small plots and timeline."""
+"""Panel beside a run: alerts, small plots, timeline and notes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from torchyard_gui.widgets import SectionLabel, label, scroll_area
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 SHOWN = 600
-"""Samples in the small plots: ten minutes at one per second."""
+"""Number of samples in the small plots: ten minutes at one sample per second."""
 REPORTED = (*OF_TRAINERS, "bytes_s")
-"""Metrics of reports, which the journal keeps; others are only measured while watched."""
+"""Metrics in reports, which the journal contains; other metrics are measured only while the run is followed."""
 
 
 class SidePanel(QWidget):
     """Panel whose small plots show totals of the run, or the values of a single selected replica."""
 
     opened = Signal(str)
-    """A replica whose log to show."""
+    """Emitted with the name of a replica to show its log."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -68,7 +68,7 @@ class SidePanel(QWidget):
         self.refresh()
 
     def set_chosen(self, names: Sequence[str]) -> None:
-        """Sets the selected replicas. If there is only one, its plots are shown."""
+        """Sets the selected replicas. If there is only one, the small plots show its values."""
         self._replica = names[0] if len(names) == 1 else ""
         self._show_plots()
 
@@ -158,7 +158,9 @@ class SidePanel(QWidget):
             return self.tr("Not recorded on this computer")
         reported, asked = self._feed.picture.reported_by(kind)
         if track is None and reported < asked and kind in SUMS:
-            return self.tr("From {reported} of {asked} replicas; no history").format(reported=reported, asked=asked)
+            one = self.tr("From 0 of 1 replica; no history")
+            several = self.tr("From {reported} of {asked} replicas; no history")
+            return (one if asked == 1 else several).format(reported=reported, asked=asked)
         return self.tr("Only the last value was kept")
 
     def _rate(self, value: float | None) -> str:
@@ -171,7 +173,7 @@ class SidePanel(QWidget):
 class StepParts(QWidget):
     """Parts of a step of one replica.
 
-    They are hidden if no replica is selected, because sums over replicas would be meaningless.
+    They are hidden unless exactly one replica is selected, because sums over replicas would be meaningless.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -191,7 +193,7 @@ class StepParts(QWidget):
         self.hide()
 
     def show_track(self, track: ReplicaStatus | None) -> None:
-        """Shows the values of a replica, or nothing for None.
+        """Shows the values of a replica, or nothing for None or before the first report.
 
         Trainers have a line for every part; servers and reducers have lines only for the metrics that they report.
         """

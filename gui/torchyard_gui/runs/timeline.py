@@ -19,14 +19,14 @@ SHOWN = 200
 
 
 class Timeline(QWidget):
-    """List with a line per event and the full text as its tool tip.
+    """List with a line for each of the last SHOWN events and the full text as its tool tip.
 
-    A click or Enter on the line of a replica's event opens the log of the replica.
+    A click, Enter or Space on a line about the state or the first step of a replica opens the log of the replica.
     """
 
     opened = Signal(str)
     row_entered = Signal(QRect)
-    """The current line, by keyboard."""
+    """Emitted with the area of the current line when it is selected by the keyboard or the list gets the focus."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)

@@ -16,7 +16,7 @@ from torchyard_gui.theme.theme import theme
 __all__ = ["icon", "paint_role_badge", "paint_state", "pixmap", "refresh_icons", "role_icon", "state_icon"]
 
 SIZES = (16, 20)
-"""Logical pixels, for menus and buttons, and for the rail."""
+"""Sizes in logical pixels: for menus and buttons, and for the rail."""
 
 _icons: dict[tuple[str, str, bool], QIcon] = {}
 _known: dict[int, tuple[str, str]] = {}
@@ -29,7 +29,9 @@ def pixmap(name: str, size: int, color: str | QColor = "text2", ratio: float = 1
 
 
 def icon(name: str, color: str = "text2") -> QIcon:
-    """Returns an icon by its file name. It is paler when disabled, and has the accent colour when checked.
+    """Returns an icon by its file name.
+
+    It is paler when disabled. In the default colour, it has the accent colour when checked.
 
     `refresh_icons` updates the icon on actions and buttons when the theme changes.
     """
@@ -98,7 +100,7 @@ def state_icon(state: str) -> QIcon:
 
 
 def refresh_icons() -> None:
-    """Replaces the icons of all actions and buttons by icons in the current colours."""
+    """Replaces the icons that this module made for actions and buttons by icons in the current colours."""
     for widget in QApplication.allWidgets():
         children = widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)
         for action in {*widget.actions(), *children}:

@@ -12,7 +12,7 @@ from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen, QPolygonF
 from torchyard_gui.theme.theme import theme
 
 UNIT = 16.0
-"""Side of the square that marks are drawn on before scaling."""
+"""Side of the square on which marks are drawn before they are scaled."""
 
 LETTERS = {"worker": "W", "ps": "P", "chief": "C", "reducer": "R", "evaluator": "E"}
 
@@ -183,7 +183,7 @@ def _ok(painter: QPainter) -> None:
 
 
 TOKENS = {"warning": "wait", "slow": "wait", "failed": "fail", "error": "fail"}
-"""The token of the text and the background beside a mark of trouble; others have neither."""
+"""The colour token of the text and background beside a mark; only marks of problems have one."""
 
 
 def trouble_token(state: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torchyard_gui.theme.tokens import Metrics, Tokens
 
-# Widgets set these style properties: primary, quiet, danger (buttons), card, bar, panel (frames), bare (lists on a
-# panel), ink = "2", "3", "fail", "wait", "run", "accent" (labels), role = a font's role.
+# Among others, widgets set these style properties: primary, quiet, danger (buttons), card, bar, panel (frames), bare
+# (lists on a panel), ink = "2", "3", "fail", "wait", "run", "accent" (labels), role = a font's role.
 SHEET = """
 QMainWindow, QDialog {{ background: {s1}; }}
 QToolTip {{ color: {text}; background: {s2}; border: 1px solid {hair}; padding: 4px 6px; }}
@@ -28,7 +28,7 @@ QFrame[toast="true"] QLabel {{ color: {s2}; }}
 QFrame[toast="true"] QPushButton {{ color: {s2}; background: transparent; border: 1px solid {s2}; padding: 2px 10px; }}
 QFrame[divider="true"] {{ background: {hair}; border: none; max-height: 1px; min-height: 1px; }}
 
-/* Words of hosts and colleagues are no markup: it would load files and pictures. */
+/* Texts from hosts and other users are not read as markup, which could load files and images. */
 QLabel, QToolTip {{ qproperty-textFormat: PlainText; }}
 QLabel[ink="2"] {{ color: {text2}; }}
 QLabel[ink="3"] {{ color: {text3}; }}
@@ -151,7 +151,7 @@ QListView::item, QTreeView::item {{ min-height: 26px; padding: 0 6px; border-rad
 QListView::item:hover, QTreeView::item:hover {{ background: {hover}; }}
 QListView::item:selected, QTreeView::item:selected {{ background: {accent_soft}; color: {text}; }}
 QTableView {{ gridline-color: {hair}; }}
-QTableView::item {{ padding: 0 8px; border: none; }}
+QTableView::item {{ padding: 0 5px; border: none; }}
 QTableView::item:selected {{ background: {accent_soft}; color: {text}; }}
 QHeaderView {{ background: {s1}; }}
 QHeaderView::section {{

@@ -17,7 +17,7 @@ Mode = Literal["system", "light", "dark"]
 MODES: tuple[Mode, ...] = ("system", "light", "dark")
 
 FAMILIES = ("Inter", "Noto Sans CJK KR")
-"""Preferred font families; the second one has Korean letters."""
+"""Preferred font families; the second one provides Korean characters."""
 
 FONTS = {
     "title": (14, 600),
@@ -85,9 +85,9 @@ class Theme(QObject):
         return brush
 
     def font(self, role: str = "body") -> QFont:
-        """Returns the font of "title", "body", "strong", "small", "tiny" or "mono", with tabular figures.
+        """Returns the font of a text role in `FONTS`, with tabular figures.
 
-        The font is shared.
+        The font is shared: copy it before you change it.
         """
         font = self._fonts.get(role)
         if font is None:
@@ -179,7 +179,7 @@ class Theme(QObject):
 
 @cache
 def theme() -> Theme:
-    """Returns the theme. The first call requires an application."""
+    """Returns the theme. It follows the system only if an application exists at the first call."""
     return Theme()
 
 
@@ -194,6 +194,6 @@ def _font(size: int, weight: int, *, is_fixed: bool = False) -> QFont:
 
 
 def mixed_colors(one: QColor, other: QColor, part: float) -> QColor:
-    """Returns an opaque colour, mixed with the share `part` of another colour."""
+    """Returns an opaque mixture of two colours. `part` is the share of the second one."""
     pairs = (one.red(), other.red()), (one.green(), other.green()), (one.blue(), other.blue())
     return QColor(*(round(a + (b - a) * part) for a, b in pairs))

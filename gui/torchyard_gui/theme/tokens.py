@@ -8,11 +8,12 @@ from typing import NamedTuple
 class Tokens(NamedTuple):
     """The colours of one theme as #RRGGBB.
 
-    Text on `s2` has a contrast of at least 4.8 : 1. People with colour blindness can distinguish the role colours.
+    Text in the colours of text and states has a contrast of at least 4.8 : 1 on `s2`. The role colours are
+    distinguishable with colour blindness.
     """
 
     dark: bool
-    # Colours of surfaces: canvas, panel and card.
+    # Colours of surfaces: canvas, panel, card, and a control under the pointer.
     s0: str
     s1: str
     s2: str
@@ -29,7 +30,7 @@ class Tokens(NamedTuple):
     accent_soft: str
     accent_hover: str
     on_accent: str
-    # Colours of states. A state also has a shape and a word.
+    # Colours of states. A state also has a shape and a text.
     run: str
     wait: str
     wait_soft: str
@@ -50,7 +51,7 @@ class Tokens(NamedTuple):
     track: str
     edge: str
     edge_used: str
-    # Colours of other users' bookings: five hues, chosen by the owner.
+    # Colours of other users' bookings: one of five hues, derived from the owner's name.
     person1: str
     person2: str
     person3: str

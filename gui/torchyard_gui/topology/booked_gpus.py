@@ -1,4 +1,4 @@
-"""Texts about GPUs that are booked during the planned time, for racks, palette and inspector."""
+"""Texts about GPUs that are booked during the planned time, for racks and the inspector."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime
         held = {gpu.index: holder for gpu in host.gpus if (holder := _holder(host, gpu, planning))}
         note = "" if host.name in used else _note(host, planning)
         if held or note:
-            # The state "ok" would suggest that the use of the host is known.
+            # If the use of the host is unknown, the state "ok" would be misleading.
             state = "ok" if host.checked and host.use_known else "idle"
             lines = {index: short for index, (short, _) in held.items()}
             sentences = {index: sentence for index, (_, sentence) in held.items()}
@@ -66,7 +66,7 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:
-    """Returns a note such as `4 of 4 booked by others`, or the owner of the booking of a host without GPUs."""
+    """Returns a note such as `4 of 4 booked by others`, or the user who has booked a host without GPUs, or ""."""
     from torchyard_core.booking.model import cpu_slot
 
     others = planning.booked.others
@@ -83,7 +83,7 @@ def _note(host: HostFacts, planning: PlanningTime) -> str:
 
 
 def booked_sentence(gpus: Iterable[str], planning: PlanningTime) -> str:
-    """Returns a sentence about the bookings that cover the selected GPUs, or ""."""
+    """Returns at most three sentences about the bookings that cover these GPUs, or ""."""
     ids = list(gpus)
     parts = []
     for booking in _each(ids, planning.booked.others):

@@ -26,14 +26,14 @@ from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.next_steps import error_text, quoted
 
 MOST_STEPS = 2000
-"""Most undoable steps. A step holds two topologies, which share equal parts."""
+"""Maximum number of undo steps. A step holds two topologies, which share equal parts."""
 
 
 class Editor(QObject):
-    """Edits one document. Editing methods return "" on success, or else the reason for the refusal."""
+    """Edits one document. Methods that can refuse an edit return the reason for the refusal, or else ""."""
 
     changed = Signal()
-    """The document's value changed."""
+    """Emitted when the document has changed."""
     selection_changed = Signal()
 
     def __init__(self, document: TopologyDocument, hosts: HostsSource, parent: QObject | None = None) -> None:
@@ -44,7 +44,7 @@ class Editor(QObject):
         self._known: frozenset[str] = frozenset()
         self.stack = QUndoStack(self, undoLimit=MOST_STEPS)
         self.settle: Callable[[], None] = lambda: None
-        """Applies what was just typed in the text of the file, before anything else uses the document."""
+        """Applies pending input in the text of the file, before the document is used."""
         document.changed.connect(self._document_changed)
 
     @property
@@ -103,7 +103,7 @@ class Editor(QObject):
         Args:
             text: Name of the edit in the undo stack.
             change: Returns the changed topology.
-            key: Successive edits with the same key are merged into one step.
+            key: Successive edits with the same non-empty key are merged into one step.
             select: Returns the replicas to select afterwards. By default, the selection is unchanged.
         """
         self.settle()
@@ -160,18 +160,18 @@ class Editor(QObject):
         """
         has_gpus = any(facts.gpus for facts in self.facts())
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
-        # Without a selection, the inspector shows the settings of the strategy.
 
         def change(value: Topology) -> Topology:
             return with_preset(value, key, has_gpus=has_gpus, removes_unused=removes_unused)[0]
 
+        # Without a selection, the inspector shows the settings of the strategy.
         return self.apply(text, change, select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
         """Sets the machine type of the pools to which the replicas belong, by default the selected replicas."""
         positions = edits.pools_of(self.value, self._selection if replicas is None else replicas)
         if not positions:
-            return self.tr("Select replicas first: a machine type is that of their pool.")
+            return self.tr("Select replicas first: a machine type applies to their pool.")
         text = self.tr("Machine type {machine}").format(machine=name)
         return self.apply(text, lambda value: with_machine(value, positions, name))
 
@@ -179,10 +179,14 @@ class Editor(QObject):
         """Returns a description of the effect of a machine type on pools, and whether the type is applicable."""
         pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
         if not pools:
-            return self.tr("a machine type is a pool's: drop it on a replica, or on a host with some"), False
+            return self.tr(
+                "a machine type applies to a pool: drop it on a replica, or on a host that has replicas"
+            ), False
         if len(pools) == 1:
-            return self.tr("put the pool {pool} on {machine}").format(pool=pools[0], machine=name), True
-        return self.tr("put the pools {pools} on {machine}").format(pools=", ".join(pools), machine=name), True
+            return self.tr("set the machine type of pool {pool} to {machine}").format(pool=pools[0], machine=name), True
+        return self.tr("set the machine type of the pools {pools} to {machine}").format(
+            pools=", ".join(pools), machine=name
+        ), True
 
     def gpus_for(self, role: Role, target: str = "") -> int:
         """Returns the number of GPUs per replica of a new pool.
@@ -242,7 +246,7 @@ class Editor(QObject):
         )
 
     def regroup(self, names: Sequence[str], target: str, places: Mapping[str, str]) -> str:
-        """Moves replicas to another group (`regrouping`) and selects the replicas that are there afterwards.
+        """Moves replicas to another group, as `regrouping` decides, and selects the replicas that are there afterwards.
 
         Args:
             places: Current place of each placed replica, as the text of a pin.
@@ -267,7 +271,7 @@ class Editor(QObject):
         return ""
 
     def regroup_effect(self, names: Sequence[str], target: str) -> str:
-        """Returns what a move to another group does, or "" if it changes nothing."""
+        """Returns what a move to another group does, or "" if it changes nothing. A refused move has a general text."""
         try:
             found = regrouping(self.value, names, target)
         except TorchyardError:
@@ -281,7 +285,7 @@ class Editor(QObject):
         return ""
 
     def _why_invalid(self) -> str:
-        """Returns why an edit of the value is refused while the text is invalid."""
+        """Returns why an edit of the value is refused while the text is invalid; "" if the text is valid."""
         try:
             self.document.with_value(self.value)
         except TorchyardError as problem:
@@ -301,7 +305,7 @@ class Editor(QObject):
         try:
             copied = clipboard.read_copied(text)
         except TorchyardError as problem:
-            return quoted(problem.message)
+            return error_text(problem)
         return self._grow(self.tr("Paste"), lambda value: clipboard.paste_replicas(value, copied))
 
     def duplicate(self) -> str:
@@ -342,7 +346,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.set_name(value, name), key="name")
 
     def shown_hosts(self) -> tuple[str, ...]:
-        """The hosts that the user has added to the canvas, whether the design uses them or not."""
+        """Returns the hosts that the user has added to the canvas, whether the design uses them or not."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 
@@ -372,7 +376,7 @@ class HostsSource(Protocol):
     def facts_changed(self) -> SignalInstance: ...
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts. The use of GPUs is queried only while a caller watches hosts."""
+        """Sets whether the caller `by` watches hosts. Watched hosts are queried for the users of their GPUs often."""
 
     def check(self) -> None:
         """Checks all hosts."""

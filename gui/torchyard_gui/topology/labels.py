@@ -31,7 +31,7 @@ _ROLES = {
         "Evaluates checkpoints beside the training; its failure never fails the run.",
     ),
 }
-"""Name of one replica, of several, and what a replica of the role does."""
+"""The singular and the plural of a role's name, and what a replica of the role does."""
 
 
 def role_name(role: Role) -> str:
@@ -66,7 +66,8 @@ def preset_sentence(preset: Preset) -> str:
 
 
 def machine_sentence(machine: Machine) -> str:
-    sizes = tr("{count} CPUs, {memory} GB").format(count=machine.cpus, memory=f"{machine.memory_gb:g}")
+    one, several = tr("1 CPU, {memory} GB"), tr("{count} CPUs, {memory} GB")
+    sizes = (one if machine.cpus == 1 else several).format(count=machine.cpus, memory=f"{machine.memory_gb:g}")
     gpus = f", {machine.gpus} × {machine.gpu_model}" if machine.gpus else ""
     return f"{machine.name} ({machine.machine}): {sizes}{gpus}."
 

@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 
 YAML_WIDTH = 420
 SHOWN_PROBLEMS = 4
-"""Most problems of an invalid file on the canvas."""
+"""Maximum number of an invalid file's problems that are shown on the canvas."""
 
 
 class PageSettings(RecentFiles, Protocol):
-    """Settings of the page that outlive the window."""
+    """Settings of the page that are kept after the window is closed."""
 
     canvas_by_group: bool
     """Whether replicas are shown by group instead of by host."""
     minimap: str
-    """"shown", "hidden", or "" to show the map of a large design that is cut off."""
+    """Whether the minimap is "shown" or "hidden"; "" shows it for a large design that is only partly visible."""
 
 
 class TopologyPage(QWidget):
     """The Topology page. The window places `bar`, the top bar, above the page."""
 
     launch_requested = Signal(object)
-    """A TopologyFile to launch."""
+    """Emitted with the TopologyFile to launch."""
     title_changed = Signal(str)
     status_changed = Signal()
 
@@ -95,12 +95,12 @@ class TopologyPage(QWidget):
         self._settings = settings
         self.planning = planning if planning is not None else PlanningTime(parent=self)
         self.exchange_facts: Callable[[str, Collection[str]], ExchangeFacts] = lambda name, hosts: ExchangeFacts()
-        """Returns what is known about the exchange of a topology on hosts, by its name; set by the window."""
+        """Returns the known facts about the exchange of the named topology on hosts; set by the window."""
         self._may_close = False
         self._keeps_racks = False
-        """Whether racks stay where they are: from the first edit after opening, saving or tidying."""
+        """Whether racks keep their places. Opening, saving and tidying arrange them once."""
         self._racks: WeakKeyDictionary[DocumentState, Sequence[str]] = WeakKeyDictionary()
-        """The hosts with a rack, by step of the undo stack."""
+        """The hosts that have a rack, by state of the document, for undo and redo."""
         self._plan: Plan = plan(self.document.value, ())
 
         self.scene = TopologyScene(self)
@@ -134,8 +134,6 @@ class TopologyPage(QWidget):
         self._refresh()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
 
-    # The window calls the following methods.
-
     def page_actions(self) -> list[QAction]:
         of_files = [*self.files.actions(), *self.foreign.actions()]
         return [*of_files, *self.edits.actions(), *self._view_actions, self.when_action, self.launch_action]
@@ -156,13 +154,13 @@ class TopologyPage(QWidget):
         return [self.bar, self.side.pane, self.view, self.yaml, self.problems, self.fields.pane]
 
     def make_rest(self) -> None:
-        """Creates the parts of the page that are not visible at first."""
+        """Creates the fields of a selection, which are not visible at first."""
         self.inspector.make_rest()
 
     def can_close(self) -> bool:
         """Returns whether the window may close now.
 
-        If there are unsaved changes, the page asks the user and closes the window afterwards.
+        If there are unsaved changes, the user is asked. Once they are saved or discarded, the page closes the window.
         """
         self.editor.settle()
         if self._may_close or not self.document.is_modified:
@@ -186,11 +184,14 @@ class TopologyPage(QWidget):
         self.files.save()
 
     def edit_copy(self, text: str) -> None:
-        """Opens a topology that has no file, such as that of a run."""
+        """Opens a topology as a document without a file, such as that of a run.
+
+        The user is asked first if there are unsaved changes.
+        """
         self.files.guard(lambda: self._edit_copy(text))
 
     def say(self, sentence: str) -> None:
-        """Shows the reason why an edit was refused."""
+        """Shows a short message, such as the reason why an edit was refused."""
         self._toast.say(sentence, urgent=True)
 
     @property
@@ -219,18 +220,21 @@ class TopologyPage(QWidget):
         self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show and edit the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
+        self.show_yaml.triggered.connect(lambda shown: (self.yaml.view if shown else self.view).setFocus())
         tip = self.tr("Show replicas in their worker and server groups, instead of on their hosts")
         self.by_group = view(self.tr("By group"), lambda: None, "Ctrl+G", "", tip)
         self.by_group.setCheckable(True)
         self.by_group.toggled.connect(self._show_by_group)
-        tip = self.tr("Show or hide the map of the whole canvas. It is shown by itself while a large design is cut off")
+        tip = self.tr(
+            "Show or hide the minimap. It is shown automatically while part of a large design is outside the view"
+        )
         self.minimap = view(self.tr("Minimap"), self._toggle_minimap, "Ctrl+Shift+M", "", tip)
         tip = self.tr("Exchange the selected replicas with members of the next group")
         move = self.tr("Move to the next group")
         self.next_group = action(self, "edit", move, self._to_next_group, "Ctrl+Shift+G", "", tip)
         fields = self.tr("Go to the fields of the selection; closes them again in a narrow window")
         tidies = self.tr("Remove empty racks from the canvas and arrange the others")
-        checks = self.tr("Log in to every host and read its hardware and state. Nothing is changed there")
+        checks = self.tr("Log in to all hosts and read their hardware and state. Changes nothing on them")
         self._view_actions = [
             view(self.tr("Zoom in"), self.view.zoom_in, "Ctrl++", "zoom-in"),
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
@@ -297,7 +301,7 @@ class TopologyPage(QWidget):
         value = self.document.value
         self._plan = plan(value, hosts)
         keep, state = self._keeps_racks, self.document.state
-        # An undo shows the racks of its step. Any other edit keeps the previous racks and adds new ones.
+        # Undo and redo show the racks of the restored state. Any other edit keeps the previous racks and adds new ones.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
         exchange = self.exchange_facts(value.name, self._plan.hosts)
         self.inspector.exchange = self.scene.exchange = exchange
@@ -319,7 +323,7 @@ class TopologyPage(QWidget):
         self.status_changed.emit()
 
     def tidy(self) -> None:
-        """Removes racks that the design does not use, and arranges the others in the fleet's order."""
+        """Removes racks that the design does not use and the user did not add; arranges the others in fleet order."""
         self._keeps_racks = False
         self._racks.clear()
         self._refresh()
@@ -378,7 +382,7 @@ class TopologyPage(QWidget):
         self.title_changed.emit(f"{self.document.name}{mark}")
 
     def launch(self) -> None:
-        """Requests the launch of the current topology, or shows its errors."""
+        """Requests the launch of the current topology, or shows why it must be corrected or saved first."""
         self.editor.settle()
         self.checks.now()
         if errors := self.checks.errors:

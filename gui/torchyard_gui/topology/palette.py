@@ -1,4 +1,4 @@
-"""The palette: roles, presets and hosts, which are added by drag, click or keyboard."""
+"""The palette: roles, presets, machine types and hosts, which are applied by drag, click or keyboard."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Palette(QFrame):
     """Panel that lists roles with their numbers of replicas, presets, machine types, and hosts with their free GPUs."""
 
     role_chosen = Signal(str, int)
-    """A role, and its number of replicas."""
+    """Emitted with a role and the number of replicas to add."""
     host_chosen = Signal(str)
     preset_chosen = Signal(str)
-    """A preset's key."""
+    """Emitted with the key of a preset."""
     machine_chosen = Signal(str)
-    """A machine type."""
+    """Emitted with a machine type."""
     drag_begun = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -87,7 +87,7 @@ class Palette(QFrame):
         vbox(*self.sections, None, parent=inner, margins=FLUSH, spacing=8)
         return scroll_area(inner)
 
-    # The following lists are created when they are first shown or searched.
+    # The lists of foldable sections are created on first use.
 
     @property
     def roles(self) -> PaletteList:
@@ -155,7 +155,7 @@ class Palette(QFrame):
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
         """Updates the numbers of replicas and of free GPUs."""
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
-        how = self.tr("Click or press Enter to add one, with Shift several; or drag it.")
+        how = self.tr("Click or press Enter to add one, with Shift to add several, or drag it.")
         self.roles.put(
             [(role.value, role_name(role), str(counts[role]) if counts[role] else NONE) for role in Role],
             [f"{role_sentence(role)}\n{how}" for role in Role],
@@ -220,7 +220,7 @@ class Palette(QFrame):
             item.setIcon(state_icon("unknown" if count == unknown or count.startswith("?") else "ok"))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
-        """Adds one replica of a role. If `many`, a popup beside the row asks for the number of replicas."""
+        """Requests one replica of a role. If `many`, a popup beside the row asks for the number, except for a chief."""
         rows = among or self.roles
         if many and role != Role.CHIEF:
             item = rows.row_of(role)
@@ -236,7 +236,7 @@ class Palette(QFrame):
         return int(match[1] or 1), match[2].strip()
 
     def _filter(self, _text: str) -> dict[PaletteSection, str]:
-        """Filters all sections and selects their first matches."""
+        """Filters all sections. Returns the key of the first match in each section, or ""."""
         _, letters = self._parse_search()
         found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))

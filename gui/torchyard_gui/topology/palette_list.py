@@ -27,14 +27,14 @@ from torchyard_gui.widgets.text_labels import SectionLabel
 
 KEY = int(Qt.ItemDataRole.UserRole)
 NONE = "–"
-"""Text of a zero count."""
+"""Text for a count of zero."""
 
 
 class PaletteList(QListWidget):
-    """List with the rows of one section. Its height follows from the number of rows."""
+    """List with the rows of one section. Its height follows from the number of visible rows."""
 
     chosen = Signal(str, bool)
-    """A row's key, and whether several are requested (Shift)."""
+    """Emitted with the key of a row, and with whether several replicas are requested (Shift)."""
     drag_begun = Signal()
 
     def __init__(self, mime: str, name: str) -> None:
@@ -42,7 +42,7 @@ class PaletteList(QListWidget):
         self._mime = mime
         self._pressed: QPoint | None = None
         self.is_by_keyboard = False
-        """Whether the focus came by keyboard, or a key was pressed since; only then a ring shows it."""
+        """Whether the focus came without a mouse click, or a key was pressed since. Only then, a ring shows it."""
         self.setAccessibleName(name)
         self.setItemDelegate(PaletteRow(self))
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -53,7 +53,7 @@ class PaletteList(QListWidget):
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
         """Sets the rows as (key, text, count). The current row is kept if it still exists."""
         current = self.current_key()
-        # Rows that remain keep their hover state and the focus.
+        # If the keys are unchanged, the rows keep their hover state and the focus.
         if [self.item(row).data(KEY) for row in range(self.count())] != [key for key, *_ in rows]:
             self.clear()
             self.addItems([text for _, text, _ in rows])
@@ -145,16 +145,16 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
-        # The drag consumed the events that tell the view that the pointer has left.
+        # The view receives no leave event during the drag.
         QApplication.sendEvent(self.viewport(), QEvent(QEvent.Type.Leave))
         self.viewport().update()
 
 
 COUNT = int(Qt.ItemDataRole.UserRole) + 1
-"""The text at the right."""
+"""Role of the text at the right of a row."""
 ICON = 18
 BADGE_ONLY = 48
-"""Below this width only the badge is shown; the tool tip names the row."""
+"""Width in pixels up to which only the icon of a row is shown; its tool tip contains its name."""
 
 
 class PaletteRow(QStyledItemDelegate):
@@ -208,13 +208,13 @@ PICTURE = 14
 
 
 class PaletteSection(QWidget):
-    """A section, which is hidden while it has no rows.
+    """A section, which is hidden while no row matches the search.
 
     A foldable section is folded at first. A search shows matches even in a folded section.
     """
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:
-        """Creates a section. `make` creates its list when the section is first shown."""
+        """Creates a section. `make` creates its list, for a foldable section only when the rows are first needed."""
         super().__init__()
         self._make = make
         self._name = name
@@ -243,7 +243,7 @@ class PaletteSection(QWidget):
 
     @property
     def has_rows(self) -> bool:
-        """Whether the list was created. Most users never open a folded section."""
+        """Whether the list was created."""
         return "rows" in self.__dict__
 
     def fold(self, folded: bool) -> None:

@@ -57,7 +57,7 @@ class PlannedTimeControl(QPushButton):
         planning = self._planning
         named = self.tr("When: {when}").format(when=planning.words)
         self.setText(planning.words if self._is_short else named)
-        tip = self.tr("What “free” means on this page: GPUs that others have booked for some of this time are taken.")
+        tip = self.tr("The time that this page plans for. GPUs that others have booked for part of it count as taken.")
         if planning.planned.is_later:
             tip += " " + self.tr("A launch books the GPUs, and the run starts automatically at that time.")
         if planning.away:
@@ -105,10 +105,10 @@ class PlannedTimePopup(Popup):
             button.setAccessibleName(self.tr("For {length}").format(length=button.text()))
         lengths = hbox(*self.lengths, None, margins=(56, 0, 0, 0), spacing=4)
         self.ok = push_button(self.tr("Plan for this time"), self.agree, "primary")
-        now, tip = self.tr("Now, {length}").format(length="8 h"), self.tr("The usual: now, for eight hours")
+        now, tip = self.tr("Now, {length}").format(length="8 h"), self.tr("The default: now, for eight hours")
         self.usual = push_button(now, lambda: self._choose(PlannedTime()), tip=tip)
         foot = hbox(self.usual, None, self.ok, spacing=8)
-        hint = self.tr("GPUs that others have booked for some of this time are not free.")
+        hint = self.tr("GPUs that others have booked for part of this time are not free.")
         head = label(self.tr("When"), role="title"), label(hint, role="small", ink="2", wrap=True)
         fields = self.start_row, self.lasts_row, lengths
         vbox(*head, *fields, 2, foot, parent=self, margins=(14, 12, 14, 12), spacing=8)
@@ -118,7 +118,7 @@ class PlannedTimePopup(Popup):
         planning = self._planning
         self.start.setText(planning.planned.start_words(planning.zone))
         self.lasts.setText(planning.planned.length_words)
-        zone = self.tr("now, 18:30, tomorrow 9, 2026-11-23 09:00; of {zone}").format(zone=planning.zone)
+        zone = self.tr("now, 18:30, tomorrow 9, 2026-11-23 09:00; in {zone}").format(zone=planning.zone)
         self.start_row.set_note(zone)
         self.lasts_row.set_problem("")
         self.open_at(place, self.start)

@@ -11,7 +11,7 @@ from torchyard_core.topology.model import Launcher, Topology
 from torchyard_gui.widgets.next_steps import quoted
 
 HOSTS = "hosts"
-"""Block of problems with hosts; the key is the host."""
+"""Block of problems with hosts; the key is the host's name."""
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,16 @@ class ProblemPlace:
     """The place where a problem can be fixed."""
 
     block: str
-    """`pools`, `pins`, `strategy`, `program`, HOSTS, or "" for the top level."""
+    """The block of the file: `pools`, `pins`, `strategy`, `program`, HOSTS, or "" for the top level."""
     key: str
     replicas: tuple[str, ...]
-    """Replicas to select; empty for the whole design."""
+    """Replicas to select; empty if the problem concerns no particular replicas."""
 
 
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
     """Returns the place of a problem.
 
-    For a pool without enough room, the place contains the replicas of the pool that are in `unplaced`.
+    For a pool without enough room, the place contains the replicas of the pool that are in `unplaced`, or else all.
     """
     block, _, rest = problem.path.partition(".")
     if block == "pins":
@@ -57,7 +57,7 @@ def whole_block_key(topology: Topology, block: str) -> str:
 
 
 def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
-    """Returns the pool that a problem concerns. Names may contain dots, so the longest match is returned."""
+    """Returns the pool that a problem concerns, or None. Names may contain dots, so the longest match is returned."""
     path = problem.path.removeprefix("pools.")
     if path == problem.path:
         return None

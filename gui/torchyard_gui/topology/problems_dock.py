@@ -34,9 +34,9 @@ class ProblemsDock(QFrame):
     """Shows the problems from validation and planning, and the remarks about a converted document."""
 
     jump = Signal(object)
-    """The problem to go to."""
+    """Emitted with the problem to show."""
     remark_chosen = Signal(object, object)
-    """A ConversionReport, and the remark to show."""
+    """Emitted with a ConversionReport and the remark to show."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -208,7 +208,7 @@ class ProblemNavigation:
         """Connects the views.
 
         Args:
-            show_in_palette: Focuses a host in the palette, or the roles for "".
+            show_in_palette: Focuses a host in the palette, or the roles for "". Returns whether the host exists.
             show_line: Shows a line of the file.
         """
         self._editor = editor

@@ -33,6 +33,7 @@ class SideDrawer(QObject):
         self._panel = panel
         self._page = page
         self._side = side
+        self._is_shutting = False
         page.installEventFilter(self)
         panel.installEventFilter(self)
 
@@ -71,11 +72,13 @@ class SideDrawer(QObject):
 
     def shut(self) -> None:
         """Closes the drawer. This has no effect if the panel is part of the layout."""
-        if self.is_open:
+        if self.is_open and not self._is_shutting:
+            self._is_shutting = True  # Moving the focus below would call this method again.
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
                 self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # By default, Qt would focus the next widget.
             self._panel.hide()
+            self._is_shutting = False
             self._turned()
 
     def escape(self) -> None:
@@ -101,7 +104,7 @@ class SideDrawer(QObject):
             self._lay_drawer()
 
     def _turned(self) -> None:
-        """Hook that is called after the drawer was opened or closed."""
+        """Hook that is called after the drawer was opened or closed, or the panel has become a drawer or vice versa."""
 
     def _lay_drawer(self) -> None:
         width = self._panel.width()
@@ -138,7 +141,7 @@ class PaletteStrip(QFrame):
     """Strip of badges, which can be clicked and dragged, with a button that opens the palette."""
 
     role_chosen = Signal(str, bool)
-    """A role, and whether several are requested."""
+    """Emitted with a role, and with whether several replicas are requested."""
     open_wanted = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -170,13 +173,15 @@ class PaletteStrip(QFrame):
 class PaletteSide(SideDrawer):
     """Drawer with the palette at the left of a page.
 
-    It also closes when it loses the focus or a drag leaves it, so that the canvas below it can be reached.
+    It also closes when it loses the focus, a drag begins or a preset is chosen, so that the canvas below it can be
+    reached.
     """
 
     def __init__(self, palette: Palette, page: QWidget) -> None:
         super().__init__(palette, page, "left")
         self._palette = palette
         palette.drag_begun.connect(self.shut)
+        palette.preset_chosen.connect(self.shut)
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         application.focusObjectChanged.connect(self._focus_moved)
@@ -230,7 +235,7 @@ class InspectorStrip(QFrame):
         self.button.setFixedSize(DRAWER_BUTTON)
         self.button.setCheckable(True)
         self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.button.setToolTip(self.tr("Show or hide the fields of what is selected (Ctrl+I)"))
+        self.button.setToolTip(self.tr("Show or hide the fields of the selection (Ctrl+I)"))
         self.button.clicked.connect(self.pressed)
         self.setFocusProxy(self.button)
         vbox(self.button, None, parent=self, margins=(1, 10, 2, 12))

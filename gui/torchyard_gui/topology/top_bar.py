@@ -1,4 +1,4 @@
-"""The top bar of the page: file, undo, redo, strategy, planned time, used GPUs and Launch."""
+"""The top bar of the page: file, undo, redo, strategy, arrangement, planned time, used GPUs, YAML and Launch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from torchyard_gui.widgets.text_labels import ElidedLabel, label
 NARROW = 1100
 """Width in pixels below which the bar is shortened."""
 NO_COUNT = 1000
-"""Width in pixels below which it has no room for the number of GPUs."""
+"""Width in pixels below which the bar does not show the number of GPUs."""
 
 
 class TopBar(QFrame):
     """Bar that shows the state of the document. User requests are emitted as signals or trigger actions."""
 
     strategy_chosen = Signal(object)
-    """A StrategyKind."""
+    """Emitted with the chosen StrategyKind."""
 
     def __init__(self, undo: QAction, redo: QAction, yaml: QAction, launch: QAction, planning: PlanningTime) -> None:
         super().__init__()
@@ -38,6 +38,7 @@ class TopBar(QFrame):
         self.setFixedHeight(theme().metrics.bar)
         self.file = ElidedLabel(role="title", in_middle=True)
         self.unsaved = label(role="small", ink="2")
+        self._is_modified = False
         self.strategy = ChoiceField([(kind, strategy_name(kind)) for kind in StrategyKind])
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
@@ -78,18 +79,28 @@ class TopBar(QFrame):
         self._show_launch(launch)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Hides the labels of fields in a narrow window."""
+        """Shortens the bar in a narrow window."""
         super().resizeEvent(event)
         is_narrow = self.width() < NARROW
         self._strategy_name.setHidden(is_narrow)
         self.when.set_short(is_narrow)
         self.gpus.setHidden(self.width() < NO_COUNT)
+        self._show_unsaved()
 
     def show_document(self, document: TopologyDocument) -> None:
         """Shows the name of the file and whether there are unsaved changes."""
         self.file.setText(document.name)
         self.file.setToolTip(str(document.path or ""))
-        self.unsaved.setText("• " + self.tr("unsaved") if document.is_modified else "")
+        self._is_modified = document.is_modified
+        self._show_unsaved()
+
+    def _show_unsaved(self) -> None:
+        """Shows unsaved changes as a dot, with the word beside it if there is room."""
+        word = self.tr("unsaved") if self._is_modified else ""
+        dot = "•" if word else ""
+        self.unsaved.setText(dot if self.width() < NARROW else f"{dot} {word}".strip())
+        self.unsaved.setToolTip(word)
+        self.unsaved.setAccessibleName(word)
 
     def _show_launch(self, launch: QAction) -> None:
         self.launch.setText(launch.text())
@@ -112,15 +123,17 @@ class TopBar(QFrame):
         free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)
         used = sum(len(planned.gpus) for planned in plan.replicas)
         if free and unknown:
-            return self.tr("{used} of {free} GPUs used").format(used=used, free=free)
+            one, several = self.tr("{used} of 1 GPU used"), self.tr("{used} of {free} GPUs used")
+            return (one if free == 1 else several).format(used=used, free=free)
         if free:
-            return self.tr("{used} of {free} free GPUs used").format(used=used, free=free)
+            one, several = self.tr("{used} of 1 free GPU used"), self.tr("{used} of {free} free GPUs used")
+            return (one if free == 1 else several).format(used=used, free=free)
         count = len(plan.replicas)
         if not count:
             return ""
         if not used:
             return self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
-        return self.tr("{used} GPUs used").format(used=used)
+        return self.tr("1 GPU used") if used == 1 else self.tr("{used} GPUs used").format(used=used)
 
     def kind(self) -> StrategyKind:
         return next(kind for kind in StrategyKind if strategy_name(kind) == self.strategy.currentText())

@@ -15,8 +15,8 @@ Select = Callable[[tuple[str, ...]], None]
 class Edit(QUndoCommand):
     """Command that replaces the document's state. States are immutable, so both versions can be kept.
 
-    Successive edits with the same `key`, such as typing, are merged. `selections` contains the replicas to select after
-    an undo and after a redo.
+    Successive edits with the same non-empty `key`, such as changes of one field, are merged. `selections` contains the
+    replicas to select after an undo and after a redo.
     """
 
     def __init__(

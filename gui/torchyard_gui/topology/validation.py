@@ -63,7 +63,10 @@ class Validation(QObject):
 
     @property
     def errors(self) -> int:
-        """The number of errors in the last validation. A topology with errors cannot be launched."""
+        """The number of errors, apart from those of the plan, in the document as last validated.
+
+        A topology with such errors cannot be launched.
+        """
         file = self._yaml.file
         found = file.check(self._editor.facts()) if file is not None else self._editor.document.problems
         return sum(problem.severity == "error" for problem in found)

@@ -17,20 +17,20 @@ from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
 PAUSE_MS = 400
-"""Delay from the last key to the edit."""
+"""Delay in ms between the last key press and the edit of the document."""
 
 
 class YamlPane(QWidget):
     """Pane that contains the text view. An invalid text leaves the canvas in its last valid state."""
 
     left = Signal()
-    """The user leaves the text by keyboard."""
+    """Emitted when the user leaves the text by keyboard."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
         self._editor = editor
         self.file: TopologyFile | None = None
-        """The document as last validated, which knows the lines of pools; None if it cannot be parsed."""
+        """The document as last validated, with the lines of its pools; None if it is invalid, or new and empty."""
         self._typing = QTimer(self, singleShot=True, interval=PAUSE_MS)
         self._typing.timeout.connect(self.apply)
         self._is_showing = False
@@ -38,7 +38,7 @@ class YamlPane(QWidget):
 
     @cached_property
     def view(self) -> YamlView:
-        """The text view. It is created on first use, because most windows never need it."""
+        """The text view. It is created on first use."""
         made = YamlView()
         self.strip = ProblemStrip()
         vbox((made, 1), self.strip, parent=self, margins=FLUSH, spacing=0)
@@ -50,8 +50,6 @@ class YamlPane(QWidget):
         self.setFocusProxy(made)
         made.show()
         return made
-
-    # Typing
 
     @property
     def is_typing(self) -> bool:
@@ -76,12 +74,10 @@ class YamlPane(QWidget):
         """Discards the typed text, because another document was opened."""
         self._typing.stop()
 
-    # Contents
-
     def show_text(self, problems: Iterable[Problem]) -> None:
         """Shows the current text with marks at the lines that have problems."""
         if self.is_typing:
-            return  # the text that is being typed is newer
+            return  # The text that the user is typing is newer.
         self._is_showing = True
         self.view.show_text(self._editor.document.shown_text)
         self._is_showing = False
@@ -102,7 +98,7 @@ class YamlPane(QWidget):
         self.strip.say(problem, invalid)
 
     def point_at_selection(self) -> None:
-        """Highlights the lines of the pools to which the selected replicas belong."""
+        """Highlights the lines from the first to the last pool to which the selected replicas belong."""
         if not self.isVisible() or self.file is None:
             return
         lines = [line for at in self._editor.selected_pools() if (line := self.file.line(("pools", at)))]

@@ -38,7 +38,7 @@ class YamlView(QPlainTextEdit):
     undo_wanted = Signal()
     redo_wanted = Signal()
     left = Signal()
-    """Esc was pressed."""
+    """Emitted when Esc or Shift+Tab was pressed."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -63,7 +63,10 @@ class YamlView(QPlainTextEdit):
         return self.document().toRawText().replace("\u2029", "\n")
 
     def show_text(self, text: str) -> None:
-        """Replaces the parts that differ from `text`, so that caret, selection and scroll position are kept."""
+        """Replaces only the part that differs from `text`.
+
+        Without the focus, the caret, selection and scroll position are kept.
+        """
         now = self.text
         if text == now:
             return
@@ -74,16 +77,16 @@ class YamlView(QPlainTextEdit):
         cursor.setPosition(_utf16_length(now[: len(now) - end]), QTextCursor.MoveMode.KeepAnchor)
         cursor.insertText(text[start : len(text) - end])
         if self.hasFocus():
-            self.setTextCursor(cursor)  # moves the caret to what an undo has changed
+            self.setTextCursor(cursor)  # The caret moves to the end of the changed part, such as after an undo.
         self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
-        """Marks lines that have problems. Only the first problem of a line is kept."""
+        """Marks lines that have problems. `problems` contains one problem per line, counted from 1."""
         self._problems = dict(problems)
         self._mark_lines()
 
     def show_lines(self, first: int, last: int, *, scroll: bool = True) -> None:
-        """Highlights lines, counted from 1, and with `scroll` moves the caret to the first."""
+        """Highlights lines, counted from 1, and with `scroll` moves the caret to the first; 0 removes the highlight."""
         self._shown = (first, last) if first else None
         self._mark_lines()
         if scroll and first and (block := self.document().findBlockByNumber(first - 1)).isValid():
@@ -147,8 +150,6 @@ class YamlView(QPlainTextEdit):
         problem = self.problem_at(self.cursorForPosition(QPoint(0, height)).blockNumber() + 1)
         QToolTip.showText(place, problem.message if problem is not None else "", self)
 
-    # Keyboard
-
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride and _is_undo(event):
             event.accept()  # The key reaches `keyPressEvent` even if the page has nothing to undo yet.
@@ -177,7 +178,7 @@ class YamlView(QPlainTextEdit):
         menu = self.createStandardContextMenu()
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for action in menu.actions()[:3]:
-            menu.removeAction(action)  # undo, redo and a separator; the bar of the page has its own undo and redo
+            menu.removeAction(action)  # Removes undo, redo and a separator, since the page has its own undo and redo.
         menu.popup(event.globalPos())
 
     # The following methods implement the margin with line numbers.
@@ -274,13 +275,13 @@ def wrong_part(line: str, message: str) -> tuple[int, int]:
 
 
 def _equal_start(one: str, other: str) -> int:
-    """The number of equal characters at the start of two texts."""
+    """Returns the number of equal characters at the start of two texts."""
     length = min(len(one), len(other))
     return next((at for at in range(length) if one[at] != other[at]), length)
 
 
 def _utf16_length(text: str) -> int:
-    """The length of a text as Qt counts it."""
+    """Returns the length of a text as Qt counts it, in UTF-16 code units."""
     return len(text.encode("utf-16-le")) // 2
 
 

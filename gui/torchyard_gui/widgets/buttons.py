@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from PySide6.QtCore import Qt, SignalInstance
+from PySide6.QtCore import SignalInstance
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QPushButton, QToolButton
 
@@ -26,19 +26,13 @@ def push_button(text: str, pressed: Pressed = None, look: Look = "", tip: str = 
     return button
 
 
-def tool_button(icon_name: str, tip: str, pressed: Pressed = None, *, by_tab: bool = False) -> QToolButton:
-    """Returns a button with an icon. Its accessible name is the tool tip without the shortcut.
-
-    Args:
-        by_tab: Whether Tab reaches the button. If so, a click does not focus it.
-    """
+def tool_button(icon_name: str, tip: str, pressed: Pressed = None) -> QToolButton:
+    """Returns a button with an icon. Its accessible name is the tool tip without the shortcut."""
     button = QToolButton()
     if icon_name:
         button.setIcon(icon(icon_name))
     button.setToolTip(tip)
     button.setAccessibleName(tip.partition(" (")[0])
-    if by_tab:
-        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     if pressed is not None:
         button.clicked.connect(pressed)
     return button

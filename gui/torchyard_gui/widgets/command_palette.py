@@ -1,4 +1,4 @@
-"""The command palette: a searchable list of all actions."""
+"""The command palette: a searchable list of the enabled actions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 12
 
 
 class CommandPalette(QFrame):
-    """Panel over its window with all actions. It reads the actions each time it opens."""
+    """Panel over its window with the enabled actions. It reads the actions each time it opens."""
 
     def __init__(
         self,
@@ -53,22 +53,26 @@ class CommandPalette(QFrame):
         vbox(self.field, self.list, parent=self, margins=(8, 8, 8, 8), spacing=6)
         self.field.textChanged.connect(self._search)
         self.field.installEventFilter(self)
+        parent.installEventFilter(self)
         self.list.itemClicked.connect(self._run)
         self.hide()
 
     def open(self) -> None:
-        """Opens the palette with all actions and the focus in the search field."""
+        """Opens the palette with an empty search field, which gets the focus."""
         self._came_from = self.window().focusWidget()
         first = set(self._ask_first())
         self._actions = sorted(filter(_can_be_run, self._ask()), key=lambda each: (each not in first, _name(each)))
         self.field.clear()
         self._search("")
-        around = self._around.rect()
-        width = min(WIDTH, around.width() - 32)
-        self.setGeometry((around.width() - width) // 2, 64, width, 56 + ROWS * 28)
+        self._place()
         self.show()
         self.raise_()
         self.field.setFocus()
+
+    def _place(self) -> None:
+        around = self._around.rect()
+        width = min(WIDTH, around.width() - 32)
+        self.setGeometry((around.width() - width) // 2, 64, width, 56 + ROWS * 28)
 
     def close_palette(self) -> None:
         """Closes the palette and restores the focus."""
@@ -80,6 +84,10 @@ class CommandPalette(QFrame):
         self.list.clear()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self._around:
+            if event.type() == QEvent.Type.Resize and self.isVisible():
+                self._place()
+            return False
         if event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent):
             return self._key(Qt.Key(event.key()))
         if event.type() == QEvent.Type.FocusOut and self.isVisible() and not self.list.underMouse():

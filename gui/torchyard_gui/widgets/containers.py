@@ -11,7 +11,7 @@ from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class Card(QFrame):
-    """A raised card. Its content is the vertical layout `body`."""
+    """A frame with a border. Its content is the vertical layout `body`."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -1,4 +1,4 @@
-"""Confirmation dialogs and popups. Enter and Esc decline, unless another button is the default."""
+"""Confirmation dialogs, parts of other dialogs, and popups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def yes_to(accept: str) -> str:
 
 
 class ConfirmationDialog(QDialog):
-    """Dialog that is accepted if the user confirms. Show it with `open()`, which blocks only its window."""
+    """Dialog that is accepted if the user confirms. Show it with `open()`, which blocks only its window.
+
+    Esc declines. Enter presses the button with the focus: at first that which declines, or else the alternative.
+    """
 
     alternative_chosen = Signal()
 
@@ -67,9 +70,8 @@ class ConfirmationDialog(QDialog):
         self.yes.clicked.connect(self.accept)
         self.no.clicked.connect(self.reject)
         self.rows = vbox(label(sentence, wrap=True), spacing=10)
-        """Layout for content below the sentence."""
+        """Layout with the sentence, to which further content can be added."""
         dialog_layout(self, self.rows, 6, buttons, wrap_title=True)
-        self.yes.setAutoDefault(False)
         first = self.alternative or self.no
         first.setDefault(True)
         first.setFocus()
@@ -85,6 +87,17 @@ def dialog_layout(
     """Lays out parts from top to bottom, below a heading with the window title. The parts are given as for `vbox`."""
     heading = label(dialog.windowTitle(), role="title", wrap=wrap_title)
     return vbox(heading, *parts, parent=dialog, margins=(20, 18, 20, 16), spacing=spacing)
+
+
+def grow_to_fit(dialog: QDialog) -> None:
+    """Makes a dialog as tall as its parts need: the size hint does not account for additional lines of wrapped text."""
+    layouts = [layout for part in dialog.findChildren(QWidget) if (layout := part.layout()) is not None]
+    for layout in reversed(layouts):  # From the inside, because a change invalidates the layout around it.
+        layout.activate()
+    whole = dialog.layout()
+    assert whole is not None
+    whole.activate()
+    dialog.resize(dialog.width(), max(dialog.height(), whole.totalHeightForWidth(dialog.width())))
 
 
 class DialogButtons(QDialogButtonBox):

@@ -15,7 +15,7 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 400
-"""Width of the sentence in pixels; longer lines are hard to read."""
+"""Maximum width of the sentence in pixels; longer lines are hard to read."""
 
 
 class EmptyState(QWidget):

@@ -49,7 +49,7 @@ class FormRow(QWidget):
     def set_problem(self, problem: str) -> None:
         """Sets the problem of the field; "" removes it.
 
-        The field is outlined, and screen readers announce the problem.
+        The field is outlined, and the problem is its accessible description.
         """
         self.problem = problem
         description = problem or self._plain_description

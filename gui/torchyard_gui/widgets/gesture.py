@@ -10,8 +10,7 @@ from PySide6.QtCore import QPoint, Qt
 class Gesture(ABC):
     """A mouse gesture in progress.
 
-    It lasts from its creation until `finish` or `cancel`; exactly one of them is called. Positions are in viewport
-    pixels.
+    It lasts from its creation until `finish` or `cancel` is called. Positions are in viewport pixels.
     """
 
     cursor: Qt.CursorShape | None = None

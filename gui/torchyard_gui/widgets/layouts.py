@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QMenu, QSplitter, QVBoxLayout, QWidget
 
 Part = QWidget | QLayout | int | None
-"""What a box holds: a widget, a layout, an empty space of so many pixels, or None for space that stretches."""
+"""Content of a box: a widget, a layout, a space of a number of pixels, or None for a space that stretches."""
 Margins = tuple[int, int, int, int]
-"""Left, top, right, bottom."""
+"""The left, top, right and bottom margins."""
 FLUSH: Margins = (0, 0, 0, 0)
 Box = TypeVar("Box", bound=QBoxLayout)
+
+
+def settle_layouts() -> None:
+    """Lays out all widgets that have changed, which Qt would do in several passes of the event loop.
+
+    Until the last pass, rows that were added to a scroll area would be painted squeezed into its old height.
+    """
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
 
 
 def vbox(
@@ -68,7 +76,7 @@ def splitter(direction: Qt.Orientation, *parts: QWidget, grows: int, sizes: list
 
 
 def remove_widgets(layout: QLayout, widgets: Iterable[QWidget]) -> None:
-    """Removes widgets from a layout. They are hidden at once and deleted by the event loop."""
+    """Removes widgets from a layout. They are hidden immediately and deleted by the event loop."""
     for widget in widgets:
         layout.removeWidget(widget)
         widget.hide()
@@ -81,7 +89,7 @@ def clear_layout(layout: QLayout) -> None:
 
 
 def clear_menu(menu: QMenu) -> None:
-    """Removes all actions from a menu, and deletes the separators and submenus that the menu created.
+    """Removes all actions from a menu, and deletes those that belong to the menu, and its submenus.
 
     In PySide, `QMenu.clear()` would also delete actions of `QUndoStack.createUndoAction` and would keep every submenu.
     """

@@ -38,11 +38,13 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     steps.BookGpus: ("Book GPUs …", "Or book them first on the Bookings page."),
     steps.ChangeBooking: ("Show the booking", "Change the booking on the Bookings page."),
     steps.ListBookings: ("Show the bookings", "See the Bookings page."),
-    steps.ShowRules: ("Show the rules", "See the rules on the Bookings page."),
+    steps.ShowRules: ("Show the rules", "Show the rules on the Bookings page."),
     steps.JoinWaitlist: ("Show the waitlist", "Join the waitlist on the Bookings page."),
     steps.SetUpTeam: ("Team calendar …", "An admin uses “Team calendar …” on the Bookings page for this."),
 }
-"""By step: the button that does it (none if empty), and the sentence where no button can be."""
+"""For each type of step: the label of its button (empty if there is none), and the sentence that replaces the button
+where none can be shown.
+"""
 
 
 def quoted(text: str) -> str:
@@ -60,7 +62,7 @@ def button_text(step: NextStep) -> str:
 
 
 def step_text(step: NextStep) -> str:
-    """Returns a step as a sentence. It contains a command line only if the window cannot perform the step."""
+    """Returns a step as a sentence. It contains a command line only if the step is not in `TEXTS`."""
     _, text = TEXTS.get(type(step), ("", ""))
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else quoted(step.sentence())
 
@@ -75,7 +77,7 @@ def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
 
 
 _BEGINNINGS = {"a", "compare", "line", "no", "only", "port", "something", "the", "there", "this"}
-"""First words of core sentences to capitalize; other first words are names."""
+"""First words of core messages to capitalize; other first words may be names and stay as they are."""
 
 
 def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_buttons: bool = False) -> str:
@@ -111,8 +113,15 @@ def take_step(widget: QWidget, step: NextStep) -> None:
 
 
 def with_buttons(wanted: Iterable[NextStep]) -> list[NextStep]:
-    """Returns those steps that the window can perform, without duplicates."""
-    return [step for step in dict.fromkeys(wanted) if button_text(step)]
+    """Returns those steps that the window can perform, without duplicates. Checks of hosts become one step."""
+    shown = [step for step in dict.fromkeys(wanted) if button_text(step)]
+    checks = [step for step in shown if isinstance(step, steps.CheckHosts)]
+    if len(checks) < 2:
+        return shown
+    named = dict.fromkeys(host for check in checks for host in check.hosts)
+    every = steps.CheckHosts(tuple(named) if all(check.hosts for check in checks) else ())
+    shown[shown.index(checks[0])] = every
+    return [step for step in shown if step is every or not isinstance(step, steps.CheckHosts)]
 
 
 class StepButtons(QWidget):

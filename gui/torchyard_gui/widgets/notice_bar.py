@@ -1,4 +1,4 @@
-"""A bar at the top of a page that shows a problem with buttons to solve it."""
+"""A bar that shows a notice, such as a problem, with buttons."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ Kind = Literal["info", "warn", "fail"]
 class NoticeBar(QFrame):
     """Bar that is hidden until `show_notice` is called.
 
-    `action_triggered` carries the number of the pressed button. Each notice is announced once, when it is visible.
+    `action_triggered` carries the index of the pressed action. A new text is announced to screen readers once it is
+    visible, unless it is known.
     """
 
     action_triggered = Signal(int)
     closed = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None, *, margin: int = 16) -> None:
         super().__init__(parent)
         self.kind: Kind = "info"
         self._announced = ""
-        """The text announced last."""
+        """The text that needs no announcement, because it was announced or is known."""
         self._mark = _Mark(self)
         self.label = QLabel(self, textFormat=Qt.TextFormat.PlainText, wordWrap=True)
         self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._close = tool_button("close", self.tr("Dismiss"), self._dismiss)
         self.buttons: list[QPushButton] = []
         self._shown: tuple[tuple[str, ...], tuple[NextStep, ...]] = ((), ())
-        self._layout = hbox(self._mark, (self.label, 1), self._close, parent=self, margins=(16, 6, 8, 6), spacing=10)
+        self._layout = hbox(
+            self._mark, (self.label, 1), self._close, parent=self, margins=(margin, 6, margin - 8, 6), spacing=10
+        )
         self.hide()
 
     @property
@@ -58,7 +61,7 @@ class NoticeBar(QFrame):
         closable: bool = True,
         is_known: bool = False,
     ) -> None:
-        """Shows an error, with a button for each of its next steps. `text` replaces the text of the error."""
+        """Shows an error, with buttons for `actions` and for its next steps. `text` replaces the text of the error."""
         text = text or error_text(error, has_buttons=True)
         self.show_notice(kind, text, *actions, closable=closable, is_known=is_known, steps=error.next)
 
@@ -87,7 +90,7 @@ class NoticeBar(QFrame):
         shown = actions, tuple(with_buttons(steps))
         if self._shown != shown:
             self._shown = shown
-            self._put_buttons(*shown)  # Unchanged buttons must keep the focus.
+            self._put_buttons(*shown)  # Unchanged buttons are not replaced, so that they keep the focus.
         self._close.setVisible(closable)
         self._mark.update()
         self.show()

@@ -56,7 +56,7 @@ class PageActions(QObject):
         self._all: list[QAction] = []
 
     def all(self) -> list[QAction]:
-        """Returns the actions in menu order."""
+        """Returns the actions in the order of their creation, which is that of the menus."""
         return list(self._all)
 
     def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:
@@ -64,7 +64,7 @@ class PageActions(QObject):
             action.triggered.connect(lambda checked=False, call=call: call())
 
     def _make(self, menu: str, text: str, icon_name: str, shortcut: str, tip: str, short: str = "") -> QAction:
-        """Creates an action. `short` is the text on its button."""
+        """Creates an action. `short` is the text on its button, by default `text`."""
         action = QAction(text, self)
         describe(action, menu, shortcut, icon_name, tip)
         action.setIconText(short or text)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Time for one sentence to be read; of later ones, the newest is announced then."""
+"""Time in which a text is read. Of the texts that arrive meanwhile, only one is announced afterwards."""
 
 
 def send(event: QAccessibleEvent) -> None:
@@ -22,7 +22,7 @@ def send(event: QAccessibleEvent) -> None:
 
 
 def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
-    """Announces a text to screen readers. `urgent`, for refusals and failures, interrupts the current announcement."""
+    """Announces a text to screen readers. An `urgent` text, such as a refusal or failure, may interrupt speech."""
     window = widget.window()
     direct = Qt.FindChildOption.FindDirectChildrenOnly
     announcer = window.findChild(Announcer, options=direct) or Announcer(window)
@@ -30,7 +30,7 @@ def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
 
 
 class Announcer(QObject):
-    """Queue of the announcements of one window. The window must be visible."""
+    """Sends the announcements of one window, which are dropped while the window is hidden."""
 
     def __init__(self, window: QWidget):
         super().__init__(window)

@@ -12,7 +12,7 @@ def label(text: str = "", *, role: str = "", ink: str = "", wrap: bool = False) 
 
     Args:
         role: Role of the font: "title", "strong", "small" or "tiny".
-        ink: Colour of the text: "2", "3", "fail" or "wait".
+        ink: Colour of the text: "2", "3", "fail", "wait", "run" or "accent".
     """
     made = QLabel(text, wordWrap=wrap)
     _style(made, role, ink)
@@ -53,7 +53,7 @@ class SectionLabel(QLabel):
 
 
 class ElidedLabel(QLabel):
-    """Label with a single line, which is elided if it does not fit. The tool tip contains the whole text."""
+    """Label with a single line, which is elided if it does not fit. Its tool tip then contains the whole text."""
 
     def __init__(self, text: str = "", *, role: str = "", ink: str = "", in_middle: bool = False) -> None:
         super().__init__(text)

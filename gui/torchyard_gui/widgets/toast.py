@@ -1,4 +1,4 @@
-"""A short message near the lower edge of a window, which disappears after a few seconds."""
+"""A short message near the lower edge of a widget, which disappears after a few seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torchyard_gui.widgets.screen_reader import announce
 
 SHOWN_FOR_MS = 4000
 ACTION_SHOWN_FOR_MS = 10_000
-"""With a button: time to read and to reach it."""
+"""Display time of a toast with a button, long enough to read it and to reach the button."""
 WIDEST = 560
-"""Greatest width of the text."""
+"""Maximum width of the text in pixels."""
 PAD = 14
 
 
 class Toast(QFrame):
-    """The message of a window. A new message replaces the last one and is announced to screen readers.
+    """The message over a widget. A new message replaces the last one and is announced to screen readers.
 
     It must not be used for messages that need an answer. A message may have a button for an action that also has a
     shortcut or a menu entry, because the toast never gets the focus.
@@ -73,7 +73,7 @@ class Toast(QFrame):
 
     def _place(self) -> None:
         around = self._around.rect()
-        # A text of one line is as wide as it is; a longer one wraps.
+        # The label is as wide as its text in one line. A text beyond the maximum width wraps.
         words = self.label.fontMetrics().horizontalAdvance(self.label.text()) + 2
         self.label.setFixedWidth(min(words, WIDEST, around.width() - 2 * PAD))
         self.adjustSize()

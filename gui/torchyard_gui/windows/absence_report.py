@@ -15,14 +15,14 @@ from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.windows.window_session import SessionState
 
 NAMED = 3
-"""Most runs or hosts that are named; others are counted."""
+"""Maximum number of runs that are named; further ones are counted. More lost hosts than this are only counted."""
 
 
 class AbsenceReport(QObject):
     """Compares each run and host once with its last known state, when the first answer about it arrives."""
 
     run_wanted = Signal(str)
-    """The ID of a run to show."""
+    """Emitted with the ID of a run to show."""
     fleet_wanted = Signal()
 
     def __init__(self, before: SessionState, parent: QObject) -> None:
@@ -55,7 +55,7 @@ class AbsenceReport(QObject):
             self._show()
 
     def take_host(self, host: HostStatus) -> None:
-        """Reports a host as lost if it answered the last window and does not answer now."""
+        """Reports a host as lost if it answered the last window and cannot be reached now."""
         if host.name not in self._unheard_hosts or host.doing is not None:
             return
         if host.answers or host.has_no_agent:
@@ -82,7 +82,7 @@ class AbsenceReport(QObject):
         self._calls = []
         for run in self._ended[:NAMED]:
             buttons.append(self.tr("Show {run}").format(run=title_of(run, self._runs)))
-            self._calls.append(lambda run_id=run.run_id: self.run_wanted.emit(run_id))  # type: ignore[misc]
+            self._calls.append(lambda run_id=run.run_id: self.run_wanted.emit(run_id))  # type: ignore[misc]  # mypy cannot infer a lambda's default argument
         if self._lost:
             buttons.append(self.tr("Show the fleet"))
             self._calls.append(self.fleet_wanted.emit)
@@ -110,6 +110,6 @@ class AbsenceReport(QObject):
         return self.tr("{count} hosts were lost ({hosts})").format(count=len(self._lost), hosts=", ".join(self._lost))
 
     def _forget(self) -> None:
-        """Makes later reports omit what the user has dismissed."""
+        """Makes later reports omit the items that the user has dismissed."""
         self._ended.clear()
         self._lost.clear()

@@ -1,7 +1,7 @@
 """Confirmation before the window closes during a launch or restart, which is cancelled first.
 
-If the window closed at once, the links that the cancellation needs would close, and keepers would hold GPUs and ports
-until they time out.
+If the window closed immediately, the links that the cancellation needs would close, and keepers would hold GPUs and
+ports until they time out.
 """
 
 from __future__ import annotations

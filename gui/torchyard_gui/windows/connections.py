@@ -76,7 +76,7 @@ class WindowConnections(QObject):
         self.document.changed.connect(self._name_window)
         self.session = WindowSession(home.path / "session.json", self._session_state, self)
         self._answering: set[str] = set(self.session.before.hosts if self.session.before is not None else ())
-        """Hosts that answered last, to this window or the one before."""
+        """Hosts that answered at their last check, in this window or the previous one."""
         for signal in (window.page_shown, self.document.path_changed):
             signal.connect(self.session.changed)
         self._say_fleet()
@@ -93,7 +93,7 @@ class WindowConnections(QObject):
         return model
 
     def open_settings(self) -> None:
-        """Opens the settings."""
+        """Opens the settings dialog."""
         from torchyard_gui.windows.settings_dialog import SettingsDialog
 
         self.settings.reload()
@@ -107,7 +107,7 @@ class WindowConnections(QObject):
         cast("BookingsPage", self.window.show_page("bookings")).dialogs.team_calendar()
 
     def _settings_changed(self) -> None:
-        """Applies settings to an open calendar."""
+        """Reopens the calendar if the settings that determine it have changed."""
         before, self._calendar_settings = self._calendar_settings, _calendar_settings(self.settings)
         if before != self._calendar_settings and "bookings" in self.__dict__:
             self.bookings.reopen()
@@ -132,7 +132,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def bookings(self) -> BookingsModel:
-        """The model of the bookings. It is created on first use. No database is opened before the page is shown."""
+        """The model of the bookings. It is created on first use."""
         from torchyard_gui.bridge.bookings_model import BookingsModel
 
         model = BookingsModel(self.home, self.fleet, self)
@@ -141,14 +141,14 @@ class WindowConnections(QObject):
 
     @cached_property
     def exchange(self) -> CalendarSync:
-        """The synchronisation of the calendar. It is created as soon as a calendar exists."""
+        """The synchronisation of the calendar with agents. It is created on first use."""
         from torchyard_gui.bridge.calendar_sync import CalendarSync
 
         return CalendarSync(self.home, self.fleet, self.bookings)
 
     @cached_property
     def absence(self) -> AbsenceReport | None:
-        """The report since the last window was open, or None if that window knew of no live run and no host."""
+        """The report since the last window was open, or None if its state contains no live run and no host."""
         before = self.session.before
         if before is None or not (before.live_runs or before.hosts):
             return None
@@ -209,7 +209,10 @@ class WindowConnections(QObject):
         return next(known, booking.run_id or "")
 
     def _runs_changed(self) -> None:
-        """Requests a synchronisation of the calendar when a live run has ended, and updates the reminder."""
+        """Updates the session and the reminder.
+
+        When a live run has ended, the calendar is synchronised, and the facts about exchanges are read again.
+        """
         live = {run.run_id for run in self.runs.runs if not run.has_ended}
         if self._live_runs - live:
             self.exchange_source.forget()
@@ -336,7 +339,7 @@ class WindowConnections(QObject):
         self._show_topology().edit_copy(text)
 
     def _launch(self, source: TopologyFile) -> None:
-        """Shows the launch panel, which opens the run once it has started."""
+        """Shows the launch panel. Once the run has started, the Runs page shows it."""
         self.launch_panel.launch(source, self.planning.planned)
 
     def _open_run(self, run_id: str) -> None:
@@ -387,7 +390,7 @@ class WindowConnections(QObject):
         self.window.set_fleet_texts(fleet_texts(self.fleet), gpu_text(self.fleet))
 
     def _name_window(self) -> None:
-        self.window.setWindowTitle(f"{self.document.name}[*] – Torchyard")
+        self.window.setWindowTitle(f"{self.document.name}[*] — Torchyard")
         self.window.setWindowModified(self.document.is_modified)
 
     def _after_first_paint(self) -> None:

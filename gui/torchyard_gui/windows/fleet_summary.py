@@ -14,7 +14,10 @@ from torchyard_gui.windows.status_bar import StatusText
 
 
 def fleet_texts(fleet: FleetModel) -> list[StatusText]:
-    """Returns how many hosts answer, and which hosts are in each of the other states."""
+    """Returns how many hosts answer, and which hosts are in each of the other states.
+
+    There is a single text for an unreadable or empty fleet, and while no host answers before or during a check.
+    """
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
     hosts = fleet.hosts
@@ -45,12 +48,12 @@ def gpu_text(fleet: FleetModel) -> str:
     return _tr("1 GPU") if count == 1 else _tr("{count} GPUs").format(count=count)
 
 
-_PLAIN_STATES = (HostState.READY, HostState.DEGRADED)
-"""States of hosts that the number of answering hosts says enough about."""
+_PLAIN_STATES = (HostState.READY,)
+"""States that the summary does not list, because it shows the number of hosts that answer."""
 
 
 def _state_text(state: HostState, hosts: Sequence[HostStatus]) -> StatusText:
-    """Returns the name of the host in a state, or the number of hosts if there are several."""
+    """Returns the mark of a state, with the name of the host in that state or the number of several hosts."""
     if len(hosts) > 1:
         return state.mark, state_count_text(state, len(hosts))
     host = hosts[0]

@@ -88,7 +88,7 @@ class LoginAsker(QObject):
         super().__init__(window)
         self._window = window
         self.dialog: LoginDialog | None = None
-        """The dialog shown last."""
+        """The dialog that was shown last; None before the first one and after a withdrawn question."""
         questions.asked.connect(self._ask)
         questions.withdrawn.connect(self._withdraw)
 

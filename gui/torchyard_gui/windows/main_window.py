@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 SMALLEST = QSize(960, 600)
 FIRST_SIZE = QSize(1440, 900)
 FRAME = QSize(8, 40)
-"""The most that window managers usually put around a window."""
+"""Maximum size that window managers usually add around a window."""
 DROPPED = (".yaml", ".yml", ".json", ".conf")
 """Suffixes of files that can be dropped on the window."""
 
 
 @dataclass
 class _Place:
-    """A page of the navigation rail. It is created when it is first shown."""
+    """A page of the navigation rail. It is created on first use."""
 
     title: str
     make: Callable[[], QWidget]
@@ -55,7 +55,7 @@ class MainWindow(QMainWindow):
     settings_wanted = Signal()
     closed = Signal()
     step_wanted = Signal(object)
-    """A NextStep whose button was pressed."""
+    """Emitted with the NextStep whose button was pressed."""
 
     def __init__(self, settings: WindowSettings) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ class MainWindow(QMainWindow):
         self._current = ""
         self._was_painted = False
         self.before_closing: list[Callable[[], bool]] = []
-        """Asked before the pages whether the window may close. A callback that returns False may close the window
-        later."""
+        """Callbacks that are called before the pages are asked whether the window may close. One that returns False
+        prevents closing, and may close the window later."""
         self._fleet_texts: list[StatusText] = []
         self._right_text = ""
 
@@ -104,14 +104,14 @@ class MainWindow(QMainWindow):
         )
 
     def _first_size(self) -> QSize:
-        """Returns FIRST_SIZE, limited to the size of the screen without the window's frame."""
+        """Returns FIRST_SIZE, limited to the size of the screen without the window's frame, but at least SMALLEST."""
         return FIRST_SIZE.boundedTo(QGuiApplication.primaryScreen().availableSize() - FRAME).expandedTo(SMALLEST)
 
     def add_page(self, key: str, title: str, icon_name: str, make: Callable[[], QWidget]) -> None:
         """Adds a page to the navigation rail.
 
         Args:
-            make: Creates the page. It is called when the page is first shown, or soon after the program has started.
+            make: Creates the page. It is called when the page is first needed, or soon after the program has started.
         """
         frame = PageFrame()
         self._places[key] = _Place(title, make, frame)
@@ -139,9 +139,8 @@ class MainWindow(QMainWindow):
                 page.setAccessibleName(place.title)
             if page.focusPolicy() == Qt.FocusPolicy.NoFocus:
                 page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-            for action in as_page(page).page_actions():
-                if action not in page.actions():
-                    page.addAction(action)
+            # The frame has the actions too, so that their shortcuts also work while the page's bar has the focus.
+            place.frame.addActions(as_page(page).page_actions())
             changed = getattr(page, "status_changed", None)
             if changed is not None:
                 changed.connect(self.refresh_status)
@@ -184,7 +183,7 @@ class MainWindow(QMainWindow):
         return [*as_page(page).page_actions(), *more()]
 
     def all_actions(self) -> Iterator[QAction]:
-        """Returns the actions of all pages and of the window."""
+        """Yields the actions of all pages that have been created, and of the window."""
         for key in self._places:
             yield from self.page_actions(key)
         yield from self.actions_.all()

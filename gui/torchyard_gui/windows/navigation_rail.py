@@ -11,7 +11,7 @@ from torchyard_gui.widgets.layouts import vbox
 
 
 class NavigationRail(QFrame):
-    """Rail that emits the key of the chosen page. The window shows the page."""
+    """Rail that emits the number of the chosen page, from 0. The window shows the page."""
 
     chosen = Signal(int)
     menu_wanted = Signal(QPoint)

@@ -1,4 +1,7 @@
-"""Dialog with the user's settings. Each change is applied at once, and can be undone or reset to its default."""
+"""Dialog with the user's settings. Each change is applied immediately.
+
+Changes of settings, other than of the appearance, can be undone or reset to the default.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from torchyard_gui.widgets.next_steps import error_text
 
 NAMES = 124
 WIDTH = 620
-"""Of the dialog, in pixels."""
+"""Width of the dialog in pixels."""
 
 
 def _at_left(choice: Segmented) -> QWidget:
@@ -35,7 +38,7 @@ class _SettingRow(QWidget):
     """A setting: its name, its field with a note or a problem, and a button that restores the default."""
 
     changed = Signal(str)
-    """A valid value was entered; "" is the default."""
+    """Emitted with a valid value that was entered; "" is the default."""
 
     def __init__(self, setting: Setting, problem_of: Callable[[str], str]) -> None:
         super().__init__()
@@ -113,10 +116,10 @@ class SettingsDialog(QDialog):
     """Dialog that follows the settings file, including changes by other programs."""
 
     calendar_wanted = Signal()
-    """Show the dialog that joins or leaves a team's calendar."""
+    """Emitted to show the dialog that joins or leaves a team's calendar."""
     hosts_wanted = Signal()
     mode_wanted = Signal(str)
-    """The theme: system, light or dark."""
+    """Emitted with the theme: system, light or dark."""
 
     def __init__(self, model: SettingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -126,7 +129,7 @@ class SettingsDialog(QDialog):
         self.notice = NoticeBar()
         self.notice.action_triggered.connect(self._open_file)
         self.mode = Segmented(
-            [("system", self.tr("As the system")), ("light", self.tr("Light")), ("dark", self.tr("Dark"))]
+            [("system", self.tr("Same as the system")), ("light", self.tr("Light")), ("dark", self.tr("Dark"))]
         )
         self.mode.setAccessibleName(self.tr("Appearance"))
         self.mode.set_value(theme().mode)
@@ -134,11 +137,11 @@ class SettingsDialog(QDialog):
         appearance = FormRow(
             self.tr("Appearance"),
             self.mode,
-            self.tr("The colours of the window. Default: as the system."),
+            self.tr("The colours of the window. Default: same as the system."),
             name_width=NAMES,
         )
         self.rows = {
-            one.key: _SettingRow(one, lambda value, key=one.key: self._problem_text(key, value))  # type: ignore[misc]
+            one.key: _SettingRow(one, lambda value, key=one.key: self._problem_text(key, value))  # type: ignore[misc]  # mypy cannot infer a lambda's default argument
             for one in SETTINGS
         }
         for key, row in self.rows.items():

@@ -34,7 +34,7 @@ class StatusBar(QFrame):
         return [entry if isinstance(entry, str) else entry[1] for entry in self._entries]
 
     def say(self, texts: Iterable[StatusText], right: str = "") -> None:
-        """Replaces the texts. Unchanged texts are not drawn again."""
+        """Replaces the texts. If the texts from the left are unchanged, their widgets are kept."""
         wanted = [entry for entry in texts if entry and (isinstance(entry, str) or entry[1])]
         self._right.setText(right)
         if wanted == self._entries:

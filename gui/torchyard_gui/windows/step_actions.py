@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StepActions:
-    """Shows the page of a next step and starts the step on that page."""
+    """Starts next steps, most of them on a page, which is then shown."""
 
     def __init__(self, window: MainWindow, fleet: FleetModel, planning: PlanningTime) -> None:
         self._window = window

@@ -16,7 +16,7 @@ BELOW_MIDDLE = 52
 
 
 class OpenExampleButton(QPushButton):
-    """Button below the text of an empty canvas. It is visible while the document is new and empty."""
+    """Button below the text of an empty canvas. If there is an example, it is visible for a new, unchanged document."""
 
     def __init__(self, canvas: QWidget, document: TopologyDocument, action: QAction) -> None:
         super().__init__(action.text(), canvas)

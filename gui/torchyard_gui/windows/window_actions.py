@@ -1,4 +1,4 @@
-"""Actions of the window itself, available on every page: pages, panes, theme, command palette and About dialog."""
+"""Actions of the window itself, which are available on every page, such as those for pages, panes and the theme."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torchyard_gui.widgets.text_labels import label
 class WindowActions(QObject):
     """QActions with text, an optional shortcut, and the name of their menu as a property.
 
-    Each request is emitted as a signal, which the window connects.
+    Most requests are emitted as signals, which the window connects.
     """
 
     example_wanted = Signal()
     page_wanted = Signal(str)
     pane_wanted = Signal(bool)
-    """True: the previous pane."""
+    """Emitted with True for the previous pane, and with False for the next one."""
     palette_wanted = Signal()
     menu_wanted = Signal()
     mode_changed = Signal(str)

@@ -41,7 +41,7 @@ class WindowMenu(QMenu):
         return {name: self.addMenu(TITLES[name]) for name in NAMES}
 
     def popup_at(self, place: QPoint) -> None:
-        """Opens the menu above and to the right of a point."""
+        """Opens the menu to the right of a point and mostly above it."""
         self.fill()
         self.popup(QPoint(place.x(), place.y() - self.sizeHint().height() + 44))
 

@@ -14,13 +14,13 @@ from torchyard_core.atomic_write import replace_content
 SETTLE_MS = 200
 """Delay that merges bursts of changes into one write."""
 ALIVE_EVERY_MS = 30_000
-"""Interval at which the time of the last sign of life is written."""
+"""Interval at which the state is written, with the current time, even without a change."""
 PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
 class SessionState:
-    """What a window shows, and what it knew at `seen_at` (seconds since 1970)."""
+    """The visible state of a window, and the state of runs and hosts at `seen_at` (seconds since 1970)."""
 
     page: str
     file: Path | None
@@ -79,7 +79,7 @@ class WindowSession(QObject):
             self.changed()
 
     def changed(self) -> None:
-        """Writes the state soon."""
+        """Schedules writing the state."""
         if self._alive.isActive():
             self._soon.start()
 

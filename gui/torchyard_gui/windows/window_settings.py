@@ -14,10 +14,7 @@ RECENT = 10
 
 
 class WindowSettings:
-    """Settings that are read when the window opens and written when it closes.
-
-    Unreadable values are treated as missing.
-    """
+    """Settings that are kept between windows. Unreadable values are treated as missing."""
 
     def __init__(self, file: Path) -> None:
         self._settings = QSettings(str(file), QSettings.Format.IniFormat)
@@ -52,7 +49,7 @@ class WindowSettings:
 
     @property
     def minimap(self) -> str:
-        """Whether the minimap is "shown" or "hidden"; "" shows it when it is useful."""
+        """Whether the minimap is "shown" or "hidden"; "" stands for the default."""
         return cast(str, self._settings.value("topology/minimap", "", type=str))
 
     @minimap.setter

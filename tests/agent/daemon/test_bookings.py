@@ -85,7 +85,7 @@ class Daemon:
         self.process = self._start()
 
     def gpus(self, *on_a: int, utilisation: int = 0) -> None:
-        """Sets the processes that the fake NVML library reports for the first of two GPUs."""
+        """Sets the processes and the utilization that the fake NVML library reports for the first of two GPUs."""
         used = [(pid, 1000) for pid in on_a]
         write_gpus(self.gpus_file, [FakeGpu(A, compute=used, utilisation=utilisation), FakeGpu(B, utilisation=0)])
 

@@ -65,7 +65,7 @@ def an_archive(base: Path, sha256: str, *, days: float, packed: bool = True) -> 
 
 @contextmanager
 def a_keeper(base: Path, run_id: str) -> Iterator[None]:
-    """A process that listens at the socket address of the run's keeper."""
+    """Publishes an address as that of the run's keeper, and listens there."""
     name = paths.random_socket(os.getuid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
         keeper.bind(name)

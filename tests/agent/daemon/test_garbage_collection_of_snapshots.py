@@ -23,7 +23,7 @@ def _roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot(store: Path, *contents: str, used_days_ago: float = 0.0) -> str:
-    """Creates a sealed snapshot of files with the given contents, last used the given time ago."""
+    """Creates a sealed snapshot of files with the given contents, last used `used_days_ago` days ago."""
     manifest = []
     for number, content in enumerate(contents):
         data = content.encode()

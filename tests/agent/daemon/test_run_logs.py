@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 from torchyard_agent.daemon import run_logs
+from torchyard_agent.daemon.rpc_methods import Methods
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.journal import Journal, JournalReader
+from torchyard_agent.protocol import journal_replay, paths
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 
@@ -87,3 +91,62 @@ def test_no_other_file_can_be_read_as_a_log(log: Path) -> None:
     (log.parent.parent / "run.json.log").write_text("{}")
 
     assert read(log, replica="../run.json")["size"] == 0
+
+
+class RunningKeeper(Runs):
+    """The runs of a host on which every run has a keeper."""
+
+    async def keeper(self, run_id: str) -> Any:
+        return self
+
+    def is_alive(self, run_id: str) -> bool:
+        return True
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run on the host `gpu-a`, with an empty log."""
+    folder = Path(paths.run_dir(str(tmp_path), "gpu-a", "1-run"))
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "worker-0.log").touch()
+    return folder
+
+
+def log_has_ended(run: Path) -> bool:
+    async def asked() -> bool:
+        agent_dir, nothing = str(run.parents[3]), None
+        hello = {"node": "gpu-a"}
+        methods = Methods(agent_dir, hello, RunningKeeper(agent_dir, "gpu-a"), nothing, nothing)  # type: ignore[arg-type]  # not used by logs
+        answer = await methods.logs_read(nothing, {"run_id": "1-run", "replica": "worker-0", "offset": 0})  # type: ignore[arg-type]
+        return bool(answer["ended"])
+
+    return asyncio.run(asked())
+
+
+def test_a_log_ends_with_the_run_and_not_with_a_replica_that_may_be_restarted(run: Path) -> None:
+    journal = Journal(str(run / "journal.jsonl"), lambda: None)
+    journal.write("run_state", state="running")
+    journal.write("replica_state", replica="worker-0", host="gpu-a", state="failed", exit_code=1, restarts=0)
+    assert not log_has_ended(run)
+
+    journal.write("gang_restart", gang="trainers", generation=1, cause="exited with 1")
+    journal.write("replica_state", replica="worker-0", host="gpu-a", state="running", exit_code=None, restarts=1)
+    assert not log_has_ended(run)
+
+    journal.write("run_state", state="succeeded")
+    journal.write("run_ended", state="succeeded", reason="")
+    assert log_has_ended(run)
+    journal.close()
+
+
+def test_a_run_that_ended_on_a_host_goes_on_when_the_host_rejoins_it(run: Path) -> None:
+    journal = Journal(str(run / "journal.jsonl"), lambda: None)
+    journal.write("run_state", state="failed", reason="the primary host gpu-b was lost")
+    journal.write("run_ended", state="failed", reason="the primary host gpu-b was lost")
+    journal.write("run_state", state="restarting", reason="the primary host gpu-b is connected again")
+    journal.close()
+
+    assert not log_has_ended(run)
+    events = JournalReader(str(run)).read()
+    assert not journal_replay.fold("1-run", events)["ended"]
+    assert journal_replay.fold("1-run", events[:2])["ended"]

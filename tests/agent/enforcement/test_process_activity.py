@@ -45,7 +45,7 @@ def test_a_process_without_cpu_time_is_idle(
     pid = start(program).pid
     activity = Activity(0.0)
     assert activity.asleep([pid], time.monotonic()) == set()
-    time.sleep(1.1)  # The second measurement is evaluated only if it is at least one second after the first.
+    time.sleep(1.1)  # A process is measured again only after one second.
     wait_until(lambda: (activity.asleep([pid], time.monotonic()) == {pid}) == sleeps)
 
 

@@ -54,7 +54,7 @@ def test_init_is_never_signalled() -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[int]:
-    """Creates a terminal in a folder; the test reads what is written to the terminal."""
+    """Creates a terminal in a folder; yields the descriptor from which the test reads the terminal's output."""
     master, slave = os.openpty()
     (tmp_path / "7").symlink_to(os.ttyname(slave))
     yield master

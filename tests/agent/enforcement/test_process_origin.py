@@ -77,7 +77,7 @@ def test_an_ended_process_has_an_unknown_origin() -> None:
 
 
 class Kernel:
-    """Replaces the kernel's data about a root process."""
+    """Replaces the kernel's data about the control groups, the login and the ancestors of all processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.groups = "0::/system.slice/cron.service\n"

@@ -40,7 +40,7 @@ class FakeGpu:
     graphics: Sequence[tuple[int, int | None]] = ()
     lost: bool = False
     failing: dict[str, int] = field(default_factory=dict)
-    """NVML's error code by function name: 3 is NOT_SUPPORTED."""
+    """NVML's error codes by function name, such as 3 for NOT_SUPPORTED."""
 
     def lines(self) -> list[str]:
         processes = [

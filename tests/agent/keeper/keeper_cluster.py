@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 AGENT = Path(unix_socket_rpc.__file__).parent.parent
 SECRET = "5e" * 32
 MARK = "YARD_TEST_MARK"
-"""A variable in the environment of every rank, by which orphans are found."""
+"""A variable in the environment of every process of a cluster, by which the tests find processes that remain."""
 _LAUNCH = (
     "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['ssl'] = None\n"
     "from torchyard_agent.keeper.main import main\n"
@@ -42,7 +42,7 @@ def shell(code: str) -> list[str]:
 
 
 def replica(name: str, host: str, *commands: list[str], **changes: Any) -> dict[str, Any]:
-    """Returns a planned replica with one rank per command."""
+    """Returns a planned replica with one rank per command, or with one rank if there is no command."""
     role, _, index = name.rpartition("-")
     trains = role in ("chief", "worker")
     argv = commands[0] if commands else []

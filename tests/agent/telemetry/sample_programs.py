@@ -14,8 +14,7 @@ from typing import Any
 AGENT = Path(__file__).resolve().parents[3] / "agent"
 OLDEST_PYTHON = Path.home() / ".pyenv" / "versions" / "3.9.18" / "bin" / "python"
 
-# The program reads expressions line by line and prints their values, so a test can change the system between two
-# queries.
+# The program evaluates its input line by line and prints the values, so a test can change the system between two lines.
 _CONVERSATION = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -25,13 +24,13 @@ for line in sys.stdin:
 
 
 class Conversation:
-    """A Python process that imports the agent and evaluates its input line by line."""
+    """A Python process that can import the agent, and evaluates its input line by line."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self._process = process
 
     def say(self, line: str) -> Any:
-        """Returns the value of an expression in brackets; returns None for a statement."""
+        """Sends a line; returns the value of an expression in brackets, or None for a statement."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
@@ -57,7 +56,7 @@ def conversation(environment: dict[str, str], python: str = sys.executable) -> I
 
 @contextmanager
 def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python program in its own process group; it has printed its first line of output, and is killed at the end."""
+    """Runs a Python program in its own process group, yields it once it has printed `ready`, and kills the group."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", source, *arguments],
         stdin=subprocess.PIPE,

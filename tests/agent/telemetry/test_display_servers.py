@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to install
 
 @pytest.fixture
 def start() -> Iterator[Callable[[Path], int]]:
-    """Starts a process that runs the given executable; returns its PID."""
+    """Yields a function that starts a process with the given executable and returns its PID."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(path: Path) -> int:
@@ -36,7 +36,7 @@ def start() -> Iterator[Callable[[Path], int]]:
 
 @pytest.fixture
 def installed() -> Iterator[Path]:
-    """Returns a root-owned executable in a folder that only root may write to, such as `/usr/bin`."""
+    """Yields a root-owned executable in a folder that, like `/usr/bin`, only root may write to."""
     with tempfile.TemporaryDirectory(dir="/opt") as folder:
         Path(folder).chmod(0o755)
         yield Path(shutil.copy(SLEEP, Path(folder, "Xorg")))

@@ -158,7 +158,7 @@ def test_an_interpreter_is_run_once_until_its_packages_change(tmp_path: Path) ->
     assert asked.read_text() == "once\n"
     (packages / "torch-2.13.0.dist-info").mkdir()
     (packages / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0\n")
-    os.utime(packages, (1, 1))  # The old time differs from the current time, whatever the clock's resolution.
+    os.utime(packages, (1, 1))  # The old time differs from the current time, regardless of the clock's resolution.
     assert training_python.find(python).torch == "2.13.0"
     assert asked.read_text() == "once\nonce\n"
 

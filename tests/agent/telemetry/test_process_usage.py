@@ -77,7 +77,7 @@ def open_files_of(pids: Iterable[int]) -> int:
     """Returns how many files below the /proc folders of the given processes this process has open."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # The descriptor used for the listing itself is closed by now.
+        with suppress(FileNotFoundError):  # The descriptor that was used for the listing may be closed by now.
             found.add(entry.readlink())
     return sum(Path(f"/proc/{pid}") in file.parents for pid in pids for file in found)
 

@@ -71,7 +71,7 @@ def test_it_is_repeated_when_hosts_connect_when_bookings_change_and_after_an_err
     synced, failed = threading.Semaphore(0), threading.Semaphore(0)
     errors: list[TorchyardError] = [
         StoreUnavailable("the database does not answer"),
-        Refused("the booking does not end after its start", code="empty"),
+        Refused("the booking ends at or before its start", code="empty"),
     ]
 
     def sync() -> CalendarSync:

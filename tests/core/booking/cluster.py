@@ -62,7 +62,7 @@ class Cluster:
         return f"postgresql+psycopg://{person}@/{database}?host={self.folder}&port={self.port}"
 
     def tcp_url(self, person: str, database: str) -> str:
-        """The URL over TCP, which requires a password."""
+        """Returns the URL of a database over TCP, which requires a password."""
         return f"postgresql+psycopg://{person}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, person: str, database: str) -> psycopg.Connection:

@@ -14,7 +14,7 @@ from torchyard_core.booking.model import Draft, Slot, cpu_slot
 from torchyard_core.booking.store import BookingStore, open_store
 
 NOW = datetime(2031, 1, 6, 8, 0, tzinfo=UTC)
-"""A Monday after any real time, because PostgreSQL protects the past by its own clock; rules use the test's clock."""
+"""A Monday in the future, because PostgreSQL protects the past by its own clock. The rules use the test's clock."""
 SLOTS = (
     *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
     *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),

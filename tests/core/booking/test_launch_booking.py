@@ -34,7 +34,7 @@ def history(tmp_path: Path) -> History:
 
 
 def booked(calendar: Calendar, run_id: str | None) -> Booking:
-    """Creates a booking of all GPUs on the first host, begun an hour ago, with or without a run."""
+    """Creates a booking of all GPUs on the first host for eight hours from now, with or without a run."""
     store = calendar.store()
     now = store.now()
     gpus = tuple(slot.id for slot in store.slots() if slot.host == HOSTS[0].name)

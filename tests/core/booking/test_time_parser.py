@@ -39,6 +39,10 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         # A recent date belongs to the current year; a booking refuses it because it is in the past.
         ("1.11.", "Sun 2026-11-01 00:00"),
         ("1.2.", "Mon 2027-02-01 00:00"),
+        # The day that is 90 days before today is no recent date, whether the month is a number or a word.
+        ("25.8.", "Wed 2027-08-25 00:00"),
+        ("Aug 25", "Wed 2027-08-25 00:00"),
+        ("26.8.", "Wed 2026-08-26 00:00"),
         ("Nov 25 9pm", "Wed 2026-11-25 21:00"),
         ("25th November, 12am", "Wed 2026-11-25 00:00"),
         ("Nov 1 12pm", "Sun 2026-11-01 12:00"),
@@ -98,7 +102,7 @@ def test_each_day_is_read_as_that_date(month: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "hours"),
     [
-        # Regression: the result was 32 hours, because the second `tomorrow` was relative to the first one.
+        # The second `tomorrow` is not relative to the first one.
         ("tomorrow 9", "tomorrow 17", 8),
         ("fri 17:00", "fri 22:00", 5),
         ("tomorrow 22:00", "06:00", 8),

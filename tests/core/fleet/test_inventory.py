@@ -121,7 +121,7 @@ def test_a_wrong_entry_is_a_sentence_with_its_line(fleet: Path, line: str, sente
     assert str(fleet) in raised.value.message
 
 
-@pytest.mark.parametrize("name", ["a b", "a:0", "-a", "a/b", "''", "a,b"])
+@pytest.mark.parametrize("name", ["a b", "a:0", "-a", "a/b", "''", "a,b", "a" * 101])
 def test_a_host_s_name_must_do_in_a_pin(fleet: Path, name: str) -> None:
     [problem] = read_fleet(written(fleet, f"version: 1\nhosts: [{{name: {name!r}}}]\n".replace('"', ""))).problems
     assert problem.code == "wrong-value"

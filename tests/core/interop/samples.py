@@ -207,4 +207,31 @@ program:
   secrets: [TOKEN]
   setup: ["export READY=1"]
 """
-"""A topology without a chief pool, whose command has all kinds of placeholders and escapes."""
+"""A topology without a chief pool. Its command contains placeholders and a character that shells must escape."""
+ACCELERATE = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+downcast_bf16: 'no'
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_offload_params: false
+  fsdp_transformer_layer_cls_to_wrap: Block
+machine_rank: 1
+main_process_ip: 192.168.0.7
+main_process_port: 29500
+main_training_function: main
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+rdzv_backend: static
+same_network: true
+tpu_env: []
+use_cpu: false
+"""
+HOSTFILE = """\
+# two machines with 8 GPUs each, and one with 4
+
+gpu-a slots=8
+gpu-b slots=8
+gpu-c   slots=4 max_slots=8
+"""

@@ -17,6 +17,41 @@ from torchyard_core.topology.file import topology_from_text
 POOL = "{machineSpec: {machineType: n1-standard-4}, containerSpec: {imageUri: i}}"
 REDUCER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 BAD = [
+    ("accelerate", "distributed_type: XLA\n", 1, "is XLA", "MULTI_GPU, FSDP"),
+    ("accelerate", "compute_environment: AMAZON_SAGEMAKER\n", 1, "AMAZON_SAGEMAKER", "LOCAL_MACHINE"),
+    (
+        "accelerate",
+        "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 5\n",
+        3,
+        "`num_processes` is 5, which is no multiple of `num_machines`, 2",
+        "multiples of 2",
+    ),
+    ("accelerate", "distributed_type: MULTI_GPU\nmixed_precision: fp8\n", 2, "is fp8", "no, fp16, bf16"),
+    (
+        "accelerate",
+        "distributed_type: NO\nnum_processes: 2\n",
+        2,
+        "`num_processes` is 2, but the type NO is not distributed",
+        "there is one",
+    ),
+    ("accelerate", "distributed_type: MULTI_GPU\nuse_cpu: maybe\n", 2, "`use_cpu` is maybe", "true and false"),
+    (
+        "accelerate",
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_sync_module_states: false\n",
+        2,
+        "needs `fsdp_sync_module_states`",
+        "both, or neither",
+    ),
+    (
+        "accelerate",
+        "distributed_type: MULTI_GPU\nparallelism_config: {parallelism_config_tp_size: 2}\n",
+        2,
+        "`parallelism_config` has no equivalent",
+        "MULTI_GPU",
+    ),
+    ("deepspeed", "a slots=2\nb slots=2\na slots=2\n", 3, "a is given twice, first in line 1", "keep one"),
+    ("deepspeed", "a slots=2\nb\n", 2, "`b` is no host with its slots", "`HOST slots=NUMBER`"),
+    ("deepspeed", "a slots=0\n", 1, "the slots of a are 0", "from 1 to"),
     ("cloudml", "trainingInput: {scaleTier: PREMIUM}", 1, "no scale tier PREMIUM", "PREMIUM_1"),
     (
         "cloudml",
@@ -148,6 +183,8 @@ OF_EACH = {
     "tf-config": samples.TF_CONFIG.removeprefix("TF_CONFIG='").rstrip("'\n"),
     "tensorflow": samples.TF_COMMANDS,
     "singa": samples.SINGA,
+    "accelerate": samples.ACCELERATE,
+    "deepspeed": samples.HOSTFILE,
 }
 
 
@@ -240,6 +277,9 @@ def test_wishes_that_a_format_does_not_have_are_refused() -> None:
     for name in [name for name, one in FORMATS.items() if one.read is None]:
         with pytest.raises(UsageError, match="written only"):
             read_foreign(name, "x", "doc")
+    for name in [name for name, one in FORMATS.items() if one.write is None]:
+        with pytest.raises(UsageError, match="read only"):
+            write_foreign(name, topology)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("nonsense", f"There are {', '.join(READ)}."), ("vertx", "`vertex`")])

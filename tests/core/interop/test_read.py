@@ -7,7 +7,7 @@ import pytest
 from tests.core.interop import samples
 from torchyard_core.interop.document_reader import Imported
 from torchyard_core.interop.document_writer import ExportOptions
-from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
+from torchyard_core.interop.format_registry import FORMATS, WRITTEN, read_foreign, write_foreign
 from torchyard_core.topology.file import check_topology, dump, topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.strategies.presets import preset_topology
@@ -226,10 +226,13 @@ def test_a_cluster_inside_a_larger_singa_job_is_found() -> None:
 
 def test_every_format_says_whether_it_is_read() -> None:
     assert [name for name, one in FORMATS.items() if one.read is None] == ["torchx", "kubernetes", "slurm"]
+    assert [name for name, one in FORMATS.items() if one.write is None] == ["accelerate", "deepspeed"]
 
 
 TOLD = [
     *DOCUMENTS,
+    ("accelerate", samples.ACCELERATE),
+    ("deepspeed", samples.HOSTFILE),
     ("vertex", "studySpec: {}\ntrialJobSpec: {baseOutputDirectory: x, workerPoolSpecs: [{replicaCount: 1}]}"),
     ("cloudml", "trainingInput: {scaleTier: BASIC, jobDir: x, hyperparameters: {}}"),
 ]
@@ -237,7 +240,8 @@ TOLD = [
 
 def test_remarks_name_no_command_that_the_window_lacks() -> None:
     remarks = [one.message for name, text in TOLD for one in read_foreign(name, text, "f").remarks]
-    for name, one in FORMATS.items():
+    for name in WRITTEN:
+        one = FORMATS[name]
         exported = [
             write_foreign(name, preset_topology("downpour"), ExportOptions(form)) for form in one.forms or (None,)
         ]

@@ -21,7 +21,7 @@ from torchx.specs.finder import get_component
 
 from tests.core.interop import samples
 from torchyard_core.interop.document_writer import ExportOptions
-from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
+from torchyard_core.interop.format_registry import FORMATS, WRITTEN, read_foreign, write_foreign
 from torchyard_core.topology.file import check_topology, topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.strategies.presets import all_presets, preset_topology
@@ -212,7 +212,7 @@ def test_torchx_starts_each_replica_of_the_file(place: Path, monkeypatch: pytest
     assert sorted(started) == 3 * ["python train.py"] + 4 * [f"{torchrun} --rdzv_endpoint=localhost:29500 train.py"]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("key", [preset.key for preset in all_presets()])
 def test_every_preset_can_be_written_in_every_format_or_is_refused_with_a_sentence(name: str, key: str) -> None:
     topology = preset_topology(key)

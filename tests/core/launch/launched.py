@@ -1,4 +1,4 @@
-"""The specifications of replicas that hosts receive, for tests with one-line topologies."""
+"""The assignments of replicas that hosts receive, for tests with short topologies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def launched(
     trial: str | None = None,
     sites: Mapping[str, PreparedHost] | None = None,
 ) -> dict[str, ReplicaAssignment]:
-    """Returns the specification of every replica, by replica name."""
+    """Returns the assignment of every replica, by replica name."""
     hosts = HOSTS if hosts is None else hosts
     planned = plan(what, hosts)
     assert planned.problems == ()

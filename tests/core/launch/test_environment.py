@@ -264,12 +264,15 @@ def test_torchyard_s_own_variables() -> None:
 def test_the_roles_read_all_options_that_a_topology_has() -> None:
     """The strategy settings in the topology exist in `torchyard_roles` with the same names and defaults."""
     defaults = {name: field.default for name, field in Strategy.model_fields.items()}
+    defaults["mixing"] = 0.0  # The desktop sends the value that a default of None stands for.
     defaults |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
     assert {**asdict(Options()), "kind": StrategyKind.NONE} == defaults
     what = topology(WORKERS, SERVERS, strategy="{kind: downpour, push_every: 4, worker_groups: 2, on_nan: skip}")
     options = read(env(launched(what)["ps-0"])).options
     assert (options.kind, options.push_every, options.worker_groups, options.on_nan) == ("downpour", 4, 2, "skip")
     assert options.stop_grace_s == 30.0
+    streaming = topology(WORKERS, strategy="{kind: diloco, fragments: 2, overlap_steps: 1}")
+    assert read(env(launched(streaming)["worker-0"])).options.mixing == 0.5
 
 
 def test_groups_of_an_asynchronous_strategy_count_their_own_ranks() -> None:

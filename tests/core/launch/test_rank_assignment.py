@@ -115,7 +115,7 @@ def test_each_replica_needs_a_port_and_each_world_one_more_where_its_first_repli
 
 def test_too_few_ports_are_not_shared_in_silence() -> None:
     planned = plan(topology(workers(2)), [host("a")])
-    with pytest.raises(ValueError, match="a holds 2 ports, and 3 are needed"):
+    with pytest.raises(ValueError, match="a holds 2 ports, and needs 3"):
         assign_ports(planned, {"a": [1, 2]})
 
 

@@ -17,7 +17,7 @@ ANSWERED_WITHIN_S = 20.0
 
 
 class Asked:
-    """Answers questions from a list and records them; refuses to answer once the list is empty."""
+    """Records questions and gives the next of the prepared answers to each; gives None when no answer remains."""
 
     def __init__(self, *answers: str | None):
         self.questions: list[CredentialPrompt] = []
@@ -40,7 +40,7 @@ def write_config(home: Path, lab: Lab, text: str) -> None:
 
 
 def hide_from(host: LabHost, *others: str) -> None:
-    """Blocks traffic from `host` to these addresses, so they are reachable only through a bastion."""
+    """Blocks traffic from `host` to these addresses, so clients there reach the host only through a bastion."""
     for address in others:
         host.exec(["ip", "route", "add", "blackhole", f"{address}/32"], check=True)
 
@@ -75,7 +75,7 @@ def connected(dialer: SshDialer, hosts: Sequence[Host]) -> Iterator[list[SshConn
 
 
 def sessions(host: LabHost) -> int:
-    """Returns the number of open login sessions on a host."""
+    """Returns the number of open login sessions of root on a host."""
     titles = [process.argv[0] for process in host.processes()]
     return sum(title.startswith("sshd: root") and "[" not in title for title in titles)
 

@@ -27,7 +27,7 @@ from torchyard_core.fleet.ssh.openssh import open_ssh
 pytestmark = pytest.mark.lab
 
 ONE_AT_A_TIME = ("MaxStartups 1:100:1",)
-"""sshd drops connections while another one has not logged in yet."""
+"""A setting with which sshd drops a connection while another one has not logged in yet."""
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_concurrent_logins_stay_within_the_limit_of_an_sshd(lab: LabFactory, hom
             wait_until(lambda: half_open(host) == AT_ONCE)
         connections = coming.result()
     try:
-        assert "MaxStartups" not in host.log()  # The number of logins never exceeds the server's limit.
+        assert "MaxStartups" not in host.log()  # The number of concurrent logins never exceeded the limit.
         wait_until(lambda: sessions(host) == 30)
     finally:
         for connection in connections:

@@ -1,4 +1,4 @@
-"""Tests of login prompts for passphrases, passwords and codes: each is requested once and not stored anywhere."""
+"""Tests of login prompts for passphrases, passwords and codes: an accepted answer is not requested again or stored."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def encrypted_key(hosts: Lab, home: Path) -> Path:
-    """A key with a passphrase, which the plain host accepts and ~/.ssh/config names."""
+    """A key with a passphrase, which the host `plain` accepts and `~/.ssh/config` specifies."""
     write_config(home, hosts, "")
     path = home / ".ssh" / "locked"
     public = make_key(path, "locked", PASSPHRASE)
@@ -189,7 +189,7 @@ def agent(home: Path) -> Iterator[Path]:
 
 
 def add_key(agent: Path, key: Path, home: Path) -> None:
-    """Adds a key to an ssh-agent by typing its passphrase."""
+    """Adds a key to an ssh-agent, with a program that prints the passphrase."""
     answer = home / "answer"
     answer.write_text(f"#!/bin/sh\nprintf '%s' '{PASSPHRASE}'\n")
     answer.chmod(0o700)
@@ -329,8 +329,8 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     place = hosts["pam"].address
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
-    # The command is started from a shell, as users do, because when the first process of a session ends, the kernel
-    # itself resets the terminal.
+    # Like a user, the test starts the command from a shell, because the kernel itself resets the terminal when the
+    # first process of a session ends.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

@@ -17,11 +17,13 @@ from tests.lab import Desktop
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))
 TENSORFLOW = REPOSITORY / ".venv-tensorflow"
-FEW_EPOCHS = ["--epochs", "3"]
-"""Fewer epochs for scripts that accept them: these tests are about the command."""
+SHORTER = {"--epochs": "3", "--windows": "960"}
+"""Less training for scripts that accept one of these options: these tests are about the command."""
 WITHIN_S = 170.0
 LEAST_ACCURACY = 0.5
-"""Least test accuracy for ten classes after a few epochs; guessing gives 0.1."""
+"""Minimum test accuracy for ten classes after a few epochs; guessing gives 0.1."""
+MOST_LOSS = 4.2
+"""Maximum validation loss of the text example after a few steps; guessing gives 4.6."""
 TRAINERS = ("chief", "worker")
 MISTAKES = ("Traceback", "fault in Torchyard", "Error:")
 
@@ -83,7 +85,7 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    # The log also contains lines that were overwritten on the terminal.
+    # The text also contains lines that were overwritten on the terminal.
     return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)
 
 
@@ -114,8 +116,10 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
         settings["program.command"] = [place.python, *program["command"][1:]]
     if setup is not None:
         settings["program.setup"] = list(setup)
-    if is_short and "--epochs" in (example.parent / program.get("script", example.name)).read_text():
-        settings["program.args"] = FEW_EPOCHS
+    script = (example.parent / program.get("script", example.name)).read_text() if is_short else ""
+    for option, value in SHORTER.items():
+        if option in script:
+            settings["program.args"] = [option, value]
     return [f"--set={path}={json.dumps(value)}" for path, value in settings.items()]
 
 
@@ -145,8 +149,8 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
     if shown.view.as_json:
         return run
     chief = trainers[0]
-    [accuracy] = re.findall(rf"{chief} \| test accuracy ([0-9.]+)", shown.text)
-    assert float(accuracy) > LEAST_ACCURACY, shown.text
+    [(what, number)] = re.findall(rf"{chief} \| (test accuracy|validation loss) ([0-9.]+)", shown.text)
+    assert float(number) > LEAST_ACCURACY if what == "test accuracy" else float(number) < MOST_LOSS, shown.text
     for replica in replicas:
         if replica["state"] == "succeeded":
             assert f"{replica['name']} on {replica['host']} succeeded" in shown.text, shown.text
@@ -157,7 +161,7 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
 
 
 def assert_reported(metrics: dict[str, Any], replicas: Sequence[dict[str, Any]], *, document: dict[str, Any]) -> None:
-    """Asserts that every trainer has reported its steps.
+    """Asserts that every trainer has reported its steps, if the document has a strategy.
 
     Servers and reducers do not make steps, and send their first report after a second.
     """

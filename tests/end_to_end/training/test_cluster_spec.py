@@ -17,7 +17,9 @@ pytestmark = pytest.mark.train
 
 EXAMPLE = REPOSITORY / "examples" / "cluster_spec" / "three-hosts.yaml"
 SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
-"""The list includes gloo's interface, because gloo would resolve the host's name, which lab hosts cannot."""
+"""The only variables that the script sees. They include gloo's interface, because gloo would otherwise resolve the
+host's name, which does not work on lab hosts.
+"""
 
 WATCHED = """
 import runpy, sys
@@ -55,7 +57,7 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
 
 
 def test_gloos_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
-    """Regression: on a busy machine, a rank that ended while its model existed hung in one of about thirty runs."""
+    """A remaining thread of gloo can block the exit of a rank whose model still exists."""
     trainers = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.1:1"]}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = []

@@ -1,4 +1,4 @@
-"""Tests of collective calls by all trainers: early stopping, even if a worker group dies meanwhile."""
+"""Tests of collective calls by all trainers: early stopping, even if a worker group fails meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with ty.join() as cluster:
 
 
 def followed_until_its_report_is_seen(desktop: Desktop, lab: Lab, file: Path) -> Outcome:
-    """Follows a run until it has sent a report; a short run may end before its replicas are sampled."""
+    """Follows a run to its end; after the first report, creates the file that the script waits for."""
     process = desktop.start("run", file, "--json")
     assert process.stderr is not None
     events, run_id = [], "*"
@@ -88,7 +88,7 @@ def test_all_stop_early_together_and_a_group_that_died_takes_part_again(
     told = {name: re.findall(r"epoch (\d+) validation (\S+) of (\d+)", log) for name, log in logs.items()}
     assert told["worker-0"] == told["worker-1"]
     assert [int(epoch) for epoch, _, _ in told["worker-0"]] == list(range(5))
-    # Each value is reported once, with the number of samples of all three trainers.
+    # The evaluation counts each of the 60 samples once.
     assert {samples for _, _, samples in told["worker-0"]} == {"60"}
     if dies:
         assert int(told["worker-2"][0][0]) == 0

@@ -1,4 +1,4 @@
-"""Tests of runs on a real NVIDIA GPU: detection, planning, assignment by UUID, monitoring, and every strategy."""
+"""Tests of runs on a real NVIDIA GPU: detection, planning, assignment by UUID, monitoring, and five strategies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOLD = """
 
 
 def nvidia_smi(query: str) -> list[list[str]]:
-    """Returns the GPUs as listed by nvidia-smi."""
+    """Returns the queried values of each GPU, as printed by nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [line.split(", ") for line in lines]
@@ -90,7 +90,7 @@ def test_a_gpu_is_found_planned_given_watched_and_kept_from_others(
 
 
 LEAST_ACCURACY = 0.97
-"""Accuracy; one process on the CPU reaches 0.99."""
+"""Minimum test accuracy; training in one process on the CPU reaches 0.99."""
 TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 
 
@@ -106,7 +106,7 @@ TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
     ],
     ids=["all_reduce", "sandblaster", "reducers", "mixed", "downpour", "hogwild"],
 )
-def test_the_example_learns_on_gpus_under_every_strategy(
+def test_the_example_learns_on_gpus_under_five_strategies(
     desktop: Desktop, lab3: Lab, tmp_path: Path, strategy: str, more: list[str]
 ) -> None:
     """Three hosts share this machine's first GPU through a setup line, because no plan would assign a GPU twice."""

@@ -1,6 +1,6 @@
-"""Tests of the unchanged example script under every strategy, with real hosts, real keepers and every kind of replica.
+"""Tests of the unchanged example script under four strategies, on lab hosts with keepers and every kind of replica.
 
-`test_training` covers all_reduce.
+`test_training` covers all_reduce, and `test_text_example` covers local SGD and DiLoCo.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
 SYNCHRONOUS_OPTIONS = ("--epochs", EPOCHS, "--batch-size", "10")
-"""Batch size for three trainers with averaged gradients: together about that of one process."""
+"""Options for three trainers whose gradients are averaged: their batch sizes add up to about that of one process."""
 DOWNPOUR_OPTIONS = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
 HOGWILD_OPTIONS = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
-"""For asynchronous groups, whose steps add up and must therefore be smaller. On a busy machine groups of Hogwild take
-dozens of steps between two exchanges, all in the same direction."""
+"""Options for asynchronous groups, whose steps add up and must therefore be smaller. On a busy machine, groups of
+Hogwild take dozens of steps between two exchanges, all in the same direction."""
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
-"""Largest difference to the accuracy of one process."""
+"""Maximum difference from the accuracy of one process."""
 
 CHIEF = "{name: chief, role: chief, replicas: 1, hosts: [gpu-a]}"
 TWO_WORKERS = "{name: workers, role: worker, replicas: 2, hosts: [gpu-b, gpu-c], placement: spread}"

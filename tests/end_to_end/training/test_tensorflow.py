@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.tensorflow]
 EXAMPLES = REPOSITORY / "examples" / "tensorflow"
 ENVIRONMENT = REPOSITORY / ".venv-tensorflow"
 LEAST_ACCURACY = 0.9
-"""Least accuracy for ten patterns; guessing gives 0.1, and noise prevents 1."""
+"""Minimum accuracy for ten patterns; guessing gives 0.1, and noise prevents 1."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _installed() -> None:
 
 
 def trained(desktop: Desktop, lab: Lab, topology: str) -> dict[str, Any]:
-    """Runs an example whose processes see only the given variables; returns the output of `runs show`."""
+    """Runs an example whose processes see only three variables; returns the output of `runs show`."""
     setup = [f"source {ENVIRONMENT}/bin/activate", nothing_but("PATH", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")]
     place = Place("three hosts", desktop, tuple(host.name for host in lab.hosts), python="")
     shown = launch(EXAMPLES / topology, place, View(on_terminal=False, as_json=False), setup=setup)

@@ -32,14 +32,14 @@ DIFFERENT_BY_NATURE = {
     "TORCHELASTIC_ERROR_FILE": "a file in our run's folder",
 }
 DIFFERENT_BY_DESIGN = {
-    "TORCHELASTIC_USE_AGENT_STORE": "no agent of torch's keeps a store: rank 0 serves it",
+    "TORCHELASTIC_USE_AGENT_STORE": "no agent of torchrun serves a store: rank 0 does",
     "TORCHELASTIC_MAX_RESTARTS": "the topology's max_restarts; torchrun's own default is 0",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE": "read by torchrun's own processes alone, none of which is there",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "read only by torchrun's own processes, which do not run",
 }
 
 
 def with_gpus(lab: Lab) -> None:
-    """Gives each host the specified number of GPUs."""
+    """Gives each host its number of fake GPUs in `GPUS`."""
     for host in lab.hosts:
         names = [f"GPU-{host.name}-{index}" for index in range(GPUS[host.name])]
         give_gpus(host, [FakeGpu(uuid=name, name="Fake A100") for name in names])

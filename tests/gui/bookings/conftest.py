@@ -115,7 +115,7 @@ class Desk:
             self.now = now
 
     def live(self) -> dict[str, Booking]:
-        """Returns live bookings by title."""
+        """Returns the live bookings from 9 days ago to 60 days ahead, by title."""
         found = self.store.bookings(self.now - timedelta(days=9), self.now + timedelta(days=60))
         return {one.title: one for one in found if one.is_live}
 
@@ -141,7 +141,7 @@ class Desk:
             if slot.host == host
         ]
         self.fleet._sampled(host, {"gpus": gpus, "replicas": {}})
-        self.fleet._sampled_at[host] = float("inf")  # valid even if the test is slow
+        self.fleet._sampled_at[host] = float("inf")  # The sample remains valid even if the test is slow.
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=30_000)
@@ -175,7 +175,7 @@ class Desk:
         QTest.keyClick(self.page.surface, key, held)
 
     def accept(self, title: str = "") -> None:
-        """Confirms the booking dialog with Enter after typing a title."""
+        """Confirms the booking dialog with Enter, after typing `title` if it is given."""
         dialog = self.page.dialog
         assert isinstance(dialog, BookingDialog)
         if title:

@@ -46,7 +46,7 @@ class Counted(Desk):
         return {one.title for one in self.model.seen.bookings}
 
     def settle(self) -> None:
-        """Waits until the window watches the calendar and everything is loaded."""
+        """Waits until the window watches the calendar and makes no more queries."""
         self.wait_until(lambda: self.model._watch is not None and self.model._watch.is_watching.is_set())
         self.wait_until(lambda: self.model._copied)
         before = -1

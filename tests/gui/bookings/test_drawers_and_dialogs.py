@@ -60,7 +60,7 @@ def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
     find.count.setValue(5)
     find.search()
     desk.wait_until(lambda: "o host has 5 GPUs of that kind" in find.summary.text())
-    assert not find.wait.isEnabled()  # waiting would be useless
+    assert not find.wait.isEnabled()  # The waitlist cannot help, since no host has enough GPUs.
     find.count.setValue(4)
     find.search()
     desk.wait_until(lambda: len(find.cards) == 5)
@@ -232,7 +232,7 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
     desk.wait_until(lambda: "booked by lee" in dialog.problem.text())
     ways = [item.widget() for number in range(dialog.ways.count()) if (item := dialog.ways.itemAt(number))]
     first = next(way for way in ways if isinstance(way, QPushButton))
-    assert first.text().startswith("Take gpu-")
+    assert first.text().startswith("Use gpu-")
     first.click()
     dialog.accept()
     desk.wait_until(lambda: "x" in desk.live())
@@ -247,7 +247,7 @@ def test_wrong_fields_are_told_beside_them_and_nothing_is_booked(desk: Desk) -> 
     dialog.end.setText("tomorrow 8")
     dialog.accept()
     assert dialog.rows["gpus"].note.text().startswith("No host “gpu-x”")
-    assert dialog.rows["end"].note.text().startswith("The booking does not end after its start")
+    assert dialog.rows["end"].note.text().startswith("The booking ends at or before its start")
     assert dialog.rows["title"].note.text().startswith("The booking has no title")
     assert desk.live() == {}
     dialog.reject()
@@ -343,13 +343,32 @@ def test_an_admin_changes_the_rules_and_they_hold_at_once(desk: Desk) -> None:
     desk.page.acts.rules.trigger()
     dialog = desk.page.dialog
     assert isinstance(dialog, RulesDialog)
-    dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]
+    dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]  # a line edit
     dialog.accept()
-    assert "is not a number" in dialog.problem.text()
-    dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]
+    assert dialog.problem.text() == "Longest booking (h): “many” is not a number. Leave it empty for no limit."
+    dialog.fields["longest_h"].setText("-5")  # type: ignore[union-attr]  # a line edit
+    dialog.accept()
+    assert dialog.problem.text() == "Longest booking (h): must be a number of 0 or more, not -5.0."
+    dialog.fields["longest_h"].setText("1e20")  # type: ignore[union-attr]  # a line edit
+    dialog.accept()
+    assert dialog.problem.text() == "Longest booking (h): must be less than 1000000, not 1e+20."
+    dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]  # a line edit
     dialog.accept()
     desk.wait_until(lambda: desk.model.seen.rules.longest_h == 3)
     assert desk.store.rules() == Rules(longest_h=3)
     desk.drag(desk.place("a0", 2), desk.place("a0", 9), drop=False)
     assert "at most 3 h long" in desk.page.surface.tip.text()
     desk.page.surface.cancel()
+
+
+def test_the_dialog_has_room_for_all_its_problems(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.book.trigger()
+    dialog = dialog_of(desk)
+    for field in (dialog.title, dialog.gpus, dialog.start, dialog.end):
+        field.clear()
+    dialog.accept()
+    wrong = [row for row in dialog.rows.values() if row.problem]
+    assert len(wrong) == 4
+    assert dialog.rows["start"].problem.startswith("A time is missing. Write ")
+    desk.wait_until(lambda: all(row.note.height() >= row.note.heightForWidth(row.note.width()) for row in wrong))

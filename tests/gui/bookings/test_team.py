@@ -40,7 +40,7 @@ class TeamDesk(Desk):
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """A desk with a team's database that has not been opened."""
+    """A desk with a team's database. Its page has not been opened."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -85,7 +85,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     assert not page.acts.release.isEnabled()
 
     # A member can read the rules.
-    assert page.acts.rules.text() == "See the rules"
+    assert page.acts.rules.text() == "Show the rules"
     page.acts.rules.trigger()
     rules = page.dialog
     assert isinstance(rules, RulesDialog)
@@ -155,6 +155,6 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
     desk.wait_until(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
-    # Changes by other users arrive again.
+    # Changes that are made over another connection arrive again.
     desk.book("b3", 1, 2, "after it")
     desk.wait_until(lambda: desk.shown("after it"))

@@ -36,6 +36,11 @@ def test_what_is_wrong_is_said_beside_the_field_or_in_the_answer(desk: Desk, dia
     assert dialog.rows["address"].problem.startswith("The calendar has no address. Write HOST/DATABASE")
     assert dialog.address.hasFocus()
     dialog.address.setText("127.0.0.1:1/gpus")
+    dialog.role.setText("two words")
+    QTest.mouseClick(dialog.test_button, LEFT)
+    assert dialog.rows["role"].problem.startswith("“two words” is not the name of a role.")
+    assert dialog.rows["address"].problem == ""
+    assert dialog.role.hasFocus()
     dialog.role.setText("kim")
     QTest.keyClick(dialog.address, Qt.Key.Key_Return)
     assert not dialog.ok.isEnabled()

@@ -1,4 +1,4 @@
-"""Tests of what is known about an exchange: from the history, measured links and the fleet file."""
+"""Tests of the known facts about an exchange: from the history, measured links and the fleet file."""
 
 from __future__ import annotations
 

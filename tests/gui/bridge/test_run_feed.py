@@ -1,4 +1,4 @@
-"""Tests that events of a run reach the window in order, a few times a second, across lost connections."""
+"""Tests that events of a run reach the window in order and in batches, across lost connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_gui.bridge.runs_model import RunsModel
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removes the delay between attempts to reconnect."""
+    """Shortens the delay between attempts to reconnect."""
     monkeypatch.setattr(follower, "RETRY_S", (0.05,))
     monkeypatch.setattr("torchyard_gui.bridge.run_feed.RETRY_S", (0.05,))
 

@@ -19,7 +19,7 @@ from torchyard_gui.theme.theme import theme
 
 
 class Stage:
-    """A view of a given size, and a function for screenshots of the view."""
+    """A scene with a view of a given size. `save` saves a screenshot of the view."""
 
     def __init__(self, folder: Path, width: int = 888, height: int = 796):
         self.folder = folder
@@ -46,9 +46,9 @@ class Stage:
 def main(folder: Path) -> None:
     application = QApplication.instance() or QApplication([])
     folder.mkdir(parents=True, exist_ok=True)
-    theme().install(application)  # type: ignore[arg-type]
+    theme().install(application)  # type: ignore[arg-type]  # the instance is a QApplication
     for mode in ("light", "dark"):
-        theme().set_mode(mode)  # type: ignore[arg-type]
+        theme().set_mode(mode)  # type: ignore[arg-type]  # mypy infers str in place of Literal
         drawn, hosts = samples.drawn_example()
         stage = Stage(folder)
         stage.scene.show_plan(drawn, hosts, also=["gpu-d"])

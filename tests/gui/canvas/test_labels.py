@@ -11,7 +11,7 @@ from torchyard_gui.canvas.scene import TopologyScene
 
 
 def rack() -> RackContent:
-    """Returns a host with two workers on its two GPUs."""
+    """Returns the content of the rack of a host with two workers on its two GPUs."""
     from torchyard_core.launch.rank_assignment import plan
 
     hosts = [samples.host("gpu-a", 2)]

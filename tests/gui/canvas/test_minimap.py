@@ -117,3 +117,16 @@ def test_it_shows_which_racks_have_a_selection_or_a_problem(large: CanvasView) -
     assert tokens[0] == "accent"
     assert tokens[-1] == "fail"
     assert set(tokens[1:-1]) == {"line"}
+
+
+def test_a_fit_leaves_room_for_a_legend_of_several_rows(qtbot: QtBot) -> None:
+    view = shown(qtbot, 6)
+    scene = view.scene()
+    assert isinstance(scene, TopologyScene)
+    for width in (900, 360):
+        view.resize(width, 500)
+        view.fit()
+        content = view.mapFromScene(scene.content_rect()).boundingRect()
+        assert not view._legend.isHidden()
+        assert content.bottom() <= view._legend.y(), width
+    assert view._legend.height() > 28, "the legend has several rows in a narrow view"

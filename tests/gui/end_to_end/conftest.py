@@ -1,4 +1,4 @@
-"""Fixtures of the window of a user with real hosts."""
+"""Fixtures of the window of a user with lab hosts."""
 
 from __future__ import annotations
 

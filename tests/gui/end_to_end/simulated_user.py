@@ -1,4 +1,4 @@
-"""A simulated user of the whole window: mouse and keys on real widgets, and access to what is shown."""
+"""A simulated user of the whole window: mouse and keys on real widgets, and access to the visible contents."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class SimulatedUser:
         self.window.activateWindow()
         self.wait_until(self.window.isActiveWindow)
         self.wait_until(lambda: all(self.window.has_page(key) for key in self.window.keys))
-        self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]
+        self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]  # other classes with the same methods
 
     # Parts of the window
 
     @property
     def topology(self) -> TopologyPage:
-        return self.window.page("topology")  # type: ignore[return-value]
+        return self.window.page("topology")  # type: ignore[return-value]  # page() returns a QWidget
 
     @property
     def runs(self) -> RunsPage:
-        return self.window.page("runs")  # type: ignore[return-value]
+        return self.window.page("runs")  # type: ignore[return-value]  # page() returns a QWidget
 
     @property
     def fleet_page(self) -> FleetPage:
-        return self.window.page("fleet")  # type: ignore[return-value]
+        return self.window.page("fleet")  # type: ignore[return-value]  # page() returns a QWidget
 
     @property
     def fleet(self) -> FleetModel:
@@ -90,7 +90,7 @@ class SimulatedUser:
         QTest.keyClick(QApplication.focusWidget() or self.window, key, modifiers)
 
     def button(self, around: QWidget, text: str) -> QPushButton:
-        """Returns the visible button that contains the text or, without a text, has it as its accessible name."""
+        """Returns the first visible button whose text, or accessible name if it has no text, contains `text`."""
         buttons = [button for button in around.findChildren(QPushButton) if button.isVisible()]
         found = [button for button in buttons if text in (button.text() or button.accessibleName())]
         assert found, f"no button says “{text}”"
@@ -113,7 +113,7 @@ class SimulatedUser:
         self.type_file_name(path)
 
     def type_file_name(self, path: Path) -> None:
-        """Types a file name into the save dialog, and waits until the file is saved."""
+        """Enters a file name in the save dialog, and waits until the file is saved."""
         self.wait_until(lambda: self._file_dialog() is not None)
         dialog = self._file_dialog()
         assert dialog is not None

@@ -38,7 +38,7 @@ def red_lines(person: SimulatedUser, row: str) -> str:
 
 
 def red_topology(person: SimulatedUser) -> list[str]:
-    """Returns the checklist's texts about the topology, and asserts that they are visible."""
+    """Returns the checklist's texts about the topology, or an empty list if the checklist is hidden."""
     panel = person.window.findChild(LaunchPanel)
     return panel.row("topology").texts if panel is not None and panel.isVisible() else []
 
@@ -74,7 +74,7 @@ def card_says(person: SimulatedUser, name: str) -> str:
         ),
     ],
 )
-def test_a_wrong_document_is_told_on_the_page_and_touches_no_host(
+def test_a_wrong_document_is_reported_on_the_page_and_touches_no_host(
     bare_hosts: None, window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, text: str, said: str
 ) -> None:
     person = window_of(desktop, topology(tmp_path / "wrong", "\n" + text, train_py="print()"))
@@ -96,7 +96,7 @@ def test_a_wrong_document_is_told_on_the_page_and_touches_no_host(
         ({"user": "nobody"}, ("gpu-a", "account is currently not available")),
     ],
 )
-def test_a_login_that_fails_is_told_in_the_checklist_and_on_the_card(
+def test_a_login_that_fails_is_reported_in_the_checklist_and_on_the_card(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, fleet: dict[str, str], said: tuple[str, ...]
 ) -> None:
     desktop.use(lab3, **fleet)
@@ -105,7 +105,7 @@ def test_a_login_that_fails_is_told_in_the_checklist_and_on_the_card(
         assert all(words in text for words in said), text
 
 
-def test_a_changed_key_is_told_in_the_checklist_and_on_the_card(
+def test_a_changed_key_is_reported_in_the_checklist_and_on_the_card(
     window_of: OpenWindow, lab: LabFactory, make_desktop, tmp_path: Path
 ) -> None:
     (host,) = (hosts := lab(1)).hosts
@@ -153,7 +153,7 @@ def test_a_secret_that_is_not_set(window_of: OpenWindow, desktop: Desktop, lab3:
     assert not programs_on(lab3)
 
 
-def test_a_program_that_is_not_there_is_told_on_the_page_of_the_run(
+def test_a_missing_program_is_reported_on_the_page_of_the_run(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     person = window_of(desktop, topology(tmp_path / "missing", ON_ONE.replace("sleep", "no-such-program")))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.lab
 
 
 def question(person: SimulatedUser) -> ConfirmationDialog | None:
-    """The question of a window that is closed during a launch."""
+    """Returns the visible confirmation dialog of the window, or None."""
     return next((box for box in person.window.findChildren(ConfirmationDialog) if box.isVisible()), None)
 
 
@@ -57,7 +57,7 @@ def left_on(lab: Lab) -> list[str]:
 
 
 def long_run(folder: Path) -> Path:
-    """Returns a topology with three sleeping workers and files to send."""
+    """Writes a topology with three sleeping workers, and a file to send."""
     file = sleeping(folder)
     (file.parent / "data.bin").write_bytes(bytes(range(256)) * 4096)
     return file
@@ -89,7 +89,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     assert person.runs.model.history.records() == []
 
 
-def test_a_run_that_was_quicker_than_the_answer_is_taken_back_all_the_same(
+def test_a_run_that_started_before_the_answer_is_cancelled_too(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     person = window_of(desktop, long_run(tmp_path / "long"))
@@ -108,7 +108,7 @@ def test_a_run_that_was_quicker_than_the_answer_is_taken_back_all_the_same(
     assert person.runs.model.history.records() == []
 
 
-def test_a_launch_goes_on_where_the_answer_is_so(
+def test_a_launch_continues_if_the_user_keeps_it(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     person = window_of(desktop, long_run(tmp_path / "long"))

@@ -13,7 +13,7 @@ from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUse
 from tests.gui.topology.page_driver import LEFT
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
-from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
+from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog
 
 pytestmark = pytest.mark.lab
 
@@ -57,7 +57,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     panel = person.press_launch()
     person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
 
-    # The cause is shown in the checklist and above it, and no process was started.
+    # The cause is shown in the checklist, and no process remains.
     row = panel.row("host")
     assert row.row.state == "failed"
     (told,) = [text for text in row.texts if "gpu-c" in text]
@@ -66,7 +66,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     assert person.window.current == "topology"
     wait_until(lambda: not programs_on(lab3))
 
-    # The host is started again, and the launch is repeated.
+    # The SSH server is started again, and the launch is repeated.
     lab3["gpu-c"].start_sshd()
     person.press(panel.again)
     succeeded(person)
@@ -122,7 +122,7 @@ def trust_dialog(person: SimulatedUser) -> HostKeyDialog:
     return dialog
 
 
-def test_a_script_that_fails_tells_its_cause_on_the_page_of_the_run(
+def test_a_script_that_fails_has_its_cause_on_the_page_of_the_run(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     person = window_of(desktop, on_three_hosts(tmp_path / "fails", FAILS))

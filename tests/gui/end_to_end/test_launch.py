@@ -25,7 +25,7 @@ TRAINED_WITHIN_MS = 180_000
 TRAINING = """
 import json, os, socket, time
 
-# As train.py reports its loss, without torch: what is looked at is the window.
+# Reports a loss like train.py, but without torch, because only the window is tested.
 mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 ear = os.environ["TORCHYARD_REPORT"].replace("@", "\\0", 1)
 name = os.environ["TORCHYARD_REPLICA"]

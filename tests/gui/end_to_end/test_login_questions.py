@@ -1,4 +1,4 @@
-"""Tests that questions of logins appear once, over any page."""
+"""Tests of login questions in the window: each appears once for all hosts, and again after a wrong answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hosts(module_lab: LabFactory) -> Lab:
 
 @pytest.fixture
 def locked(hosts: Lab, tmp_path: Path) -> Path:
-    """A key with a passphrase that the hosts accept."""
+    """A key with a passphrase, which gpu-a and gpu-b accept."""
     path = tmp_path / "locked"
     public = make_key(path, "locked", PASSPHRASE)
     for name in ("gpu-a", "gpu-b"):

@@ -23,7 +23,7 @@ Show = Callable[[FleetModel], FleetPage]
 def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[DesktopModel]:
     """Creates fleet models: `desktop_model(desktop)`.
 
-    The hosts are new, and isolated from the home of the user who runs the tests.
+    The hosts have no agent. The models use the home of the desktop, not that of the user who runs the tests.
     """
     made: list[FleetModel] = []
 

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests.gui.fleet.hosts import WITHIN_MS, Show
-from torchyard_core.errors import KeyChanged
+from torchyard_core.errors import KeyChanged, Unreachable
 from torchyard_core.fleet.host_check import failed_check
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_core.fleet.inventory import Host
@@ -20,13 +20,13 @@ from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_status import now
 from torchyard_gui.fleet.fingerprint import Fingerprint
-from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
+from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog
 from torchyard_gui.theme.theme import theme
 
 KEY = "SHA256:QOyvgaqQjpgyjQqgyp0O0OQyvgajpqy1234567890ABgjpq"
 OTHER = "SHA256:gjpqyQ/gjpqyQ+gjpqyQ/gjpqyQ+gjpqyQ/gjpqyQ+gjpqy"
 INK = 60
-"""Difference of brightness from the background that counts as ink."""
+"""Difference of brightness from the background above which a pixel counts as ink."""
 
 
 def ink(image: QImage, rect: QRect) -> set[tuple[int, int]]:
@@ -57,7 +57,7 @@ def check_unclipped(field: Fingerprint, text: str) -> None:
 
     Fails until the layout is complete.
     """
-    field.clearFocus()  # hides the caret
+    field.clearFocus()  # Without the focus, the field shows no caret.
     image = field.window().grab().toImage()
     rect = QRect(field.mapTo(field.window(), QPoint(0, 0)), field.size())
     drawn = ink(image, rect)
@@ -72,7 +72,7 @@ def check_unclipped(field: Fingerprint, text: str) -> None:
         for number, line in enumerate(lines)
         for x, y in unclipped(line, theme().color("text"), ground)
     }
-    assert max(y for _, y in drawn) == max(y for _, y in wanted)  # the lowest descender
+    assert max(y for _, y in drawn) == max(y for _, y in wanted)  # The lowest pixels are those of descenders.
     assert len(drawn ^ wanted) <= len(wanted) * 0.02, (len(drawn - wanted), len(wanted - drawn))
 
 
@@ -113,6 +113,24 @@ def test_the_dialog_of_a_changed_key_shows_both_fingerprints_whole(
         pass
     qtbot.waitUntil(lambda: check_unclipped(dialog.shown.fingerprint, KEY), timeout=WITHIN_MS)
     qtbot.waitUntil(lambda: check_unclipped(dialog.on_record.fingerprint, OTHER), timeout=WITHIN_MS)
+
+
+def test_the_reason_why_a_key_cannot_be_trusted_is_shown_whole(
+    model: FleetModel, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = Unreachable("gpu-a", "the address gpu-a is not known to this computer. " * 4)
+    monkeypatch.setattr(model, "ask_key", lambda name, done, failed, owner=None: model.jobs.run(fail, done, failed))
+
+    def fail() -> ShownKey:
+        raise error
+
+    dialog = HostKeyDialog(model, "gpu-a")
+    qtbot.addWidget(dialog)
+    dialog.open()
+    qtbot.waitUntil(dialog.notice.isVisible, timeout=WITHIN_MS)
+    rows = dialog.layout()
+    assert rows is not None
+    qtbot.waitUntil(lambda: dialog.height() >= rows.totalHeightForWidth(dialog.width()), timeout=WITHIN_MS)
 
 
 def test_a_card_shows_them_whole_and_they_can_be_selected(model: FleetModel, show: Show, qtbot: QtBot) -> None:

@@ -39,11 +39,11 @@ def test_every_field_reaches_the_host() -> None:
 @pytest.mark.parametrize(
     ("field", "text", "sentence"),
     [
-        ("name", "gpu a", "name must be a word"),
+        ("name", "gpu a", "must be a word"),
         ("name", "", "needs a name"),
         ("name", "gpu-z", "has a host `gpu-z` already"),
         ("port", "70000", "at most 65535"),
-        ("port", "ssh", "port must be a whole number"),
+        ("port", "ssh", "must be a whole number"),
         ("address", "-oProxyCommand=x", "does not begin with `-`"),
         ("user", "a b", "one word"),
         ("ports", "99-1", "29400-29499"),

@@ -24,7 +24,7 @@ from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostActivity
 from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
 from torchyard_gui.fleet.host_form import HostForm
-from torchyard_gui.fleet.host_keys_dialog import HostKeysDialog
+from torchyard_gui.fleet.host_key_dialogs import HostKeyListDialog
 from torchyard_gui.fleet.labels import heat_text
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.theme.theme import theme
@@ -110,7 +110,7 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
     find(three, "b", KeyChanged("b", "the host key of b has changed.", fingerprint="SHA256:x"))
     qtbot.waitUntil(lambda: page.list.action_button("b") is not None, timeout=WITHIN_MS)
     qtbot.waitUntil(
-        lambda: [page.list.action_button(name).text() for name in "abc"] == ["Check again", "Trust …", "Check"],  # type: ignore[union-attr]
+        lambda: [page.list.action_button(name).text() for name in "abc"] == ["Check again", "Trust …", "Check"],  # type: ignore[union-attr]  # not None in this test
         timeout=WITHIN_MS,
     )
     page.list.choose("a")
@@ -120,7 +120,7 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
 
 
 def do_not_overlap(page: FleetPage) -> bool:
-    """Asserts that cards are in order, and that the button of the first card lies on that card."""
+    """Returns whether the cards are in order, and the button of the first card lies on that card."""
     rects = [page.list.card_rect(page.rows.index_of(name)) for name in "abc"]
     button = page.list.action_button("a")
     is_apart = rects[0].bottom() < rects[1].top() < rects[1].bottom() < rects[2].top()
@@ -144,7 +144,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     assert isinstance(dialog, AddHostDialog)
     qtbot.waitUntil(lambda: dialog._known.stringList() == ["alpha", "beta"], timeout=WITHIN_MS)
     write(qtbot, dialog, name="a", port="70000")
-    assert "already" in dialog.rows["name"].note.text()
+    assert dialog.rows["name"].note.text() == "The fleet has a host “a” already."
     assert "at most 65535" in dialog.rows["port"].note.text()
     press(qtbot, dialog.agree_button)
     assert dialog.isVisible()
@@ -239,7 +239,7 @@ def test_every_action_has_a_shortcut_a_tip_and_a_menu(three: FleetModel, show: S
 
 def test_the_page_asks_hosts_once_by_itself(three: FleetModel, qtbot: QtBot) -> None:
     asked: list[object] = []
-    three.check = lambda names=None: asked.append(names)  # type: ignore[method-assign]
+    three.check = lambda names=None: asked.append(names)  # type: ignore[method-assign]  # replaces a method
     page = FleetPage(three)
     qtbot.addWidget(page)
     qtbot.addWidget(page.bar)
@@ -285,7 +285,7 @@ def test_a_host_is_edited_at_every_key_and_the_edit_is_undone(three: FleetModel,
     page = show(three)
     before = three.fleet_file.read_text()
     checked: list[object] = []
-    three.check = lambda names=None: checked.append(names)  # type: ignore[method-assign]
+    three.check = lambda names=None: checked.append(names)  # type: ignore[method-assign]  # replaces a method
     page.list.choose("b")
     qtbot.keyClick(page.list, Qt.Key.Key_F2)
     dialog = page.dialog
@@ -315,7 +315,7 @@ def test_several_hosts_are_edited_together_and_keep_what_is_not_edited(
     three: FleetModel, show: Show, qtbot: QtBot
 ) -> None:
     page = show(three)
-    three.check = lambda names=None: None  # type: ignore[method-assign]
+    three.check = lambda names=None: None  # type: ignore[method-assign]  # replaces a method
     page.list.choose_all("abc")
     page.acts.edit.trigger()
     dialog = page.dialog
@@ -374,7 +374,7 @@ def test_interpreters_are_listed_with_their_torch_and_one_is_chosen_by_enter(
     ]
     qtbot.keyClick(found, Qt.Key.Key_Return)
     assert dialog.fields["python"].text() == "/opt/env/bin/python"
-    assert dialog.isVisible()  # Enter chooses an entry and does not save the dialog
+    assert dialog.isVisible()  # Enter chooses an entry and does not save the dialog.
     dialog.reject()
 
 
@@ -427,7 +427,7 @@ def test_the_focus_goes_to_the_list_and_not_to_a_dangerous_button_after_deploy(
     monkeypatch.setattr(three, "_ask", lambda *given: None)
     deploy = page.details.buttons["deploy"]
     deploy.setFocus()
-    three.deploy = lambda names: [three._change(name, doing=HostActivity("deploying")) for name in names]  # type: ignore[assignment, method-assign]
+    three.deploy = lambda names: [three._change(name, doing=HostActivity("deploying")) for name in names]  # type: ignore[assignment, method-assign]  # replaces a method
     qtbot.keyClick(deploy, Qt.Key.Key_Space)
     assert not deploy.isEnabled()
     assert QApplication.focusWidget() is page.list
@@ -520,14 +520,15 @@ def test_keys_of_several_hosts_are_trusted_one_by_one(
             lambda: recorded.append(key.host.name), lambda _: done(), failed
         ),
     )
-    three.check = lambda names=None: None  # type: ignore[method-assign]
+    three.check = lambda names=None: None  # type: ignore[method-assign]  # replaces a method
     page.list.choose_all("abc")
     page.acts.trust.trigger()
     dialog = page.dialog
-    assert isinstance(dialog, HostKeysDialog)
+    assert isinstance(dialog, HostKeyListDialog)
     qtbot.waitUntil(lambda: dialog.rows["b"].on_record.isVisible(), timeout=WITHIN_MS)
     qtbot.waitUntil(lambda: "Already trusted" in dialog.rows["c"].state.text(), timeout=WITHIN_MS)
-    assert not any(row.box.isChecked() for row in dialog.rows.values())  # no key is trusted without having been seen
+    # The user must look at each key before trusting it.
+    assert not any(row.box.isChecked() for row in dialog.rows.values())
     assert not dialog.rows["c"].box.isEnabled()
     qtbot.keyClick(dialog.rows["a"].box, Qt.Key.Key_Space)
     assert dialog.trust_button.text() == "Trust 1 key"

@@ -32,18 +32,18 @@ from PySide6.QtWidgets import (
 
 from tests.gui.geometry.painted_text import LARGE, PaintedText, painted_texts
 
-SLACK = 2.5
-"""Pixels by which ink may leave its area: overhang of letters, antialiasing, and rounding at fractional scales."""
+SLACK = 1.5
+"""Pixels by which ink may leave its area: antialiasing, and rounding at fractional scales."""
 SMALLEST = 4
-"""A widget with a text and less width or height shows nothing."""
+"""Minimum width and height in pixels of a widget with a text; a smaller one shows nothing."""
 ELLIPSIS = "…"
 ROWS = 200
-"""Rows of a list whose texts are read."""
+"""Maximum number of rows of a list whose texts are read."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of one text."""
+    """A fault in the display of one text, such as `cut`, with the widget that contains the text."""
 
     kind: str
     widget: str
@@ -104,7 +104,7 @@ def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
     if not isinstance(area, QAbstractScrollArea):
         return False, False
     if isinstance(area, QGraphicsView):
-        # A canvas can be moved by hand, the widgets over it cannot.
+        # A canvas can be moved by hand; the widgets over it cannot.
         return viewport is widget, viewport is widget
     hidden = Qt.ScrollBarPolicy.ScrollBarAlwaysOff
     across, along = area.horizontalScrollBar(), area.verticalScrollBar()
@@ -115,9 +115,9 @@ def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
 
 
 def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, QRectF]:
-    """Returns how a text is cut, or "", and the part of its ink that is seen."""
-    hard = QRectF(text.clip)  # what is seen
-    soft = QRectF(text.clip)  # what is seen or can be scrolled to
+    """Returns how a text is cut off, or "", and the visible part of its ink."""
+    hard = QRectF(text.clip)  # The visible area.
+    soft = QRectF(text.clip)  # The area that is visible or can be made visible by scrolling.
     across = along = False
     step: QWidget = widget
     while True:
@@ -144,7 +144,7 @@ def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, QRec
 
 
 def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
-    """Returns a box without its limits in the directions that can be scrolled."""
+    """Returns a box that is unlimited in the directions in which the widget can be scrolled."""
     return box.adjusted(-LARGE if across else 0, -LARGE if along else 0, LARGE if across else 0, LARGE if along else 0)
 
 
@@ -188,7 +188,7 @@ def _hide_tip() -> None:
 
 
 def _blank(widget: QWidget, texts: list[PaintedText]) -> list[Fault]:
-    """Returns a fault if a widget has a text and paints none."""
+    """Returns one fault if a widget has text but paints none, or is too small to show it."""
     if isinstance(widget, QLabel):
         text = widget.text()
     elif isinstance(widget, QAbstractButton):
@@ -241,7 +241,7 @@ def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
 
 
 def _is_see_through(widget: QWidget) -> bool:
-    """Whether a widget is painted over the page without a ground of its own, as a legend is."""
+    """Whether a widget is painted over the page without a background, like a legend."""
     return widget.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents) and not widget.property("toast")
 
 
@@ -258,7 +258,7 @@ def _layout_overlaps(parent: QWidget) -> list[Fault]:
 
 
 def _text_overlaps(runs: list[_Run]) -> list[Fault]:
-    """Returns the texts that lie over each other. Editors of several lines are left out: their lines are Qt's."""
+    """Returns the overlaps of texts, except within editors of several lines, whose layout is Qt's."""
     found = []
     editors = QPlainTextEdit | QTextEdit
     ordered = sorted(

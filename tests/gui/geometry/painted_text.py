@@ -1,7 +1,7 @@
-"""Every text that a widget paints, with its ink and its clip, whoever draws it: labels, styles, delegates, painters.
+"""Records every text that a widget paints, with its ink and its clip, including texts of styles and delegates.
 
-A widget is rendered into a QPicture, which is played to a paint engine that records instead of drawing. Nothing in the
-product knows of this.
+A widget is rendered into a QPicture, which a paint engine replays that records the texts instead of drawing them.
+The product needs no changes for this.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PaintedText:
 
     text: str
     ink: QRectF
-    """Box around the glyphs."""
+    """Box around the glyphs, without the overhang of the first and last letter."""
     clip: QRectF
     """Area to which the painter was clipped."""
 
@@ -63,13 +63,13 @@ def _uncached(widget: QWidget) -> Iterator[None]:
     items: list[tuple[QGraphicsItem, QGraphicsItem.CacheMode]] = []
     if isinstance(view, QGraphicsView) and view.scene() is not None:
         items = [(item, item.cacheMode()) for item in view.scene().items()]
-    SnapshotCache.draw = lambda cache, painter, rect: cache._paint(painter, QRectF(rect))  # type: ignore[method-assign]
+    SnapshotCache.draw = lambda cache, painter, rect: cache._paint(painter, QRectF(rect))  # type: ignore[method-assign]  # replaces a method
     for item, _ in items:
         item.setCacheMode(QGraphicsItem.CacheMode.NoCache)
     try:
         yield
     finally:
-        SnapshotCache.draw = draw  # type: ignore[method-assign]
+        SnapshotCache.draw = draw  # type: ignore[method-assign]  # replaces a method
         for item, mode in items:
             item.setCacheMode(mode)
 
@@ -121,7 +121,11 @@ class _Recorder(QPaintEngine):
         if not text.strip():
             return
         metrics = QFontMetricsF(item.font())
-        ink = metrics.tightBoundingRect(text).translated(QPointF(at))  # type: ignore[arg-type]  # Qt passes a point
+        ink = metrics.tightBoundingRect(text)
+        # Letters such as f overhang the room that widgets and layouts reserve for a text, which is its advance.
+        ink.setLeft(max(ink.left(), 0.0))
+        ink.setRight(min(ink.right(), metrics.horizontalAdvance(text)))
+        ink.translate(QPointF(at))  # type: ignore[arg-type]  # Qt passes a point
         # The box of the whole run is wider than the ink where it begins or ends with spaces.
         clip = self._clip if self._is_clipped else QRectF(-LARGE, -LARGE, 2 * LARGE, 2 * LARGE)
         self.texts.append(PaintedText(text, self._transform.mapRect(ink), clip))
@@ -163,5 +167,5 @@ class _Device(QPaintDevice):
 
 
 def text_box(rect: QRect | QRectF) -> str:
-    """Returns a rectangle for a message."""
+    """Formats the position and size of a rectangle for the message of a fault."""
     return f"{rect.x():.0f},{rect.y():.0f} {rect.width():.0f}×{rect.height():.0f}"

@@ -8,15 +8,23 @@ import sys
 
 import pytest
 from PySide6.QtCore import QRect, Qt
-from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QTableWidget, QTableWidgetItem, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests import REPOSITORY
 from tests.gui.geometry.faults import faults_of
+from torchyard_gui.canvas import paint_cache
+from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.legend import Legend
+from torchyard_gui.canvas.level_of_detail import Level
+from torchyard_gui.canvas.racks.chip_painting import meter_box
+from torchyard_gui.canvas.racks.content import ChipContent
+from torchyard_gui.fleet.host_card import Meter, meter_bars
 from torchyard_gui.fleet.host_details import HostDetails
 from torchyard_gui.fleet.host_dialogs import RemoveHostsDialog
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.elided_text import host_elide_mode
 from torchyard_gui.widgets.text_labels import ElidedLabel
 from torchyard_gui.widgets.toast import Toast
@@ -184,3 +192,30 @@ def test_a_question_about_many_hosts_lists_three(qtbot: QtBot) -> None:
     assert kinds(shown(dialog, qtbot)) == []
     texts = [text.text() for text in dialog.findChildren(QLabel)]
     assert any("and 125 more" in text for text in texts), texts
+
+
+METERS = [Meter("CPU", 0.61, "100 % of 128"), Meter("Memory", 0.9, "1007 of 1008 GB")]
+
+
+@pytest.mark.parametrize("width", [120, 160, 163, 200, 300, 500])
+def test_the_meters_of_a_host_have_equal_bars_beside_their_texts(qapp: object, width: int) -> None:
+    rect = QRect(30, 10, width, 57)
+    one, other = meter_bars(rect, METERS)
+    assert (one.x(), one.width()) == (other.x(), other.width())
+    metrics = QFontMetrics(theme().font("small"))
+    for meter, bar in zip(METERS, (one, other), strict=True):
+        if not bar.isEmpty():
+            assert bar.left() > rect.left() + metrics.horizontalAdvance(meter.name)
+            assert bar.right() < rect.right() - metrics.horizontalAdvance(meter.text)
+    assert one.isEmpty() is (width < 180)
+
+
+def test_the_meter_of_a_low_chip_lies_beside_its_enlarged_number(qapp: object) -> None:
+    chip = ChipContent("ps-12", "ps", 12, "cpu-a", (), 0, pinned=False, trains=False)
+    low, high = Box(0, 0, 160, M.slot_height - 12), Box(0, 0, 76, M.slot_height)
+    number = paint_cache.width_of("12", "strong", 0, 18)
+    meter = meter_box(low, chip, Level.COARSE)
+    assert meter.left() > 22 + 8 + number
+    assert meter.right() <= low.right - 4
+    assert meter.center().y() == low.height / 2
+    assert meter_box(high, chip, Level.COARSE).top() > high.height / 2

@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from PySide6.QtWidgets import QApplication, QWidget
 from tools.window_scenes import PARTS, STATES, settle, show_scenes
@@ -32,9 +32,13 @@ class Inspector:
         self.faults: dict[str, list[str]] = {}
         """The scenes in which each fault was found."""
 
-    def take(self, window: MainWindow, name: str, over: QWidget | None = None) -> None:
+    def take(
+        self, window: MainWindow, name: str, over: QWidget | None = None, show: Callable[[], object] | None = None
+    ) -> None:
         for size in self._sizes if over is None else self._sizes[:1]:
             window.resize(*map(int, size.split("x")))
+            if show is not None:
+                show()
             settle(SETTLE_MS)
             self.count += 1
             for fault in faults_of(window if over is None else over):
@@ -51,7 +55,7 @@ def main() -> int:
     inspector = Inspector(options.sizes.split(","))
     try:
         show_scenes(inspector, options.parts.split(","), options.states.split(","))
-    except BaseException:
+    except BaseException:  # The faults found so far are printed in any case.
         traceback.print_exc()
         inspector.faults["the walk ended early"] = []
     for fault, scenes in inspector.faults.items():

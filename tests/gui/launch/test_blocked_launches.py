@@ -1,4 +1,4 @@
-"""Tests of launches on real hosts that need a key, are unreachable, ask a question, or are cancelled."""
+"""Tests of launches on lab hosts that need a key, are unreachable, ask a question, or are cancelled."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
     window.stop_run()
 
 
-def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
+def test_a_start_on_a_lost_host_has_an_unknown_result(
     window: Window, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel, host, call = window.panel, lab3["gpu-b"], DaemonClient.call

@@ -43,7 +43,7 @@ def test_every_check_of_the_table_is_shown_under_its_title_and_in_its_place() ->
     assert [title_of(name) for name in checklist.rows] == [spec.title for spec in CHECKLIST]
 
 
-def test_progress_is_told_until_it_is_done() -> None:
+def test_progress_is_shown_until_a_step_is_done() -> None:
     checklist = Checklist()
     row = checklist.progress("sending", 1_500_000, 3_000_000)
     assert row.state == "running"
@@ -54,7 +54,7 @@ def test_progress_is_told_until_it_is_done() -> None:
     assert (row.name, row.state, found_in(row)) == ("host", "running", "1 of 3 hosts")
 
 
-def test_a_red_line_beats_all_that_is_fine() -> None:
+def test_a_failed_check_outranks_passed_checks() -> None:
     checklist = Checklist()
     checklist.take(Check("disk", "gpu-a", True, "400 GB free"))
     row = checklist.take(Check("disk", "gpu-b", False, "the disk of gpu-b is full"))
@@ -62,7 +62,7 @@ def test_a_red_line_beats_all_that_is_fine() -> None:
     assert found_in(row) == "gpu-b"
 
 
-def test_an_error_that_no_check_told_is_of_the_step_under_way() -> None:
+def test_an_error_without_a_check_belongs_to_the_current_step() -> None:
     checklist = Checklist()
     checklist.progress("reaching", 2, 2)
     checklist.progress("preparing", 1, 2)
@@ -78,7 +78,7 @@ def test_a_launch_that_went_well_leaves_no_row_open() -> None:
     assert {row.state for row in checklist.rows.values()} == {"passed"}
 
 
-def test_hosts_whose_keys_are_unknown_are_told() -> None:
+def test_hosts_with_unknown_keys_are_listed() -> None:
     checklist = Checklist()
     checklist.take(Check("host", "gpu-a", False, "the key of gpu-a is unknown", code="key_unknown"))
     checklist.take(Check("host", "gpu-b", False, "gpu-b refuses", code="unreachable"))

@@ -32,7 +32,7 @@ for step in range(10_000):
 
 @pytest.fixture
 def torch_is_warm(desktop: Desktop, lab3: Lab, warm_python: str) -> None:
-    """Imports torch with the hosts' `python` before the window opens."""
+    """Makes the hosts use a `python` that has already imported torch."""
     desktop.use(lab3, python=warm_python)
 
 
@@ -108,7 +108,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     window.wait_until(lambda: programs_on(lab3) == [])
     assert "stopped by" in picture.reason
     assert not page.actions_.stop.isEnabled()
-    window.wait_until(lambda: window.runs.history.load(window.started[0]).state == "stopped")  # type: ignore[union-attr]
+    window.wait_until(lambda: window.runs.history.load(window.started[0]).state == "stopped")  # type: ignore[union-attr]  # not None in this test
 
 
 @pytest.mark.usefixtures("torch_is_warm")
@@ -142,7 +142,7 @@ def test_an_ended_run_is_restarted_from_its_page_and_the_new_one_is_shown(window
     page.actions_.restart.trigger()
     dialog = page._restart_dialog
     assert dialog is not None
-    window.wait_until(lambda: dialog.begin.isChecked())  # it has saved no checkpoint
+    window.wait_until(lambda: dialog.begin.isChecked())  # The run has saved no checkpoint.
     QTest.mouseClick(dialog.buttons.agree, Qt.MouseButton.LeftButton)
 
     window.wait_until(lambda: page.feed is not None and page.feed.run.run_id != first and page.feed.picture.is_over)

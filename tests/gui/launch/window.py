@@ -72,7 +72,7 @@ class Window:
         return self.page.feed
 
     def stop_run(self) -> None:
-        """Stops the displayed run immediately."""
+        """Stops the displayed run by force, and waits for its end."""
         assert self.page.feed is not None
         self.runs.stop(self.page.feed.run, lambda error: pytest.fail(error.sentence()), force=True)
         self.wait_over()

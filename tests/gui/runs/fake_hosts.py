@@ -118,12 +118,13 @@ class Acting:
         self.journal: list[dict[str, Any]] = []
         self.alive = True
         self.is_forgotten = False
-        """Whether its hosts have deleted the run."""
+        """Whether the run's hosts have deleted the run."""
         self.logs: dict[str, bytes] = {}
         self.log_times: dict[str, list[Entry]] = {}
         """Sizes of each log at points in time; data that is added without a time gets a later time when it is read."""
         self.stopped: list[dict[str, Any]] = []
         self.files = ["outputs/model.pt"]
+        self.checkpoints: list[dict[str, Any]] = []
         self.step = 0
         self.random = random.Random(7)
 
@@ -144,6 +145,9 @@ class Acting:
 
     def use(self, hosts: object) -> None:
         pass
+
+    def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
+        return dict.fromkeys(names)
 
     def open_link(self, name: str) -> ActingLink | None:
         link = self.links.get(name)
@@ -192,6 +196,10 @@ class Acting:
         if method == "run.stop":
             self.stopped.append(params)
             return {}
+        if method == "checkpoints.list":
+            return {"folder": "", "checkpoints": self.checkpoints}
+        if method == "model.export":
+            return {"path": "exports/model.pt", "size": 5}
         if method == "files.list":
             return [{"path": path, "size": 5} for path in self.files]
         if method == "files.read":
@@ -243,7 +251,7 @@ class Acting:
     # Methods that send events
 
     def play(self, event: str, at: float = 0.0, **fields: Any) -> None:
-        """Sends the next journal entry to its subscribers; `at` is in seconds after the start."""
+        """Adds a journal entry and sends it to subscribers; `at` is in seconds after the start."""
         entry = {
             "epoch": EPOCH,
             "seq": len(self.journal) + 1,
@@ -380,6 +388,9 @@ class ActingFleet:
     def use(self, hosts: object) -> None:
         pass
 
+    def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
+        return dict.fromkeys(names)
+
     def open_link(self, name: str) -> ActingLink | None:
         return self._of(name).open_link(name)
 
@@ -414,8 +425,8 @@ def runs_model(home: Home, *runs: Acting) -> RunsModel:
     fleet_file.write_text("version: 1\nhosts: []\n")
     fleet = FleetModel(home, Path(fleet_file))
     acted = ActingFleet(*runs)
-    fleet._fleet = acted  # type: ignore[assignment]
-    fleet.facts = acted.known  # type: ignore[method-assign]
+    fleet._fleet = acted  # type: ignore[assignment]  # a fake Fleet
+    fleet.facts = acted.known  # type: ignore[method-assign]  # replaces a method
     model = RunsModel(home, fleet)
     fleet.setParent(model)
     return model

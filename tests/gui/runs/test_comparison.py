@@ -34,7 +34,7 @@ def ended(name: str, run_id: str, host_name: str, slope: float) -> Acting:
 
 @pytest.fixture
 def compared(qtbot: Any, home: Home, make_page: MakePage) -> RunsPage:
-    """The page with two ended runs, the first of which is shown."""
+    """The page with two ended runs of the same name."""
     page = make_page(ended("digits", "20251009-a", "gpu-a", 0.1), ended("digits", "20251009-b", "gpu-b", 0.2))
     page.resize(1200, 800)
     qtbot.waitUntil(lambda: page.list_model.rowCount() == 3)
@@ -52,11 +52,11 @@ def test_runs_selected_together_are_compared_by_step(qtbot: Any, compared: RunsP
     click(page, 2, CTRL)
     assert page.is_comparing
     assert page.bar.name.text() == "2 runs compared"
-    assert not page.actions_.restart.isEnabled()  # it would be unclear which run to restart
+    assert not page.actions_.restart.isEnabled()  # The run to restart would be ambiguous.
     qtbot.waitUntil(lambda: view.curve("loss", 0).xData is not None and len(view.curve("loss", 1).xData) == 10)
     xs, ys = view.curve("loss", 1).getData()
     assert (xs[0], xs[-1]) == (10, 100)
-    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # the run in row 2 of the list
+    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # This value belongs to the run in row 2 of the list.
     assert [plot.isVisible() for plot in view.plots.values()] == [True, True, True, False]
     assert view.plots["own.0"].accessibleName() == "accuracy"
     view.crosshair.move_to(50)
@@ -73,7 +73,7 @@ def test_one_run_is_compared_with_the_other_of_its_name(qtbot: Any, compared: Ru
     click(page, 2)
     page.actions_.compare.trigger()
     assert [run.run_id for run in page.chosen_runs] == ["20251009-b", "20251009-a"]
-    # The list is rebuilt when runs appear or disappear; the same runs stay selected.
+    # When the order of the runs changes, the list is rebuilt, and the same runs stay selected.
     page.model._runs = page.model._runs[::-1]
     page.model.runs_changed.emit()
     assert [run.run_id for run in page.chosen_runs] == ["20251009-a", "20251009-b"]

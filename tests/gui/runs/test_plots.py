@@ -45,7 +45,7 @@ def test_an_hour_is_drawn_in_as_many_points_as_there_are_pixels(plots: Plots) ->
     assert values.min() == 1.0  # A minimum that lasts one second of 3,600 is kept.
     assert (times[0], times[-1]) == (1_000_000.0, 1_000_000.0 + HOUR - 1)
     assert seconds_shown(plots) >= HOUR - 1
-    # Vertical and horizontal distances are equal.
+    # The vertical and horizontal distances between plots are equal.
     first, beside, below = (plots._plots[kind].geometry() for kind in ("throughput", "loss", "use"))
     assert beside.left() - first.right() == below.top() - first.bottom() > 8
 
@@ -201,10 +201,10 @@ def test_one_crosshair_reads_all_plots(qtbot: Any, plots: Plots) -> None:
 
     def points_at() -> bool:
         QTest.mouseMove(pane.viewport(), pane.mapFromScene(view.mapViewToScene(QPointF(at, 4.5))))
-        QTest.qWait(2 * EVERY_MS)  # the interval between two positions
+        QTest.qWait(2 * EVERY_MS)  # Positions are processed at most once per EVERY_MS.
         return crosshair.position == pytest.approx(at, abs=HOUR / 100)
 
-    qtbot.waitUntil(points_at)  # until the plots have their final size
+    qtbot.waitUntil(points_at)  # Waits until the plots have their final size.
     assert all(line.isVisible() for line in crosshair._lines.values())
     time = clock(crosshair.position, exact=True)
     assert crosshair.readouts["loss"].text.startswith((f"{time} 4.4", f"{time} 4.5"))

@@ -20,7 +20,7 @@ CHIEF, WORKERS = "chief (1 replica)", "workers (3 replicas)"
 @pytest.fixture
 def table(qtbot: Any, page: RunsPage, run: Acting) -> ReplicaTable:
     run.measure(10)
-    tracks = page.feed.picture.tracks  # type: ignore[union-attr]
+    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # not None in this test
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks.values()))
     page.actions_.table.trigger()
     return page.run_view.table
@@ -39,8 +39,8 @@ def test_replicas_stand_below_the_heading_of_their_pool(page: RunsPage, table: R
     group(page, "pool")
     assert names(table) == [CHIEF, "chief-0", WORKERS, "worker-0", "worker-1", "worker-2"]
     assert names(table, STATE)[2] == "3 running"
-    tracks = page.feed.picture.tracks  # type: ignore[union-attr]
-    workers = sum(tracks[f"worker-{number}"].ring.last("throughput") for number in range(3))  # type: ignore[misc]
+    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # not None in this test
+    workers = sum(tracks[f"worker-{number}"].ring.last("throughput") for number in range(3))  # type: ignore[misc]  # each trainer reports a throughput
     assert names(table, RATE)[2] == f"{workers:,.0f}"
     # When the order is reversed, the headings stay above their replicas.
     table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)
@@ -61,7 +61,7 @@ def test_a_group_is_folded_and_selected_by_its_heading(qtbot: Any, page: RunsPag
     assert page.run_view.plots.names == ["worker-0", "worker-1", "worker-2"]
     QTest.keyClick(table, Qt.Key.Key_Left)
     assert names(table) == [CHIEF, "chief-0", WORKERS]
-    page.run_view.search.setText("worker-1")  # matches a replica in the folded group
+    page.run_view.search.setText("worker-1")  # The text matches a replica in the folded group.
     assert names(table) == [WORKERS, "worker-1"]
     page.run_view.search.clear()
     QTest.keyClick(table, Qt.Key.Key_Return)

@@ -27,7 +27,7 @@ def ask(qtbot: Any, page: RunsPage, run: Acting) -> tuple[RestartDialog, list[bo
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
     launched: list[bool] = []
-    page.restarting.launch = lambda run, text, file, *, from_beginning: launched.append(from_beginning)  # type: ignore[method-assign]
+    page.restarting.launch = lambda run, text, file, *, from_beginning: launched.append(from_beginning)  # type: ignore[method-assign]  # replaces a method
     page.actions_.restart.trigger()
     assert page._restart_dialog is not None
     return page._restart_dialog, launched
@@ -40,7 +40,7 @@ def test_no_button_moves_when_a_run_ends(qtbot: Any, page: RunsPage, run: Acting
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
     assert places(page) == before
-    QTest.mouseClick(stop, LEFT)  # meant for the run that has just ended
+    QTest.mouseClick(stop, LEFT)  # The click was intended for the run that has just ended.
     assert page._restart_dialog is None
     assert not page.restarting.is_launching
 

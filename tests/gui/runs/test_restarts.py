@@ -9,7 +9,7 @@ from PySide6.QtTest import QTest
 
 from tests.gui.bridge.test_run_state import picture_of, tell
 from tests.gui.runs.fake_hosts import BEGAN, Acting
-from torchyard_gui.bridge.run_state_types import WaitingForHosts, waiting_for
+from torchyard_gui.bridge.run_state_types import TimelineEvent, WaitingForHosts, waiting_for
 from torchyard_gui.canvas import labels as canvas_words
 from torchyard_gui.canvas.racks.content import racks_of
 from torchyard_gui.runs.alerts import alerts_of
@@ -27,7 +27,7 @@ def state(run: Acting, name: str, at: float, how: str, **more: Any) -> None:
 
 
 def restart(run: Acting, at: float = 20.0, generation: int = 1, cause: str = CAUSE) -> None:
-    """Ends the trainers before a restart."""
+    """Ends all replicas and begins a restart."""
     for replica in run.plan.replicas:
         why = {"reason": cause.partition(": ")[2]} if cause.startswith(replica.name) else {}
         state(run, replica.name, at, "failed" if why else "stopped", **why)
@@ -152,3 +152,8 @@ def test_checkpoints_are_events() -> None:
         "checkpoint at step 1,200 copied to gpu-b",
         "checkpoint at step 1,300 not copied to gpu-b: its disk is full",
     ]
+
+
+def test_a_membership_in_words() -> None:
+    moment = TimelineEvent(0.0, "membership", reason=CAUSE, step=1812, remaining=3, workers=4)
+    assert moment_in_words(moment) == f"step 1,812: 3 of 4 workers continue: {CAUSE}"

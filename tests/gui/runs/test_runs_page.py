@@ -119,7 +119,7 @@ def test_what_is_chosen_in_one_view_is_chosen_in_all(qtbot: Any, page: RunsPage,
 def test_a_column_sorts_by_values(qtbot: Any, page: RunsPage, run: Acting) -> None:
     for name, use in (("gpu-a", 50.0), ("gpu-b", 90.0)):
         run.links[name].say("telemetry", run.sample(name, 10.0, loss=1.0, use=use))
-    tracks = page.feed.picture.tracks  # type: ignore[union-attr]
+    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # not None in this test
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks.values()))
     page.actions_.table.trigger()
     table = page.run_view.table
@@ -154,14 +154,14 @@ def test_stop_asks_first_and_can_kill(qtbot: Any, page: RunsPage, run: Acting) -
 
 def test_a_lost_connection_shows_as_of_when_and_never_failed(qtbot: Any, page: RunsPage, run: Acting) -> None:
     run.measure(10)
-    qtbot.waitUntil(lambda: len(page.feed.picture.totals) > 0)  # type: ignore[union-attr]
+    qtbot.waitUntil(lambda: len(page.feed.picture.totals) > 0)  # type: ignore[union-attr]  # not None in this test
     for name in run.links:
         run.down.add(name)
         run.links[name].break_off()
     qtbot.waitUntil(lambda: "as of" in page.bar.state.text())
     assert "does not answer" in page.run_view.notice.text
     assert page.run_view.notice.kind == "warn"
-    qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.live_states.values()))  # type: ignore[union-attr]
+    qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.live_states.values()))  # type: ignore[union-attr]  # not None in this test
     everything = [page.bar.state.text(), page.run_view.notice.text, *page.run_view.side.timeline.texts]
     assert not any("failed" in text for text in everything)
 
@@ -186,7 +186,7 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     known = page.model.run(run.run_id)
     assert known is not None
     assert page.list_model.state_of(known) == f"running as of {clock(BEGAN + 1)}"
-    # A restart would create a second run; *Stop* shows the requested stop.
+    # A restart would create a second run, so only *Stop* is enabled. It shows why the run cannot be stopped.
     assert (acts.stop.isEnabled(), acts.restart.isEnabled()) == (True, False)
     acts.stop.trigger()
     assert page._stop_dialog is not None
@@ -280,6 +280,22 @@ def test_a_folder_that_cannot_be_written_is_told_as_it_is(
     page.fetch(page.feed.run, tmp_path / "here")
     qtbot.waitUntil(lambda: "cannot be written" in page.run_view.work.text)
     assert page.run_view.work.kind == "fail"
+
+
+def test_the_model_of_the_newest_checkpoint_comes_home_as_one_file(
+    qtbot: Any, page: RunsPage, run: Acting, tmp_path: Path
+) -> None:
+    assert page.feed is not None
+    page.fetch_model(page.feed.run, tmp_path / "model.pt")
+    qtbot.waitUntil(lambda: "has no checkpoint on gpu-a" in page.run_view.work.text)
+    entry = {"sharded": True, "bytes": 5, "missing": "", "parts": []}
+    run.checkpoints = [{"step": 9, **entry, "missing": "__1_0.distcp"}, {"step": 7, **entry}]
+    page.fetch_model(page.feed.run, tmp_path / "model.pt")
+    qtbot.waitUntil(lambda: f"the model of step 7 fetched to {tmp_path / 'model.pt'}" in page.run_view.work.text)
+    assert "The checkpoint of step 9 is incomplete: __1_0.distcp is missing on gpu-a" in page.run_view.work.text
+    assert (tmp_path / "model.pt").read_bytes() == b"model"
+    page.fetch_model(page.feed.run, tmp_path / "model.pt" / "below.pt")
+    qtbot.waitUntil(lambda: "cannot be written" in page.run_view.work.text)
 
 
 def test_nothing_is_requested_from_hosts_while_no_page_is_visible(qtbot: Any, page: RunsPage, run: Acting) -> None:

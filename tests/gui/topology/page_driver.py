@@ -27,7 +27,7 @@ SHIFT = Qt.KeyboardModifier.ShiftModifier
 
 
 class FleetOf(QObject):
-    """The hosts of a page."""
+    """A list of hosts for the page, in place of the fleet model."""
 
     facts_changed = Signal()
 
@@ -140,7 +140,7 @@ class Driver:
         return self.page.view.mapFromScene(rect.center())
 
     def slot(self, target: str) -> QPoint:
-        """Returns the middle of a slot `gpu-b:2`, the header of a rack `gpu-b`, or an empty place for ""."""
+        """Returns the middle of a slot `gpu-b:2`, a point in the header of a rack `gpu-b`, or one beside all racks."""
         host, _, gpu = target.partition(":")
         if gpu:
             return self.page.view.mapFromScene(self.page.scene.rect_of_slot(host, int(gpu)).center())

@@ -233,7 +233,7 @@ def test_pasting_something_else_says_so(digits: Driver) -> None:
     QGuiApplication.clipboard().setText("hello")
     digits.on_canvas()
     digits.keys(Qt.Key.Key_V, CONTROL)
-    assert digits.page._toast.label.text() == "the clipboard holds no replicas"
+    assert digits.page._toast.label.text() == "The clipboard holds no replicas."
     digits.page._toast.hide()
     assert digits.page.editor.stack.count() == 0
 
@@ -266,7 +266,7 @@ def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_pat
     driver.type("2 worker")
     driver.keys(Qt.Key.Key_Return)
     driver.fill(pools, "hosts", "gpu-b, gpu-c")
-    driver.pick(pools.field("placement"), "spread")  # type: ignore[arg-type]
+    driver.pick(pools.field("placement"), "spread")  # type: ignore[arg-type]  # this key has a choice field
     driver.on_canvas()
     driver.keys(Qt.Key.Key_A, CONTROL | SHIFT)
     driver.fill(page.inspector.design, "name", "digits-three-hosts")

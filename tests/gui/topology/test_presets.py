@@ -26,6 +26,7 @@ def test_the_palette_has_a_preset_for_each_strategy_and_framework(empty: Driver)
     assert names_of(presets) == [spec.title for spec in all_specs() if spec.preset is not None]
     frameworks = empty.page.palette_.frameworks
     assert set(names_of(frameworks)) == {
+        "FSDP",
         "Mirrored",
         "MultiWorkerMirrored",
         "ParameterServer",
@@ -162,11 +163,11 @@ def test_a_machine_type_is_dragged_onto_a_replica_a_host_or_the_selection(digits
     digits.select("chief-0")
     assert machines_after("") == ["complex_model_m", None]
     assert machines_after(digits.where("chief-0")) == ["complex_model_m", None]
-    # Without a design, the preset shows an instruction, and nothing stays highlighted.
+    # Over a host without replicas, a machine type shows an instruction, and afterwards nothing stays highlighted.
     digits.page.editor.select(())
     digits.page.editor.show_host("cpu-d")
     assert not digits.drop(digits.page.palette_.machines, "complex_model_m", "cpu-d")
-    assert "drop it on a replica" in digits.page.view._drop.caption  # type: ignore[union-attr]
+    assert "drop it on a replica" in digits.page.view._drop.caption  # type: ignore[union-attr]  # not None in this test
     QApplication.sendEvent(digits.page.view.viewport(), QDragLeaveEvent())
     assert not digits.page.scene.mark.item.isVisible()
 

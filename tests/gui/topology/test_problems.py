@@ -1,4 +1,4 @@
-"""Tests of live problems: in the dock, beside the field, on the chip and at the line; and their effect on Launch."""
+"""Tests of problems: shown in the dock, beside the field, on the chip and at the line; and their effect on Launch."""
 
 from __future__ import annotations
 

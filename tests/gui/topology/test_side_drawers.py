@@ -34,9 +34,9 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
     digits.wait_until(lambda: left_of_canvas(digits) == WIDTH)
     assert page.side.strip.isVisible()
     assert not page.palette_.isVisible()
-    # In the tab order, the inspector precedes the canvas, like the palette.
+    # In the tab order, the strip precedes the canvas, like the palette.
     page.side.strip.setFocus()
-    for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]
+    for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]  # an attribute of the subclass
         digits.keys(Qt.Key.Key_Tab)
         assert QApplication.focusWidget() is stop
     digits.window.resize(1360, 800)
@@ -46,7 +46,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
 
 
 def test_a_badge_of_the_strip_adds_one_and_shift_asks_how_many(narrow: Driver) -> None:
-    roles = narrow.page.side.strip.roles  # type: ignore[attr-defined]
+    roles = narrow.page.side.strip.roles  # type: ignore[attr-defined]  # an attribute of the subclass
     narrow.choose(roles, "worker")
     assert narrow.counts()["workers"] == 5
     narrow.choose(roles, "worker", SHIFT)
@@ -57,7 +57,7 @@ def test_a_badge_of_the_strip_adds_one_and_shift_asks_how_many(narrow: Driver) -
 
 
 def test_a_badge_of_the_strip_is_dropped_on_a_host(narrow: Driver) -> None:
-    assert narrow.drop(narrow.page.side.strip.roles, "ps", "gpu-a")  # type: ignore[attr-defined]
+    assert narrow.drop(narrow.page.side.strip.roles, "ps", "gpu-a")  # type: ignore[attr-defined]  # an attribute of the subclass
     assert narrow.value.pins == {"ps-0": "gpu-a"}
 
 
@@ -115,7 +115,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     assert QApplication.focusWidget() is page.inspector.pools.pool.field("replicas")
     assert page.inspector.geometry().getRect() == (page.width() - WIDTH - 288, 0, 288, page.height())
     assert view.geometry() == before
-    assert button.isChecked()  # type: ignore[union-attr]
+    assert button.isChecked()  # type: ignore[union-attr]  # not None in this test
     # The drawer stays open while the selection changes; Esc closes it and returns the focus to the canvas.
     narrow.click("chief-0")
     assert page.inspector.isVisible()
@@ -127,7 +127,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     narrow.keys(Qt.Key.Key_Escape)
     assert not page.inspector.isVisible()
     assert QApplication.focusWidget() is view
-    assert not button.isChecked()  # type: ignore[union-attr]
+    assert not button.isChecked()  # type: ignore[union-attr]  # not None in this test
     # The button closes the drawer, too; in a wide window, the drawer is part of the layout again.
     QTest.mouseClick(button, LEFT)
     assert page.inspector.isVisible()
@@ -137,3 +137,24 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     narrow.wait_until(page.inspector.isVisible)
     assert page.fields.strip.isHidden()
     assert view.mapTo(page, QPoint(view.width(), 0)).x() == page.width() - 288
+
+
+def test_a_preset_closes_the_drawer_so_that_the_canvas_can_be_reached(narrow: Driver) -> None:
+    page = narrow.page
+    page.side.open()
+    QTest.keyClicks(page.palette_.search, "hogwild")
+    assert page.palette_.isVisible()
+    QTest.keyClick(page.palette_.search, Qt.Key.Key_Return)
+    assert narrow.value.strategy.kind == "hogwild"
+    assert not page.palette_.isVisible()
+    assert QApplication.focusWidget() is page.view
+    assert narrow.window.focusWidget() is page.view, "it keeps the focus when a dialog over the window is closed"
+
+
+def test_in_a_narrow_window_a_dot_stands_for_unsaved_changes(narrow: Driver) -> None:
+    bar = narrow.page.bar
+    narrow.page.editor.set_name("digits-2")
+    assert bar.unsaved.text() == "• unsaved"
+    narrow.window.resize(1024, 700)
+    narrow.wait_until(lambda: bar.unsaved.text() == "•")
+    assert bar.unsaved.toolTip() == bar.unsaved.accessibleName() == "unsaved"

@@ -12,7 +12,7 @@ from torchyard_core.topology.file import read_topology
 
 
 def everything(digits: Driver) -> None:
-    """Performs every kind of edit with the mouse and the keyboard."""
+    """Performs many kinds of edits, most of them with the mouse and the keyboard."""
     page = digits.page
     digits.choose(page.palette_.roles, "worker")
     digits.choose(page.palette_.hosts, "gpu-c")
@@ -33,7 +33,7 @@ def everything(digits: Driver) -> None:
     inspector = page.inspector
     digits.fill(inspector.pools.pool, "replicas", "5")
     digits.fill(inspector.pools.runs_with, "env", "A=1")
-    digits.pick(inspector.pools.pool.field("placement"), "spread")  # type: ignore[arg-type]
+    digits.pick(inspector.pools.pool.field("placement"), "spread")  # type: ignore[arg-type]  # this key has a choice field
     page.editor.select(())
     digits.fill(inspector.design, "name", "renamed")
     digits.fill(inspector.program.program, "args", "--lr '0 1'")

@@ -58,6 +58,15 @@ def test_the_yaml_follows_and_marks_the_line(digits: Driver) -> None:
     assert yaml.toPlainText().splitlines()[line - 1] == "  script: no.py   # beside this file"
 
 
+def test_ctrl_e_goes_to_the_text_and_back_to_the_canvas(digits: Driver) -> None:
+    page = digits.page
+    digits.keys(Qt.Key.Key_E, CONTROL)
+    assert page.yaml.view.hasFocus()
+    page.show_yaml.trigger()
+    assert page.view.hasFocus()
+    assert page.yaml.isHidden()
+
+
 def test_typing_changes_the_design_after_a_pause(text: Driver) -> None:
     type_over(text, WORKERS, "4", "6")
     assert text.page.yaml.is_typing

@@ -1,4 +1,4 @@
-"""Announces a text in a window, and prints the announcements on the accessibility bus.
+"""Announces texts in a window, and prints the announcements on the accessibility bus.
 
     python -m tests.gui.widgets.accessibility_bus
 
@@ -32,7 +32,7 @@ class Reader(QObject):
         self._bus = QDBusConnection.connectToBus(_address(), "accessibility")
         slot = SLOT("take(QDBusMessage)")
         # The stubs require bytes, which PySide does not accept.
-        self._bus.connect("", "", EVENTS, "Announcement", self, slot)  # type: ignore[call-overload]
+        self._bus.connect("", "", EVENTS, "Announcement", self, slot)  # type: ignore[call-overload]  # see above
         register = QDBusMessage.createMethodCall(*REGISTRY, "RegisterEvent")
         register.setArguments(["object:announcement:", ["all"], ""])
         answer = self._bus.call(register)

@@ -106,3 +106,11 @@ def test_a_click_on_a_row_does_it(place: Place, qtbot: QtBot) -> None:
     middle = shown.visualItemRect(shown.item(1)).center()
     qtbot.mouseClick(shown.viewport(), Qt.MouseButton.LeftButton, pos=middle)
     assert place.done == ["Save as …"]
+
+
+def test_it_stays_in_the_middle_when_the_window_is_resized(place: Place, qtbot: QtBot) -> None:
+    place.palette.open()
+    around = place.window.centralWidget()
+    for width in (1200, 700):
+        place.window.resize(width, 600)
+        qtbot.waitUntil(lambda: abs(place.palette.geometry().center().x() - around.rect().center().x()) <= 1)

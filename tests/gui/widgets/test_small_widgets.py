@@ -1,4 +1,4 @@
-"""Tests of the behaviour of small widgets."""
+"""Tests of widgets that are too small for a separate test module."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QLineEdit, QWidget
 from pytestqt.qtbot import QtBot
 
+from torchyard_core import next_steps as steps
 from torchyard_gui.widgets import (
     Card,
     ElidedLabel,
@@ -19,7 +20,9 @@ from torchyard_gui.widgets import (
     Toast,
     screen_reader,
 )
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 from torchyard_gui.widgets.indicators import MeterBar
+from torchyard_gui.widgets.next_steps import with_buttons
 
 
 def test_escape_empties_a_search_first(qtbot: QtBot) -> None:
@@ -28,6 +31,20 @@ def test_escape_empties_a_search_first(qtbot: QtBot) -> None:
     qtbot.keyClicks(field, "gpu")
     qtbot.keyClick(field, Qt.Key.Key_Escape)
     assert field.text() == ""
+
+
+@pytest.mark.parametrize(("tabs", "result"), [(0, 0), (1, 1)])
+def test_enter_presses_the_focused_button_of_a_confirmation(tabs: int, result: int, qtbot: QtBot) -> None:
+    """The button that declines has the focus at first. Another one is pressed only after the user moved there."""
+    dialog = ConfirmationDialog("Remove it?", "It is deleted.", "Remove", "Keep")
+    qtbot.addWidget(dialog)
+    with qtbot.waitActive(dialog):
+        dialog.open()
+    for _ in range(tabs):
+        qtbot.keyClick(dialog.focusWidget(), Qt.Key.Key_Tab)
+    with qtbot.waitSignal(dialog.finished) as finished:
+        qtbot.keyClick(dialog.focusWidget(), Qt.Key.Key_Return)
+    assert finished.args == [result]
 
 
 def test_a_click_on_a_segment_chooses_it_and_says_so_once(qtbot: QtBot) -> None:
@@ -51,9 +68,7 @@ def test_a_notice_says_which_of_its_buttons_was_pressed(qtbot: QtBot) -> None:
     assert pressed.args == [1]
 
 
-def test_a_notice_is_told_once_to_who_listens_and_keeps_its_buttons(
-    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notice_is_announced_once_and_keeps_its_buttons(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
     monkeypatch.setattr(screen_reader, "send", lambda event: heard.append(event.message()))
@@ -85,7 +100,7 @@ def test_a_second_notice_takes_the_firsts_place(qtbot: QtBot) -> None:
     assert (bar.text, bar.kind, bar.buttons) == ("two", "fail", [])
 
 
-def test_a_long_line_is_shortened_and_told_whole_on_hover(qtbot: QtBot) -> None:
+def test_a_long_line_is_shortened_and_shown_in_full_on_hover(qtbot: QtBot) -> None:
     line = ElidedLabel("a host with a very long name indeed")
     qtbot.addWidget(line)
     line.resize(90, 20)
@@ -126,7 +141,7 @@ def test_an_empty_states_button_does_its_action(qtbot: QtBot) -> None:
     assert empty.buttons[0].text() == "Add a host …"
 
 
-def test_a_toast_goes_by_itself(qtbot: QtBot) -> None:
+def test_a_toast_disappears_by_itself(qtbot: QtBot) -> None:
     window = QWidget()
     qtbot.addWidget(window)
     window.resize(400, 300)
@@ -137,10 +152,18 @@ def test_a_toast_goes_by_itself(qtbot: QtBot) -> None:
     qtbot.waitUntil(toast.isHidden)
 
 
-def test_a_card_is_selected_and_let_go(qtbot: QtBot) -> None:
+def test_a_card_is_selected_and_deselected(qtbot: QtBot) -> None:
     card = Card()
     qtbot.addWidget(card)
     card.set_selected(True)
     assert card.property("selected") is True
     card.set_selected(False)
     assert card.property("selected") is False
+
+
+def test_checks_of_several_hosts_have_one_button() -> None:
+    trust = steps.TrustKey("gpu-a")
+    one, other, every = steps.CheckHosts(("gpu-a",)), steps.CheckHosts(("gpu-b", "gpu-a")), steps.CheckHosts()
+    assert with_buttons([one, trust, other, one]) == [steps.CheckHosts(("gpu-a", "gpu-b")), trust]
+    assert with_buttons([trust, one, every]) == [trust, every]
+    assert with_buttons([one, trust]) == [one, trust]

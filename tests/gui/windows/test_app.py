@@ -1,4 +1,4 @@
-"""Tests that the whole window starts quickly with or without a file, and leaves nothing behind."""
+"""Tests of the whole window: the file at its start, pages, actions, launches, and unsaved changes."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def topology_page(window: MainWindow) -> TopologyPage:
 
 def test_without_a_file_an_untitled_topology_is_open(qtbot: QtBot, home: Home) -> None:
     window = opened(qtbot, home)
-    assert window.windowTitle() == "untitled[*] – Torchyard"
+    assert window.windowTitle() == "untitled[*] — Torchyard"
     assert not window.isWindowModified()
     assert window.keys == ["topology", "fleet", "runs", "bookings"]
 
 
 def test_with_a_file_its_topology_is_open(qtbot: QtBot, home: Home, file: Path) -> None:
     window = opened(qtbot, home, file)
-    assert window.windowTitle() == "small.yaml[*] – Torchyard"
+    assert window.windowTitle() == "small.yaml[*] — Torchyard"
     assert topology_page(window).document.value.name == "small"
     assert window.settings.recent_files == [file]
 
 
-def test_a_file_that_is_not_there_is_told_on_the_page(qtbot: QtBot, home: Home, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_on_the_page(qtbot: QtBot, home: Home, tmp_path: Path) -> None:
     window = opened(qtbot, home, tmp_path / "none.yaml")
     notice = topology_page(window).notice_bar
     assert notice.isVisible()
@@ -125,7 +125,7 @@ def test_unsaved_changes_ask_before_the_window_closes(qtbot: QtBot, home: Home, 
     assert file.read_text(encoding="utf-8") == TOPOLOGY
 
 
-def test_launch_fills_the_checklist_and_a_failure_is_told_there(qtbot: QtBot, home: Home, file: Path) -> None:
+def test_launch_fills_the_checklist_and_a_failure_is_shown_there(qtbot: QtBot, home: Home, file: Path) -> None:
     home.path.mkdir()
     home.fleet_file.write_text("version: 1\nhosts:\n  - {name: nowhere, address: nowhere.invalid}\n", encoding="utf-8")
     window = opened(qtbot, home, file)
@@ -139,7 +139,7 @@ def test_launch_fills_the_checklist_and_a_failure_is_told_there(qtbot: QtBot, ho
 
 def test_a_copy_of_what_a_run_ran_opens_as_a_new_topology(qtbot: QtBot, home: Home) -> None:
     window = opened(qtbot, home)
-    window.page("runs").edit_copy.emit(TOPOLOGY)  # type: ignore[attr-defined]
+    window.page("runs").edit_copy.emit(TOPOLOGY)  # type: ignore[attr-defined]  # an attribute of the subclass
     assert window.current == "topology"
     assert topology_page(window).document.value.name == "small"
     assert topology_page(window).document.path is None

@@ -40,11 +40,11 @@ def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
 
 def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
     """Sets a host's status as a check would."""
-    status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]
+    status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]  # fields of different types
     return status
 
 
-def test_before_anyone_asked_nothing_is_claimed(fleet_of: MakeFleet) -> None:
+def test_before_the_first_check_the_state_is_unknown(fleet_of: MakeFleet) -> None:
     assert fleet_texts(fleet_of("gpu-a gpu-b")) == [("unknown", "Hosts not checked yet")]
 
 
@@ -61,7 +61,15 @@ def test_all_answer(fleet_of: MakeFleet) -> None:
     assert fleet_texts(fleet) == [("ok", "2 of 2 hosts answer")]
 
 
-def test_the_one_that_is_silent_is_named_with_since_when(fleet_of: MakeFleet) -> None:
+def test_degraded_hosts_answer_and_are_counted_too(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b gpu-c")
+    put(fleet, "gpu-a", state="ready")
+    for name in ("gpu-b", "gpu-c"):
+        put(fleet, name, state="degraded")
+    assert fleet_texts(fleet) == [("ok", "3 of 3 hosts answer"), ("warning", "2 degraded")]
+
+
+def test_a_single_silent_host_is_named_with_a_time(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a gpu-b")
     put(fleet, "gpu-a", state="ready")
     now = datetime.now(UTC)
@@ -129,7 +137,7 @@ def test_a_fleet_file_that_cannot_be_read(fleet_of: MakeFleet) -> None:
     assert fleet_texts(fleet) == [("failed", "The fleet file cannot be read: see Fleet")]
 
 
-def test_one_host_is_not_told_as_one_of_one(fleet_of: MakeFleet) -> None:
+def test_one_host_is_not_counted_as_one_of_one(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a")
     put(fleet, "gpu-a", state="ready")
     assert fleet_texts(fleet) == [("ok", "The host answers")]

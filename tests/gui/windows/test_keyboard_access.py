@@ -59,7 +59,7 @@ def test_no_action_is_out_of_the_keyboards_reach(window: MainWindow) -> None:
     assert beside <= {"Go to the topology", "Export..."}
 
 
-def test_long_menus_have_menus_within_them(window: MainWindow) -> None:
+def test_long_menus_have_submenus(window: MainWindow) -> None:
     window.menu.fill()
     edit = window.menu.menus["edit"]
     assert len(edit.actions()) < 18
@@ -69,7 +69,7 @@ def test_long_menus_have_menus_within_them(window: MainWindow) -> None:
 
 
 @pytest.mark.parametrize("notifications", ["all", "failures", "none"])
-def test_what_becomes_of_a_run_is_told_on_any_page(
+def test_changes_of_a_run_are_announced_on_any_page(
     window: MainWindow, monkeypatch: pytest.MonkeyPatch, notifications: str
 ) -> None:
     heard: list[tuple[str, bool]] = []
@@ -93,7 +93,7 @@ def test_what_becomes_of_a_run_is_told_on_any_page(
 
 
 @pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])
-def test_what_the_keyboard_comes_to_has_a_name(window: MainWindow, qtbot: QtBot, page: str) -> None:
+def test_focusable_widgets_have_names(window: MainWindow, qtbot: QtBot, page: str) -> None:
     shown = window.show_page(page)
     assert shown.accessibleName()
     qtbot.waitUntil(shown.isVisible)

@@ -11,10 +11,11 @@ from pathlib import Path
 import shiboken6
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QGraphicsItem
+from PySide6.QtWidgets import QApplication, QFrame, QGraphicsItem
 from pytestqt.qtbot import QtBot
 from tools.sample_fleet import let_hosts_answer, write_sample
 
+from tests.waiting import wait_until
 from torchyard_core.topology.file import read_topology
 from torchyard_gui import app
 from torchyard_gui.windows.connections import WindowConnections
@@ -23,7 +24,9 @@ CONTROL = Qt.KeyboardModifier.ControlModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
 WARM_UP, TIMES = 3, 8
 GROWS_AT_MOST_MB = 6.0
-"""Growth over TIMES windows of several megabytes each: memory kept by the allocator, not a window."""
+"""Maximum growth over TIMES windows of several megabytes each: it allows for memory kept by the allocator, but not for
+a window.
+"""
 
 
 def use_a_window(qtbot: QtBot, folder: Path) -> None:
@@ -44,10 +47,10 @@ def use_a_window(qtbot: QtBot, folder: Path) -> None:
         assert window.current == key
         QApplication.processEvents()
     page = window.show_page("topology")
-    page.editor.select(["worker-1", "worker-2"])  # type: ignore[attr-defined]
-    page.editor.set_name("another")  # type: ignore[attr-defined]
-    window.show_page("fleet").add_host()  # type: ignore[attr-defined]
-    QTest.keyClick(window.page("fleet").dialog, Qt.Key.Key_Escape)  # type: ignore[attr-defined]
+    page.editor.select(["worker-1", "worker-2"])  # type: ignore[attr-defined]  # an attribute of the subclass
+    page.editor.set_name("another")  # type: ignore[attr-defined]  # an attribute of the subclass
+    window.show_page("fleet").add_host()  # type: ignore[attr-defined]  # an attribute of the subclass
+    QTest.keyClick(window.page("fleet").dialog, Qt.Key.Key_Escape)  # type: ignore[attr-defined]  # an attribute of the subclass
     QTest.keyClick(window, Qt.Key.Key_P, CONTROL | SHIFT)
     QTest.keyClick(window.palette_.field, Qt.Key.Key_Escape)
     assert file is not None
@@ -66,11 +69,31 @@ def settle() -> None:
         gc.collect()
 
 
+def live_objects() -> list[QObject | QGraphicsItem]:
+    kinds = QObject | QGraphicsItem
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and shiboken6.isValid(thing)]
+    return [thing for thing in found if not is_popup(thing)]
+
+
+def is_popup(thing: QObject | QGraphicsItem) -> bool:
+    """Returns whether an object is the popup of a combo box.
+
+    Qt creates the popup late, for example when the style changes, also for a box that an earlier test has left. Its
+    box is counted.
+    """
+    return isinstance(thing, QFrame) and thing.metaObject().className() == "QComboBoxPrivateContainer"
+
+
 def objects() -> Counter[str]:
     """Returns the number of live Qt objects, by class."""
-    kinds = QObject | QGraphicsItem
-    alive = (thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and shiboken6.isValid(thing))
-    return Counter(type(thing).__name__ for thing in alive)
+    return Counter(type(thing).__name__ for thing in live_objects())
+
+
+def described(kinds: Counter[str]) -> str:
+    """Returns the live widgets of some classes with their class in C++, name and parent, to find who keeps them."""
+    found = [thing for thing in live_objects() if isinstance(thing, QObject) and type(thing).__name__ in kinds]
+    lines = [f"{one.metaObject().className()} “{one.objectName()}” in {one.parent()}" for one in found]
+    return "\n".join([str(kinds), *lines])
 
 
 def memory_mb() -> float:
@@ -78,13 +101,22 @@ def memory_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def test_windows_that_come_and_go_leave_nothing(qtbot: QtBot, tmp_path: Path) -> None:
+def test_closed_windows_leave_nothing(qtbot: QtBot, tmp_path: Path) -> None:
     for number in range(WARM_UP):
         use_a_window(qtbot, tmp_path / f"warm-{number}")
     before, shown, threads, memory = objects(), QApplication.topLevelWidgets(), threading.active_count(), memory_mb()
     for number in range(TIMES):
         use_a_window(qtbot, tmp_path / str(number))
-    assert objects() - before == Counter()
+    # A job of a closed window may still hold it on a busy machine, so settle() is repeated.
+    more = Counter[str]()
+
+    def is_settled() -> bool:
+        nonlocal more
+        settle()
+        more = objects() - before
+        return not more
+
+    wait_until(is_settled, 20, what=lambda: described(more))
     assert len(QApplication.topLevelWidgets()) <= len(shown)
     qtbot.waitUntil(lambda: threading.active_count() <= threads)
     assert memory_mb() - memory < GROWS_AT_MOST_MB

@@ -197,7 +197,7 @@ def test_a_window_comes_back_as_large_as_it_was(qtbot: QtBot, home: Home) -> Non
     assert sizes == [(640, 480), (640, 480)]
 
 
-def test_settings_that_are_rubbish_are_as_if_there_were_none(home: Home) -> None:
+def test_invalid_settings_are_ignored(home: Home) -> None:
     home.path.mkdir()
     file = home.path / "window.ini"
     file.write_bytes(b"[theme]\nmode=@Invalid(\x00\xff\n[recent]\nsize=many\n")
@@ -227,7 +227,7 @@ def test_another_file_is_not_taken(opened: Opened, qtbot: QtBot, tmp_path: Path)
         assert not drop(opened.window, tmp_path / "photo.png")
 
 
-def test_the_first_paint_is_told_once(qtbot: QtBot, home: Home) -> None:
+def test_the_first_paint_is_signalled_once(qtbot: QtBot, home: Home) -> None:
     window = MainWindow(WindowSettings(home.path / "window.ini"))
     qtbot.addWidget(window)
     heard: list[bool] = []

@@ -100,7 +100,7 @@ class Office:
         return str(row.data(COUNT))
 
     def slot(self, host: str, gpu: int) -> str:
-        """Returns the text and tool tip of a slot."""
+        """Returns the tool tip of a slot."""
         return self.page.scene.tooltip_at(self.page.scene.rect_of_slot(host, gpu).center())
 
     def ask_when(self, start: str, lasts: str) -> None:
@@ -140,7 +140,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert [gpu.index for gpu in page.current_plan.replica("worker-16").gpus] == [3]
     assert office.slot("gpu-c", 0) == "lee has booked GPU 0 of gpu-c until 13:00: “digits”"
     assert office.slot("gpu-c", 2).startswith("sam has booked GPU 2 of gpu-c from 15:00 to 19:00")
-    tip = page.palette_.hosts.row_of("gpu-c").toolTip()  # type: ignore[union-attr]
+    tip = page.palette_.hosts.row_of("gpu-c").toolTip()  # type: ignore[union-attr]  # not None in this test
     assert "booked by lee until 13:00, sam from 15:00 to 19:00" in tip
     page.editor.select(["worker-17"])
     lost = next(problem for problem in page.current_plan.problems if problem.code == "no-room")
@@ -179,7 +179,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert page.bar.launch.text() == "Launch …"
 
 
-def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_launch(
+def test_the_planned_time_is_set_by_keyboard_validated_stored_and_launched(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.open()
@@ -222,7 +222,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
     assert office.page.bar.when.text() == "When: 18:00, 3 h"
 
 
-def test_a_calendar_that_is_away_is_told_in_the_control(office: Office) -> None:
+def test_an_unavailable_calendar_is_reported_in_the_control(office: Office) -> None:
     office.book("lee", "gpu-c:0", 0, 4)
     office.open()
     office.wait_until(lambda: office.wiring.planning.booked.others)
@@ -280,7 +280,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     office.wait_until(lambda: not button.isVisible())
 
 
-def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: Office) -> None:
+def test_focusable_widgets_of_the_bookings_page_have_names(office: Office) -> None:
     """The test includes a calendar with each view, drawer and dialog, and the reminder."""
     mine = office.book("kim", "gpu-a:0", 0, 4)
     history = History(office.places[0].history)
@@ -306,7 +306,7 @@ def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: 
     assert office.wiring.reminder.bar.buttons[0].text() == "Extend by 1 h"
 
 
-def test_who_has_no_calendar_plans_for_later_without_opening_one(qtbot: QtBot, tmp_path: Path) -> None:
+def test_without_a_calendar_planning_for_later_opens_none(qtbot: QtBot, tmp_path: Path) -> None:
     home, fleet_file, file = write_sample(tmp_path / "yard", "eight")
     window = app.make_window(home, fleet_file, file)
     qtbot.addWidget(window)

@@ -78,7 +78,7 @@ def test_without_a_screen_or_a_home_it_says_so_and_does_not_abort(tmp_path: Path
         assert said in done.stderr
 
 
-def test_help_is_there_without_qt(tmp_path: Path) -> None:
+def test_help_does_not_import_qt(tmp_path: Path) -> None:
     ended = program(
         "import sys\nfrom torchyard_gui import app\ntry: app.main(['--help'])\n"
         "finally: print('PySide6' in sys.modules)",

@@ -1,4 +1,4 @@
-"""Tests of the menu opened by keyboard: it opens repeatedly, and all its actions stay alive."""
+"""Tests of the menu opened by keyboard: it opens repeatedly, and its actions remain valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 
 @pytest.fixture
 def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[WindowConnections]:
-    """The active window on its Topology page, with hosts that are never contacted."""
+    """The connections of the active window, which shows its Topology page, with hosts that are never contacted."""
     with without_theme():
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)

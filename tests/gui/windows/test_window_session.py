@@ -25,7 +25,7 @@ from torchyard_gui.windows.absence_report import AbsenceReport
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.window_session import SessionState
 
-__all__ = ["file"]  # a fixture
+__all__ = ["file"]  # Exports a fixture.
 SINCE = datetime.now().replace(hour=18, minute=42, second=30).timestamp()
 BEFORE = SessionState("runs", None, seen_at=SINCE, live_runs=("a", "b"), hosts=("gpu-a", "gpu-b", "gpu-c"))
 
@@ -112,11 +112,11 @@ def test_a_second_window_neither_restores_nor_writes_the_session(qtbot: QtBot, h
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"page": 1, "file": 3}', "\xff"])
-def test_a_damaged_session_is_none(qtbot: QtBot, home: Home, text: str) -> None:
+def test_a_damaged_session_is_ignored(qtbot: QtBot, home: Home, text: str) -> None:
     home.path.mkdir(parents=True)
     (home.path / "session.json").write_text(text, encoding="latin-1")
     window = opened(qtbot, home)
-    assert window.windowTitle() == "untitled[*] – Torchyard"
+    assert window.windowTitle() == "untitled[*] — Torchyard"
     assert window.current == "topology"
 
 
@@ -145,18 +145,19 @@ def report(around: QWidget, before: SessionState = BEFORE) -> AbsenceReport:
 def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, around: QWidget) -> None:
     made = report(around)
     old = [run("a", "resnet", "running", is_fresh=False), run("b", "digits", "running", is_fresh=False)]
-    made.take_runs(old)  # as recorded in this computer's history
+    made.take_runs(old)  # These are the states in this computer's history.
     assert made.bar.isHidden()
     made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "running")])
     assert made.bar.text == "Since 18:42: run resnet finished"
-    made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "succeeded")])  # ended in the open window
+    # These runs ended while the window was open.
+    made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "succeeded")])
     assert made.bar.text == "Since 18:42: run resnet finished"
     assert made.has_reported("a")
     assert not made.has_reported("b")
     for name in ("gpu-a", "gpu-b", "gpu-c", "gpu-d"):
         lost = failed_check(name, "unreachable", Unreachable(name, f"{name} does not answer on port 22."))
         host = HostStatus(Host(name=name), HostFacts(name))
-        made.take_host(host)  # not checked yet
+        made.take_host(host)  # The host was not checked yet.
         made.take_host(host.checked(HostCheck(name, "ready") if name == "gpu-c" else lost, now()))
     assert made.bar.text == "Since 18:42: run resnet finished, 2 hosts were lost (gpu-a, gpu-b)"
     assert made.bar.kind == "warn"
@@ -177,7 +178,7 @@ def test_failures_come_first_and_many_runs_are_counted(around: QWidget) -> None:
     )
 
 
-def test_a_run_that_goes_on_is_no_news(around: QWidget) -> None:
+def test_a_run_that_continues_is_not_reported(around: QWidget) -> None:
     made = report(around)
     made.take_runs([run("a", "resnet", "running"), run("b", "digits", "failed", is_fresh=False)])
     assert made.bar.text == "Since 18:42: run digits failed"

@@ -1,4 +1,4 @@
-"""Pure functions that return the contents of the files from which a host boots."""
+"""Functions that return the contents of the files from which a host boots."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class HostFiles:
         (self.folder / "sshd_config").write_text(boot.sshd_config(spec, port))
 
     def wipe(self, spec: HostSpec) -> None:
-        """Restore root's HOME and /tmp to their contents at boot time."""
+        """Remove the files from root's HOME and /tmp that did not exist at boot time."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
             # Removing a mount point silently removes the host's mounts.

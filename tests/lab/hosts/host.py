@@ -144,7 +144,7 @@ class LabHost:
         return self._machine.processes() if self._machine else []
 
     def clean(self) -> None:
-        """Restore the state at boot time: cable connected, sshd running, no other processes, HOME and /tmp empty."""
+        """Restore the state at boot time: cable connected, sshd running, no other processes or files."""
         self.mend_cable()
         self.unshape()
         if self.spec.ssh_environment:

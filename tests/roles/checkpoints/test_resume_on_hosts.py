@@ -60,7 +60,7 @@ class Hosts:
         return self._start(RESUMABLE, self.folder / replica, str(EPOCHS), str(step_s), environment=environment)
 
     def steps(self, replica: str) -> list[int]:
-        """Returns all steps in order, each with the learning rate."""
+        """Returns all steps in order, and asserts that each had the learning rate of the schedule."""
         (log,) = (self.folder / replica).glob("losses.*")
         lines = [line.split() for line in log.read_text().splitlines() if line.count(" ") == 3]
         for step, epoch, _, rate in lines:

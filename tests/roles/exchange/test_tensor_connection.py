@@ -235,13 +235,21 @@ def test_a_peer_that_does_not_listen_is_lost_by_name_after_the_deadline() -> Non
             Connection.connect(Peer("ps-2", *bound.getsockname()), KEY, {}, 0.3)
 
 
-def test_a_caller_waits_for_the_answer_of_a_busy_process(listener: socket.socket) -> None:
+@pytest.mark.parametrize(
+    ("deadline_s", "pause_s"),
+    [
+        pytest.param(DEADLINE_S, authenticated_transport.HANDSHAKE_DEADLINE_S + 0.5, id="longer than a handshake"),
+        pytest.param(0.4, 1.5, id="longer than a short deadline for connecting"),
+    ],
+)
+def test_a_caller_waits_for_the_answer_of_a_busy_process(
+    listener: socket.socket, deadline_s: float, pause_s: float
+) -> None:
     """A second call would leave behind a session, whose end would be reported as the loss of a worker."""
     with ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, DEADLINE_S)
+        calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, deadline_s)
         accepted, _ = Connection.accept(listener.accept()[0], KEY)
-        # The test is about the duration of the pause, which exceeds the deadline of a handshake.
-        time.sleep(authenticated_transport.HANDSHAKE_DEADLINE_S + 0.5)
+        time.sleep(pause_s)  # The test is about the duration of this pause.
         accepted.answer({})
         caller, _ = calling.result(DEADLINE_S)
     assert not select.select([listener], [], [], 0.2)[0], "the caller has called twice"
@@ -333,7 +341,11 @@ def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
 
 
 def test_nothing_that_comes_from_elsewhere_is_unpickled() -> None:
-    """Headers are JSON, payloads are raw bytes, and files are read with `weights_only`."""
+    """Headers are JSON, payloads are raw bytes, and files are read with `weights_only`.
+
+    The metadata of torch's distributed checkpoints exists only as a pickle. `sharded_files` reads it with an unpickler
+    that allows a few classes.
+    """
     folder = Path(torchyard_roles.__file__).parent
     sources = {
         path: path.read_text()
@@ -343,6 +355,9 @@ def test_nothing_that_comes_from_elsewhere_is_unpickled() -> None:
     for path, text in sources.items():
         calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         names = {(ast.unparse(call.func), ast.unparse(call)) for call in calls}
-        assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|dill|cloudpickle)", text, re.M), path
+        if path.name == "sharded_files.py":
+            assert not [call for name, call in names if name in ("pickle.load", "pickle.loads", "pickle.Unpickler")]
+        else:
+            assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|dill|cloudpickle)", text, re.M), path
         assert not [call for name, call in names if name.endswith("_object_list") or name.endswith("all_gather_object")]
         assert not [call for name, call in names if name == "torch.load" and "weights_only=True" not in call], path

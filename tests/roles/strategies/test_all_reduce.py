@@ -33,7 +33,7 @@ SAMPLES = 24
 def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
     runs: Runs, workers: int, dtype: str, tolerance: float
 ) -> None:
-    """Training uses single precision, clipping by the norm, and a schedule."""
+    """In single precision, training also uses clipping by the norm and a schedule."""
     clips = dtype == "float32"
     chief, *others = runs.topology(workers, 0).outputs("large_batch.py", dtype, *["clip"] * clips)
     result = json.loads(chief)
@@ -42,7 +42,7 @@ def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
         assert result["norms_differ"] < 1e-4
     assert result["world_size"] == workers
     assert result["difference"] <= tolerance
-    assert not any(others)  # DDP prints no warning about unused parameters.
+    assert not any(others)  # Only the chief prints, and no rank prints a warning.
 
 
 def test_any_model_trains_alike_on_all_ranks_without_warnings_about_unused_parameters(runs: Runs) -> None:

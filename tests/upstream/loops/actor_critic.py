@@ -1,5 +1,4 @@
-"""An actor and a critic are distributed one after the other, and each has its own optimizer; each rank draws its own
-actions."""
+"""An actor and a critic, distributed one after the other, with an optimizer each; each rank draws its own actions."""
 
 import experiment
 import torch

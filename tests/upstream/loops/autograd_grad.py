@@ -1,5 +1,7 @@
-"""Gradients are computed by torch.autograd.grad and assigned by the script, as in meta-learning and physics-informed
-networks. No backward pass ever accumulates anything into .grad."""
+"""Gradients from torch.autograd.grad, assigned by the script, as in meta-learning and physics-informed networks.
+
+No backward pass accumulates a gradient in .grad.
+"""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""After an epoch with a worse result, load_state_dict() restores the best weights so far."""
+"""load_state_dict() replaces the weights of the third epoch by those of the second, as after a worse result."""
 
 import copy
 

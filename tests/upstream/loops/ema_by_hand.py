@@ -1,5 +1,4 @@
-"""An exponential moving average of the parameters, kept in a deep copy of the model, as in diffusion models and target
-networks."""
+"""An exponential moving average of the parameters in a deep copy of the model, as in diffusion models."""
 
 import copy
 

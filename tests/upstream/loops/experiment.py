@@ -1,4 +1,4 @@
-"""What all loops share: double precision, small data sets, and the result file that is compared."""
+"""Common parts of all loops: double precision, small data sets, and the result file that is compared."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def text(length: int, vocabulary: int, seed: int) -> Tensor:
 
 
 def finish(cluster: Any, losses: Sequence[float], numbers: Sequence[float] = (), **models: nn.Module) -> None:
-    """Writes this rank's result: every parameter and buffer, named after its model, the losses, the last of which are
+    """Writes this rank's result, if RESULTS is set: every parameter and buffer, the losses, the last of which are
     lower than the first if the loop learns, and other numbers to compare."""
     parameters = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_parameters()}
     buffers = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_buffers()}

@@ -1,5 +1,4 @@
-"""Fine-tuning: the backbone is frozen for an epoch and then unfrozen; the optimizer has all parameters from the
-beginning."""
+"""Fine-tuning: the backbone is frozen for an epoch; the optimizer has all parameters from the beginning."""
 
 import experiment
 import torch

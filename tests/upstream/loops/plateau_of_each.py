@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau gets each rank's own validation loss, so the learning rates differ, and then the models.
+"""ReduceLROnPlateau gets different values on different ranks, so the learning rates differ, and then the models.
 
 This is a fault in the script, with which plain DDP silently continues. No result is correct, so it must be refused.
 """

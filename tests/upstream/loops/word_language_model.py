@@ -1,5 +1,5 @@
 """A recurrent language model based on pytorch/examples: the hidden state is carried from batch to batch, gradients are
-clipped, and the learning rate is divided by four if the validation loss has not decreased."""
+clipped, and the learning rate is divided by four if the validation loss has not decreased by 1 %."""
 
 import experiment
 import torch

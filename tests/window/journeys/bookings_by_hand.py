@@ -48,7 +48,7 @@ def journey(user: User) -> None:
 
 
 def everything_fits(user: User, page: Any) -> None:
-    """Checks that each part of the bar fits into the bar, and that today is in the first third of the week."""
+    """Checks that each part of the bar fits into the bar, and that now is in the first three of the seven days."""
 
     def room() -> bool:
         bar: QWidget = page.bar
@@ -107,7 +107,7 @@ def select_and_book_by_keys(user: User, page: Any) -> None:
 
 
 def wait_for_a_busy_host(user: User, page: Any) -> None:
-    """Checks that the waitlist is offered only for a later slot, not for GPUs that are free now, and books nothing."""
+    """Joins the waitlist, which is offered only for a later slot, not for GPUs that are free now. Books nothing."""
     user.key("ctrl+shift+f")
     finder = page.finder
     user.expect(lambda: finder.cards and not finder.wait.isEnabled(), "there is nothing to wait for")

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QPushButton
 
 from tests.window.user import User
 
-TRAINED_WITHIN_S = 110
+TRAINED_WITHIN_S = 300
 
 
 @contextmanager

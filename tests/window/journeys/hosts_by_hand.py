@@ -124,6 +124,10 @@ def choose_python(user: User, page: Any) -> None:
 
 
 def filter_by_state(user: User, page: Any) -> None:
+    user.expect(
+        lambda: page.state_filter.itemText(page.state_filter.count() - 1) == "Degraded (3)",
+        "the filter lists the states after the edit",
+    )
     user.gui(lambda: page.state_filter.setFocus())
     user.key("End")
     user.expect(lambda: page.state_filter.state is not None and page.rows.names == list(HOSTS), "all are degraded")

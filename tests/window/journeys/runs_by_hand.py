@@ -101,7 +101,7 @@ def journey(user: User) -> None:
     user.click(user.button("Stop the run", user.gui(lambda: page._stop_dialog)))
     user.expect(lambda: state(window) == "stopped" and window.isActiveWindow(), "the run is stopped")
     assert places(user, page) == before, "a button moved"
-    user.click(there)  # a second click at the position of Stop launches nothing
+    user.click(there)  # A second click at the position of Stop launches nothing.
     user.picture("stopped")
 
     user.click(user.button("Restart …", page.bar))
@@ -114,7 +114,7 @@ def journey(user: User) -> None:
     user.click(user.button("Restart", dialog))
     user.expect(lambda: page.feed.run.run_id != first and state(window) == "running", "the new run is shown, and runs")
     assert user.gui(lambda: page.model.run(page.feed.run.run_id).restarted_from) == first
-    user.click(user.button("Edit notes and tags", page.run_view.side))
+    user.key("ctrl+shift+n")  # with the focus in the bar
     user.expect(lambda: any(note.isActiveWindow() for note in page.findChildren(NotesDialog)), "the note opens")
     user.type("from-scratch")
     user.key("Return")

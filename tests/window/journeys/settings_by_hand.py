@@ -33,7 +33,7 @@ def journey(user: User) -> None:
     assert file.read_text() == TEXT
     user.key("BackSpace", "BackSpace")
     user.type("oul")
-    user.key("Escape")  # closes the completion list
+    user.key("Escape")  # Escape closes the completion list.
     user.key("Return")
     user.expect(lambda: file.read_text() == f"{TEXT}zone: Asia/Seoul\n", "Enter writes the zone")
     user.click(user.gui(lambda: dialog.rows["notifications"].choice.button("failures")))
@@ -68,7 +68,7 @@ def journey(user: User) -> None:
     user.expect(lambda: QApplication.activeWindow() is user.window, "Esc closes it")
     user.key("F10")
     user.expect(lambda: isinstance(QApplication.activePopupWidget(), QMenu), "the menu opens")
-    user.key("e", "Up", "Return")  # the last entry of Edit
+    user.key("e", "Up", "Return")  # The last entry of the menu Edit.
     opened(user)
     user.key("Escape")
 

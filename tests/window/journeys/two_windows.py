@@ -55,14 +55,14 @@ def journey(user: User) -> None:
 
 
 def perform(user: User, page: Any, home: Home) -> None:
-    user.expect(lambda: (home.path / "second-is-ready").exists(), "the second window is ready", within_s=60)
+    user.expect(lambda: (home.path / "second-is-ready").exists(), "the second window is ready")
     activate(user)
     book(user, page, "gpu-a:0 tomorrow 9-17")
     # The second window shows this booking, comes to the front and makes its own booking.
-    user.expect(lambda: len(bookings(page)) == 2, "the booking of the second window appears", within_s=60)
+    user.expect(lambda: len(bookings(page)) == 2, "the booking of the second window appears")
     assert user.gui(lambda: bookings(page)) == [("GPU-a0",), ("GPU-a1",)]
     # The second window adds a worker and saves.
-    user.expect(lambda: (home.path / "second-has-saved").exists(), "the second window has saved", within_s=60)
+    user.expect(lambda: (home.path / "second-has-saved").exists(), "the second window has saved")
     activate(user)
     topology = user.show_page("topology")
     user.expect(lambda: "changed by another program" in topology.notice_bar.text, "the change of the file is noticed")
@@ -81,7 +81,7 @@ def other(user: User) -> None:
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")
     user.gui((home.path / "second-is-ready").touch)
-    user.expect(lambda: bookings(page) == [("GPU-a0",)], "the booking of the first window appears", within_s=60)
+    user.expect(lambda: bookings(page) == [("GPU-a0",)], "the booking of the first window appears")
     activate(user)
     user.picture("second-sees-booking")
     book(user, page, "gpu-a:1 tomorrow 9-17")

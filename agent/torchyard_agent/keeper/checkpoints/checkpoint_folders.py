@@ -1,8 +1,8 @@
 """Checkpoint folders on this host's disk: completeness, removal, and inheritance by a new run.
 
 `torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`, which get their final names once they
-are complete. The file `checkpoint.json` in a folder lists the other files and their sizes; the agent does not read the
-contents of the other files.
+are complete. The file `checkpoint.json` in a folder lists the other files and their sizes; the agent does not interpret
+the contents of the other files.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from typing import Any
 
 NAME = re.compile(r"step-\d{12}")
 FINAL = "-final"
-"""Suffix of a checkpoint that its chief has marked as the last of the run; it is copied again with the mark."""
+"""Suffix that `newest` appends to the name of a checkpoint that the chief has marked as the last of the run. The name
+then differs from that of the unmarked checkpoint, so the checkpoint is copied again, with its mark.
+"""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 """Folder of the parts that ranks and servers save on their own hosts."""
 SCRATCH = ".carried-"
-"""Prefix of a folder whose transfer to this host is under way."""
+"""Prefix of a folder that is not complete yet, because it is being copied to this host or linked."""
 KEPT = 2
 """The number of copied checkpoints that are kept."""
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}|\.metadata")
+"""Names of checkpoint files; `.metadata` describes the parts of a sharded model."""
 MAX_FILES = 10_000
 MAX_ABOUT = 8 * 1024 * 1024
 
@@ -64,8 +67,23 @@ def files_of(folder: str) -> dict[str, int] | None:
     return {**sizes, ABOUT: length}
 
 
+def first_missing(folder: str) -> str:
+    """Returns the first name of a file of an incomplete checkpoint that is missing or has another size."""
+    read = _about(folder)
+    files = read[0].get("files") if read is not None and isinstance(read[0], dict) else None
+    if not isinstance(files, dict):
+        return ABOUT
+    for name, entry in files.items():
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+            if is_file_name(name) and os.path.isfile(path) and os.path.getsize(path) == _size(entry):
+                continue
+        return str(name)
+    return ABOUT
+
+
 def _about(folder: str) -> tuple[Any, int] | None:
-    """Returns the contents and the size of `checkpoint.json`, or None if the file cannot be read."""
+    """Returns the contents and the size of `checkpoint.json`, or None if the file cannot be read or parsed."""
     try:
         with open(os.path.join(folder, ABOUT), "rb") as file:
             data = file.read(MAX_ABOUT)
@@ -93,7 +111,7 @@ def newest(folder: str, run_id: str = "") -> str:
 
 
 def name_in(label: str) -> str | None:
-    """Returns the folder name in a result of `newest`, or None if the text is not a result of `newest`."""
+    """Returns the folder name in a result of `newest`, or None if the text names no checkpoint."""
     name = label[: -len(FINAL)] if label.endswith(FINAL) else label
     return name if NAME.fullmatch(name) else None
 
@@ -138,7 +156,7 @@ def seed(old_run_dir: str, run_dir: str) -> str:
     server's shard, are linked even if this host has no complete checkpoint.
 
     Returns:
-        The checkpoint's name, or "" if this host has none.
+        The checkpoint's name, or "" if the older run has no complete checkpoint on this host.
 
     Raises:
         OSError: A file cannot be linked or copied.

@@ -21,7 +21,7 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Strea
 SCAN_EVERY_S = 1.0
 """Interval at which the chief's folder is scanned."""
 BRING_WITHIN_S = 300.0
-"""The longest wait of the chief's start for a checkpoint from another host."""
+"""Longest time that the chief's start is delayed for a checkpoint from another host."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Pauses before the attempts to resume a broken transfer."""
 
@@ -50,7 +50,7 @@ class CheckpointSender:
         on_result: OnResult,
         on_saved: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`on_saved` is called with the name of each saved checkpoint; of a quick series, only with the last name."""
+        """`on_saved` is called with the name of each saved checkpoint; of several in one scan, only with the newest."""
         self._folder = folder
         self._run_id = run_id
         self._replication = replication
@@ -58,11 +58,11 @@ class CheckpointSender:
         self._on_result = on_result
         self._on_saved = on_saved
         self._uplink = asyncio.Lock()
-        """Transfers from the chief's host run one at a time."""
+        """Held during a transfer from the chief's host, so that transfers run one at a time."""
         self._awaited: replication_policy.Transfer | None = None
-        """The transfer to the chief's host that is under way."""
+        """The transfer to the chief's host that is under way, or None."""
         self._arrived = asyncio.Event()
-        """Set when that transfer has ended, also if it failed."""
+        """Set when that transfer has succeeded, or was given up."""
         self._reported = checkpoint_folders.newest(folder)
         """The newest checkpoint that was inherited, reported as saved, or copied to this host."""
         self.scan()
@@ -110,12 +110,15 @@ class CheckpointSender:
 
     @property
     def is_behind(self) -> bool:
-        """Whether any other host has a newer checkpoint than the chief's host."""
+        """Whether any other connected host has a newer checkpoint than the chief's host."""
         self.scan()
         return replication_policy.newest_elsewhere(self._replication) is not None
 
     async def restore(self, host: str) -> None:
-        """Copies the newest complete checkpoint on any host to the chief's host, `host`, within BRING_WITHIN_S."""
+        """Copies the newest complete checkpoint to the chief's host, `host`, from another host that has it.
+
+        After a failure, the other hosts are tried. The attempts end after BRING_WITHIN_S.
+        """
         deadline = asyncio.get_running_loop().time() + BRING_WITHIN_S
         failed: list[str] = []
         while (one := replication_policy.newest_elsewhere(self._replication, failed)) is not None:
@@ -183,13 +186,13 @@ class CheckpointReceiver:
         return messages.CheckpointHeld(checkpoint_folders.newest(self._folder, self._run_id))
 
     def fetch(self, name: str) -> None:
-        """Copies a checkpoint from the primary, after cancelling an earlier copy."""
+        """Begins to copy a checkpoint from the primary, after cancelling an earlier copy."""
         if checkpoint_folders.name_in(name) is not None:
             before = self._cancel(self._fetching)
             self._fetching = asyncio.get_running_loop().create_task(self._fetch(name, before))
 
     def bring(self, name: str) -> None:
-        """Copies a checkpoint to the primary, after cancelling an earlier copy."""
+        """Begins to copy a checkpoint to the primary, after cancelling an earlier copy."""
         if checkpoint_folders.name_in(name) is not None:
             self._cancel(self._bringing)
             self._bringing = asyncio.get_running_loop().create_task(self._bring(name))

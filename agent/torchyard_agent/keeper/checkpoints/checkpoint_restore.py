@@ -1,4 +1,4 @@
-"""A delay of a gang's start until the chief's host has the newest checkpoint that exists on any host."""
+"""A delay of a gang's start until the chief's host has the newest checkpoint that any connected host has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointRestore:
-    """Holds back the orders to start ranks until the newest checkpoint is on the chief's host.
+    """Holds back the orders to start ranks until the newest checkpoint is on the chief's host or cannot be copied.
 
     Args:
         sender: Copies checkpoints between hosts; None if the run needs no copies.
@@ -35,11 +35,11 @@ class CheckpointRestore:
         self._order = order
         self._on_problem = on_problem
         self._delayed: list[dict[str, FromPrimary]] = []
-        """The orders of each start, by host."""
+        """The orders of delayed starts, by host; one entry for each start."""
         self._task: asyncio.Task[None] | None = None
 
     def start_when_restored(self, orders: Mapping[str, FromPrimary]) -> None:
-        """Sends each host its order once the chief's host has the newest checkpoint."""
+        """Sends each host its order once the chief's host has the newest checkpoint, or its copy has failed."""
         if self._delayed:
             self._delayed.append(dict(orders))
         elif self._sender is None or not self._sender.is_behind:

@@ -1,8 +1,8 @@
 """Transfer of checkpoints over separate authenticated connections, so that heartbeats are not delayed.
 
 The sender lists its files with their sizes. For each file, the receiver sends the offset up to which it has the data,
-and receives the rest as frames of `PIECE` bytes, followed by the SHA-256 of the whole file. Only requested data is
-sent, and never more than the sockets' buffers hold, so a slow receiver slows the sender down.
+and receives the rest as frames of at most `PIECE` bytes, followed by the SHA-256 of the whole file. Only requested data
+is sent, and the sender waits while its send buffer is full.
 
     sender                                  receiver
       | -- {"files": {name: bytes}} --------> |
@@ -39,7 +39,7 @@ RESERVED = 64 * 1024 * 1024
 
 
 class TransferError(Exception):
-    """A failure that an immediate retry cannot resolve, such as a full disk or a checkpoint that was removed."""
+    """Raised for a failure that an immediate retry cannot resolve, such as a full disk or a removed checkpoint."""
 
 
 async def send(stream: Stream, folder: str) -> int:
@@ -219,7 +219,10 @@ def _publish(scratch: str, target: str) -> None:
 
 
 def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
-    """Links the files of an older copy that have the same size; unchanged files are then hashed instead of sent."""
+    """Links the files of an older copy that have the same size, so that unchanged files are hashed instead of sent.
+
+    `checkpoint.json` is always sent.
+    """
     for name, size in files.items():
         old, new = os.path.join(target, name), os.path.join(scratch, name)
         with contextlib.suppress(OSError):

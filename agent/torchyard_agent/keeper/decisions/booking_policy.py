@@ -14,7 +14,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 NEWER_BY_S = 60.0
-"""The time by which a calendar must be newer than the run before a missing booking counts as deleted."""
+"""The time by which a calendar must be newer than the run's submission before a missing booking counts as deleted."""
 
 
 class OwnBooking(NamedTuple):
@@ -68,10 +68,10 @@ def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now
 def next_step(
     warned: Warned | None, must: Deadline | None, now: float, *, warn_s: float, notice_s: float, grace_s: float
 ) -> tuple[Warned | None, str, float | None]:
-    """Returns the last warning, the action (`warn`, `stop` or ""), and the time of the next call.
+    """Returns the last warning, the action (`warn`, `stop` or ""), and the time of the next call (None if not needed).
 
-    The warning is due `warn_s` before the deadline. The stop is due early enough for the grace period to end by the
-    deadline, but never less than `notice_s` after the warning.
+    The warning is due `warn_s` before the deadline, or `grace_s + notice_s` before it if that is earlier. The stop is
+    due early enough for the grace period to end by the deadline, but never less than `notice_s` after the warning.
     """
     if must is None:
         return None, "", None
@@ -90,10 +90,11 @@ class StartVerdict(NamedTuple):
     """The verdict on whether a run may begin now."""
 
     only_if_idle: bool = False
-    """Whether the run may begin only if no process uses the GPUs, because their bookings are unknown."""
+    """Whether the run may begin only if no process uses the GPUs, because no fresh calendar contains its booking."""
     refused: str = ""
-    """The reason why the run must not begin."""
+    """The reason why the run must not begin, or ""."""
     booking_gone: bool = False
+    """Whether that reason is the deletion of the run's booking."""
 
 
 def may_begin(
@@ -116,7 +117,7 @@ def may_begin(
 
 
 def start_of(own: OwnBooking | None, planned: float, known: Calendar | None, now: float) -> float:
-    """Returns the run's start time. If its booking was moved, the start time moves with the booking."""
+    """Returns the run's start time: `planned`, or the start of its booking if the booking was moved to a later time."""
     mine = known.booking(own.id) if own is not None and known is not None and known.is_fresh(now) else None
     return planned if mine is None else max(planned, mine.start) if mine.start <= planned else mine.start
 

@@ -13,7 +13,9 @@ class Cause(NamedTuple):
 
     text: str
     consequence: bool = False
-    """A connection error: likely the result of another replica's failure, so chosen last."""
+    """Whether this is a connection error. It is likely the result of another failure, so other failures are preferred
+    as the cause.
+    """
     curable: bool = True
     """Whether a restart can help; False if the program is missing, for example."""
 
@@ -31,7 +33,7 @@ class ReplicaSpawned(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """The first rank of a replica has ended with a nonzero code; its other ranks may still be running."""
+    """A rank has ended with a nonzero code, as the first one of its replica. Other ranks may still be running."""
 
     replica: str
     exit_code: int
@@ -61,10 +63,34 @@ class LinkRestored(NamedTuple):
 
 
 class HostLost(NamedTuple):
-    """The lease of a host's keeper has expired; that keeper has ended its own ranks."""
+    """The lease of a host's keeper has expired. If that keeper is still running, it ends its own ranks."""
 
     host: str
     why: str
+
+
+class GangTrains(NamedTuple):
+    """All ranks of a gang's generation have completed a step."""
+
+    gang: str
+    generation: int
+
+
+class ReplicaReady(NamedTuple):
+    """A lost replica that was started again has distributed its model, and waits for the state of its peers."""
+
+    replica: str
+    attempt: int
+    """The number of the return, as in `instructions.StartReplica`."""
+
+
+class BoundaryReached(NamedTuple):
+    """All members of a gang are at a step boundary, where the replicas that are ready join them."""
+
+    gang: str
+    generation: int
+    number: int
+    """The number of the `instructions.AnnounceReturn` that the members answer."""
 
 
 class HostReturned(NamedTuple):
@@ -84,7 +110,8 @@ class GangCleared(NamedTuple):
 class StartDue(NamedTuple):
     """The start time of a scheduled run has been reached.
 
-    `only_if_idle` is true if the bookings of the GPUs are unknown: the run then starts only if no process uses them.
+    `only_if_idle` is true if no fresh calendar contains the run's booking: the run then starts only if no process uses
+    its GPUs.
     """
 
     only_if_idle: bool
@@ -110,7 +137,7 @@ class HostSwept(NamedTuple):
 
 
 class StopRequested(NamedTuple):
-    """The user, or the end of the run's booking, requires the run to end. `force` skips the grace period."""
+    """The run has to end, for example at the user's request or its booking's end. `force` skips the grace period."""
 
     reason: str
     force: bool = False
@@ -132,6 +159,9 @@ Event = Union[
     LinkBroken,
     LinkRestored,
     HostLost,
+    GangTrains,
+    ReplicaReady,
+    BoundaryReached,
     HostReturned,
     GangCleared,
     StartDue,

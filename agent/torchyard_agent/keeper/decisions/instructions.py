@@ -17,9 +17,11 @@ GRACE = "grace"
 GANG_GRACE = "gang_grace"
 """Timer: the grace of the replicas that did not fail is over, in a gang that will be restarted."""
 EXPLAIN = "explain"
-"""Timer: the time is over in which the loss of a server may be found as the cause of its trainers' failure."""
+"""Timer: the time to detect a server's loss as the cause of its trainers' failure is over."""
 HOST_WAIT = "host_wait"
 """Timer: the wait for a lost host is over."""
+RETURN = "return"
+"""Timer: the pause before the start of lost replicas is over."""
 
 
 class HostWait(NamedTuple):
@@ -31,7 +33,7 @@ class HostWait(NamedTuple):
 
 
 class RecordRunState(NamedTuple):
-    """Journal a state of the run on all hosts, except its terminal state."""
+    """Journal a state of the run that is not terminal, on all hosts."""
 
     state: RunState
     reason: str
@@ -57,8 +59,23 @@ class RecordGangRestart(NamedTuple):
     cause: str
 
 
+class RecordMembership(NamedTuple):
+    """Inform a gang's ranks that it continues without lost replicas or with returned ones; journal it on all hosts."""
+
+    gang: str
+    generation: int
+    number: int
+    """The number of the membership in this generation."""
+    members: tuple[str, ...]
+    lost: tuple[str, ...]
+    """All replicas that were lost in this generation and have not returned."""
+    cause: str
+    joined: int = 0
+    """The number of the last AnnounceReturn whose replicas are members, or were lost again."""
+
+
 class NotifyUser(NamedTuple):
-    """Run the user's notification command, because the run needs the user's help to continue."""
+    """Run the user's notification command, because the run may need the user's help to continue."""
 
     reason: str
 
@@ -82,11 +99,31 @@ class StartGang(NamedTuple):
     replicas: tuple[str, ...]
 
 
+class StartReplica(NamedTuple):
+    """Have the host of a lost replica spawn its ranks in the current generation of its gang."""
+
+    gang: str
+    generation: int
+    replica: str
+    attempt: int
+    """The number of the return, beginning with 1."""
+
+
+class AnnounceReturn(NamedTuple):
+    """Inform a gang's ranks that lost replicas are ready to join them at a step boundary."""
+
+    gang: str
+    generation: int
+    number: int
+    """The number of the announcement in this generation."""
+
+
 class ClearGang(NamedTuple):
     """Have a host end the processes that the replicas' ranks left behind, and report when none is left."""
 
     host: str
     gang: str
+    """The gang, or the replica if it returns alone."""
     generation: int
     replicas: tuple[str, ...]
     grace_s: float
@@ -117,7 +154,7 @@ class SetTimer(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """Journal the run's terminal state, since no host runs a process of the run any longer."""
+    """Journal the run's terminal state, since no connected host runs a process of the run any longer."""
 
     state: RunState
     reason: str
@@ -127,10 +164,13 @@ Instruction = Union[
     RecordRunState,
     RecordReplicaState,
     RecordGangRestart,
+    RecordMembership,
     NotifyUser,
     AcquireGpus,
     StartRanks,
     StartGang,
+    StartReplica,
+    AnnounceReturn,
     EndRanks,
     ClearGang,
     Sweep,

@@ -17,21 +17,23 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 
 
 class Route(NamedTuple):
-    """The copies on one host. A checkpoint is identified by the name of its folder, such as `step-000000001200`."""
+    """The copies on one host. A checkpoint is identified by a result of `checkpoint_folders.newest`, such as
+    `step-000000001200`.
+    """
 
     host: str
     holds: str = ""
     """The newest complete checkpoint on the host, or ""."""
     under_way: str = ""
-    """The checkpoint whose transfer is under way."""
+    """The checkpoint whose transfer to the host is under way, or ""."""
     dropped: bool = False
     """Whether the transfer under way has replaced an older one."""
     refused: str = ""
-    """The last checkpoint that could not be copied there."""
+    """The last checkpoint that could not be copied to the host, or ""."""
 
 
 class Replication(NamedTuple):
-    """The state on which the decisions depend."""
+    """The state of the replication of checkpoints, from which all copies are decided."""
 
     source: str
     """The chief's host."""
@@ -39,16 +41,16 @@ class Replication(NamedTuple):
     peers: tuple[str, ...]
     """Hosts that may hold the second copy, in order of preference."""
     routes: tuple[Route, ...] = ()
-    """The copies on the hosts that are connected now."""
+    """The copies on the hosts that have joined and are not lost."""
     newest: str = ""
-    """The newest complete checkpoint on the chief's host."""
+    """The newest complete checkpoint on the chief's host, or ""."""
 
     def route(self, host: str) -> Route | None:
         return next((route for route in self.routes if route.host == host), None)
 
 
 class Transfer(NamedTuple):
-    """An order to a host: to copy this checkpoint now, and to cancel any other copy."""
+    """A copy of a checkpoint between the chief's host and `host`, which replaces an earlier one."""
 
     host: str
     name: str
@@ -60,7 +62,7 @@ Decided = tuple[Replication, list[Transfer]]
 def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
     """Returns the initial state of a run whose primary is the first of `hosts`.
 
-    The peer is the next host with a trainer, or else the next host.
+    The peer, which holds the second copy, is preferably a host with a trainer.
     """
     source, *others = hosts
     planned = list(replicas)
@@ -74,7 +76,7 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
 
 
 def receivers(replication: Replication) -> list[str]:
-    """Returns the connected hosts that receive the newest checkpoint, with hosts of evaluators first."""
+    """Returns the hosts in `routes` that receive the newest checkpoint, with hosts of evaluators first."""
     there = [route.host for route in replication.routes]
     scoring = [host for host in replication.evaluators if host in there]
     peer = next((host for host in replication.peers if host in there), None)
@@ -91,7 +93,7 @@ def on_host_lost(replication: Replication, host: str) -> Decided:
 
 
 def on_saved(replication: Replication, name: str) -> Decided:
-    """Handles a checkpoint that the chief has saved."""
+    """Updates the newest checkpoint after the chief has saved one."""
     return _settle(replication._replace(newest=name))
 
 
@@ -103,7 +105,7 @@ def on_copied(replication: Replication, host: str, name: str) -> Decided:
 
 
 def on_refused(replication: Replication, host: str, name: str) -> Decided:
-    """Handles a failed copy to a host: only the next checkpoint is copied there."""
+    """Handles a failed copy to a host: only a newer checkpoint is copied there again."""
     route = replication.route(host)
     if route is None:
         return replication, []
@@ -111,7 +113,7 @@ def on_refused(replication: Replication, host: str, name: str) -> Decided:
 
 
 def newest_elsewhere(replication: Replication, excluded: Iterable[str] = ()) -> Transfer | None:
-    """Returns the newest checkpoint that exists on any host if the chief's host lacks it, else None.
+    """Returns the newest checkpoint of the hosts in `routes` if it is newer than that of the chief's host, else None.
 
     Args:
         excluded: Hosts that have failed to send it.

@@ -13,8 +13,8 @@ otherwise the trainers would use up their restarts while a server is missing.
 
 from __future__ import annotations
 
-from torchyard_agent.keeper.decisions import instructions
-from torchyard_agent.keeper.decisions.events import GangCleared
+from torchyard_agent.keeper.decisions import instructions, return_policy
+from torchyard_agent.keeper.decisions.events import GangCleared, GangTrains
 from torchyard_agent.keeper.decisions.state import (
     CLEARING,
     FAILING,
@@ -36,17 +36,23 @@ SAFETY_S = 1.0
 """Added to a lost host's lease and the end of its ranks, since the hosts measure the time independently."""
 
 
-def handle_failure(step: Step, gang: Gang, failure: Failure) -> bool:
-    """Begins a restart of the gang, or adds the failure to a restart in progress.
+def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | None = None) -> bool:
+    """Begins a restart of the gang, adds the failure to a restart in progress, or continues without the replica.
 
     Returns:
-        Whether the gang handles the failure. If not, the caller ends the run.
+        Whether the gang handles the failure. If not, the caller ends the run, unless an evaluator has failed.
     """
     if step.run.outcome is not None:
         return False
+    if replica is not None and replica.missing:
+        return_policy.on_failed(step, replica)
+        return True
     _remember_root(step, gang, failure)
     if gang.phase == FAILING:
         step.set_gang(gang.name, failures=(*gang.failures, failure))
+        return True
+    if replica is not None and _may_continue_without(step.run, gang, replica, failure):
+        _continue_without(step, gang, replica, failure)
         return True
     if gang.phase != UP or not failure.curable or not _may_restart(step.run, gang):
         return False
@@ -58,6 +64,37 @@ def handle_failure(step: Step, gang: Gang, failure: Failure) -> bool:
     grace_s = step.run.policy["failure_grace_s"]
     step.out.append(instructions.SetTimer(instructions.GANG_GRACE, grace_s, gang.name, gang.generation))
     return True
+
+
+def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failure) -> bool:
+    """Returns whether a gang of trainers continues without a lost replica, as `on_worker_loss: continue` specifies.
+
+    The replica's pool must keep its `min_replicas`, and all other replicas of the gang must be running. A gang in which
+    a replica has already ended with 0 is at its end, so it is restarted, since the lost replica may have been the one
+    that saves the last checkpoint.
+    """
+    if run.policy.get("on_worker_loss") != "continue" or gang.phase != UP or not gang.trains or not failure.curable:
+        return False
+    left = [one for one in run.members(gang) if one.name != replica.name and not one.missing]
+    least = run.policy["min_replicas"].get(replica.pool)
+    enough = least is not None and sum(one.pool == replica.pool for one in left) >= least
+    is_running = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
+    if replica.returns and run.members(gang)[0].state is ReplicaState.SUCCEEDED:
+        # The replica that saves checkpoints has ended, and the last one is saved. A replica that has returned may fail
+        # now, if its script did not come to its end together with the others.
+        is_running = all(one.state in (ReplicaState.RUNNING, ReplicaState.SUCCEEDED) for one in left)
+    return replica.trainer and not replica.missing and enough and bool(left) and is_running
+
+
+def _continue_without(step: Step, gang: Gang, replica: Replica, failure: Failure) -> None:
+    step.set_replica(replica.name, missing=True)
+    return_policy.record_membership(step, gang, failure.sentence)
+    return_policy.on_failed(step, replica)
+
+
+def on_trains(step: Step, event: GangTrains) -> None:
+    if step.run.gang(event.gang).generation == event.generation:
+        step.set_gang(event.gang, trains=True)
 
 
 def _remember_root(step: Step, gang: Gang, failure: Failure) -> None:
@@ -106,6 +143,7 @@ def on_host_lost(step: Step, host: str) -> None:
     step.out.append(instructions.SetTimer(instructions.HOST_WAIT, wait_s))
     for gang in step.run.gangs:
         step.set_gang(gang.name, clearing=tuple(name for name in gang.clearing if name != host))
+    return_policy.on_host_lost(step, host)
 
 
 def settle(step: Step) -> None:
@@ -120,6 +158,8 @@ def settle(step: Step) -> None:
         if gang.phase == CLEARING and not gang.clearing:
             gang = step.set_gang(name, phase=WAITING)
             _announce_wait(step, gang)
+        elif gang.phase == UP and gang.trains:
+            return_policy.settle(step, gang)
         elif gang.phase == UP and _may_return(step.run, gang):
             hosts = dict.fromkeys(one.host for one in step.run.replicas if one.gang == name)
             gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} came back")
@@ -129,7 +169,10 @@ def settle(step: Step) -> None:
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
-    """Chooses the cause after all replicas of the gang have ended, and ends the processes that they left behind."""
+    """Chooses the cause after all replicas of the gang have ended, and ends the processes that they left behind.
+
+    If a restart cannot remove the cause, the run ends instead.
+    """
     cause = step.first_cause(gang.failures)
     if not cause.curable:
         step.fail(cause)
@@ -158,7 +201,7 @@ def trainers_are_up(run: Run) -> bool:
 
 
 def _others_train(run: Run, gang: Gang) -> bool:
-    """Returns whether another gang of trainers is running, in which case the run's state stays `running`."""
+    """Returns whether a trainer of another gang is running, in which case the run's state stays `running`."""
     return any(one.trainer and one.gang != gang.name and one.state is ReplicaState.RUNNING for one in run.replicas)
 
 
@@ -182,7 +225,10 @@ def _announce_wait(step: Step, gang: Gang) -> None:
 
 
 def _restart(step: Step, gang: Gang) -> None:
-    """Starts the next generation of a gang, without its lost hosts once the wait for them is over."""
+    """Starts the next generation of a gang, without its lost hosts once the wait for them is over.
+
+    If the run cannot continue without these hosts, the run ends instead.
+    """
     lost = _lost_hosts(step.run, gang)
     if any(step.run.host(name).wait_until > step.now for name in lost):
         return
@@ -204,7 +250,10 @@ def _restart(step: Step, gang: Gang) -> None:
     if not taking_part:
         step.set_gang(gang.name, phase=UP, failures=(), cause="")
         return
-    step.set_gang(gang.name, phase=UP, generation=gang.generation + 1, failures=(), cause="")
+    step.set_gang(
+        gang.name, phase=UP, generation=gang.generation + 1, failures=(), cause="", trains=False, membership=0
+    )
+    step.set_gang(gang.name, announced=0, joined=0)
     for one in taking_part:
         step.set_replica(
             one.name,
@@ -214,6 +263,8 @@ def _restart(step: Step, gang: Gang) -> None:
             failure=None,
             restarts=one.restarts + 1,
             dropped=False,
+            missing=False,
+            phase="",
         )
     step.out.append(instructions.StartGang(gang.name, gang.generation + 1, tuple(one.name for one in taking_part)))
 
@@ -261,6 +312,6 @@ def _too_few(run: Run, without: list[Replica]) -> str | None:
 
 def _give_up(step: Step, gang: Gang, members: list[Replica], why: str) -> None:
     if all(one.role == "evaluator" for one in members):
-        step.set_gang(gang.name, phase=UP)  # The failure of an evaluator never ends a run.
+        step.set_gang(gang.name, phase=UP)  # The loss of evaluators does not end a run.
         return
     step.fail(Failure(f"{gang.cause}; {why}" if gang.cause else why))

@@ -49,7 +49,7 @@ class Schedule:
         return True
 
     def next_start(self, now: float) -> tuple[float, StartVerdict | None]:
-        """Returns the start time and the verdict at that time.
+        """Returns the start time, and the verdict on a start at `now`.
 
         The verdict is None until the start time has come, unless the booking no longer exists.
         """
@@ -61,7 +61,7 @@ class Schedule:
     def next_end(self, now: float) -> tuple[str, Deadline | None, float | None]:
         """Returns the action (`warn`, `stop` or ""), the deadline, and the time of the next call.
 
-        The deadline and the time are None while the end of the run is unknown.
+        The deadline and the time are None while the run has no deadline.
         """
         if self.own is None:
             return "", None, None

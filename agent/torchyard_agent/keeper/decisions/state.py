@@ -14,12 +14,14 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 COLLECT_S = 1.0
 """Failures that arrive within this time of the first are candidates for the cause."""
 NOTICED_WITHIN_S = 20.0
-"""Time until the trainers of a failed server (up to 10 s) and, if its host was lost, the primary notice the failure."""
+"""Longest time until a server's failure is noticed by its trainers (up to 10 s) and, if its host was lost, by the
+primary.
+"""
 KILL_AFTER_S = 1.5
-"""Time from SIGTERM to SIGKILL for replicas that are ended because another one failed."""
+"""Time from SIGTERM to SIGKILL for replicas that are ended because of a failure or loss elsewhere."""
 
 UP = "up"
-"""The gang starts, runs or has succeeded."""
+"""No restart of the gang is in progress: it starts, runs, has ended, or was dropped."""
 FAILING = "failing"
 """A replica of the gang has failed; the others are ended after their grace."""
 CLEARING = "clearing"
@@ -48,6 +50,14 @@ class Replica(NamedTuple):
     restarts: int = 0
     dropped: bool = False
     """Whether the gang continues without the replica, whose host was lost and did not return."""
+    missing: bool = False
+    """Whether the gang continues without the replica until its return (`on_worker_loss: continue`)."""
+    phase: str = ""
+    """The phase of a missing replica's return, see `return_policy`."""
+    returns: int = 0
+    """The number of times that the lost replica was started alone."""
+    start_at: float = 0.0
+    """The time before which the lost replica is not started."""
 
 
 class Host(NamedTuple):
@@ -62,12 +72,12 @@ class Host(NamedTuple):
     ready: bool = True
     """Whether the host holds the run's GPUs, which hosts of a scheduled run lock at its start."""
     held_by: str = ""
-    """A description of the process that uses the GPUs instead."""
+    """A description of the process that uses the GPUs, if the host could not lock them; else ""."""
 
 
 class Failure(NamedTuple):
     sentence: str
-    """ "worker-1 on gpu-b: exited with 1: ValueError: bad", or "gpu-b was lost: …"."""
+    """A description for users, such as "worker-1 on gpu-b: exited with 1: ValueError: bad" or "gpu-b was lost: …"."""
     consequence: bool = False
     curable: bool = True
     """Whether a restart can help."""
@@ -95,10 +105,18 @@ class Gang(NamedTuple):
     """The time at which the first of the failures arrived."""
     clearing: tuple[str, ...] = ()
     """Hosts that have not yet reported the end of all processes of this generation."""
+    trains: bool = False
+    """Whether all ranks of this generation have completed a step."""
+    membership: int = 0
+    """The number of the membership, which is increased by each loss without a restart and by each return."""
+    announced: int = 0
+    """The number of announced returns in this generation."""
+    joined: int = 0
+    """The last announced return that the members have answered at a step boundary."""
 
 
 class Run(NamedTuple):
-    """The complete state of a run, as seen by the primary."""
+    """The complete state of a run, according to the events that the primary has received."""
 
     policy: Policy
     replicas: tuple[Replica, ...]
@@ -111,7 +129,7 @@ class Run(NamedTuple):
     state: RunState = RunState.STARTING
     reason: str = ""
     scheduled: str = ""
-    """ "starts at 2026-11-22T09:00:00Z" until the run's start; empty from then on."""
+    """A description of the planned start, such as "starts at 2026-11-22T09:00:00Z"; empty once the start is due."""
     only_if_idle: bool = False
     gpus_within_s: float = 600.0
     started: bool = False
@@ -119,12 +137,12 @@ class Run(NamedTuple):
     outcome: RunState | None = None
     """The terminal state, once it is decided; the run is ending then."""
     chosen: bool = False
-    """Whether the reason of the outcome is final."""
+    """Whether the cause of the outcome has been decided; later failures do not change it."""
     failures: tuple[Failure, ...] = ()
     roots: tuple[Root, ...] = ()
     """Recent failures of servers."""
     end_by: float = 0.0
-    """When the grace of the replicas that were ordered to end is over."""
+    """The time at which the grace period of the replicas that were ordered to end is over."""
     sweeping: bool = False
 
     def replica(self, name: str) -> Replica:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from torchyard_agent.keeper.decisions import events, instructions, restart_policy
+from torchyard_agent.keeper.decisions import events, instructions, restart_policy, return_policy
 from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.instructions import Instruction
 from torchyard_agent.keeper.decisions.state import COLLECT_S, KILL_AFTER_S, Failure, Gang, Host, Replica, Run, Step
@@ -25,7 +25,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 __all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
 
 LEFTOVERS_GRACE_S = 2.0
-"""Grace for processes left behind by ranks that ended with 0."""
+"""Grace for processes left behind by the ranks of a run that has succeeded."""
 LEFTOVERS_GRACE_AFTER_FAILURE_S = 0.5
 
 
@@ -125,7 +125,7 @@ def _on_gpus_timeout(step: Step) -> None:
 
 
 def _on_lost_before_start(step: Step, host: str, why: str) -> None:
-    """Handles the loss of a host before a scheduled run's start; the host may return until the start."""
+    """Handles the loss of a host before a scheduled run's start; the host may return until the GPUS timer fires."""
     step.set_host(host, ready=False)
     lost = f"{host} was lost: {why}"
     step.record_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
@@ -145,7 +145,7 @@ def _on_rank_failed(step: Step, event: events.RankFailed) -> None:
     failure = Failure(
         f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.cause.curable
     )
-    if restart_policy.handle_failure(step, step.run.gang(replica.gang), failure):
+    if restart_policy.handle_failure(step, step.run.gang(replica.gang), failure, replica):
         return
     if replica.role == "evaluator":
         grace_s = step.run.policy["failure_grace_s"]
@@ -181,7 +181,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
     for replica in step.run.replicas:
         if replica.host == host.name and not replica.state.is_terminal:
             step.set_replica(replica.name, state=ReplicaState.LOST, reason=why)
-            taken = restart_policy.handle_failure(step, step.run.gang(replica.gang), Failure(why))
+            taken = restart_policy.handle_failure(step, step.run.gang(replica.gang), Failure(why), replica)
             if not taken and replica.role != "evaluator":
                 step.fail(Failure(why))
 
@@ -220,10 +220,19 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
     elif event.timer == instructions.CHOOSE:
         if step.run.outcome is RunState.FAILED and not step.run.chosen:
             step.choose_cause()
+    elif event.timer == instructions.RETURN:
+        return_policy.on_pause_over(step, step.run.gang(event.gang), event.generation)
     elif event.timer == instructions.GANG_GRACE:
         restart_policy.on_grace(step, step.run.gang(event.gang), event.generation)
     elif event.timer == instructions.GRACE and step.run.outcome is RunState.FAILED:
         step.end((one for one in step.run.replicas if one.state is not ReplicaState.STOPPING), KILL_AFTER_S)
+
+
+def _on_cleared(step: Step, event: events.GangCleared) -> None:
+    if any(gang.name == event.gang for gang in step.run.gangs):
+        restart_policy.on_cleared(step, event)
+    else:
+        return_policy.on_cleared(step, event)
 
 
 def _did_not_join(host: str, run: Run) -> Failure:
@@ -243,7 +252,10 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
     events.LinkRestored: lambda step, event: step.set_host(event.host, connected=True),
     events.HostLost: _on_host_lost,
     events.HostReturned: _on_host_returned,
-    events.GangCleared: restart_policy.on_cleared,
+    events.GangCleared: _on_cleared,
+    events.GangTrains: restart_policy.on_trains,
+    events.ReplicaReady: return_policy.on_ready,
+    events.BoundaryReached: return_policy.on_boundary,
     events.StartDue: _on_start_due,
     events.GpusAcquired: _on_gpus_acquired,
     events.GpusBusy: _on_gpus_busy,
@@ -276,7 +288,10 @@ def _settle(step: Step) -> None:
 
 
 def _settle_success(step: Step) -> None:
-    """Ends the run as succeeded once the replicas that `ends_with` names have ended with 0, and stops the others."""
+    """Ends the run as succeeded once the replicas that `ends_with` names have ended with 0, and stops the others.
+
+    Evaluators may have failed, but if none of the named replicas has succeeded, the run fails.
+    """
     if step.run.chosen or not step.run.started:
         return
     named = _named_by_ends_with(step.run)
@@ -284,7 +299,7 @@ def _settle_success(step: Step) -> None:
         is_ended_evaluator = replica.role == "evaluator" and replica.state.is_terminal
         if replica.state is not ReplicaState.SUCCEEDED and not is_ended_evaluator:
             return
-    # All named replicas are evaluators, and all of them have failed.
+    # If none has succeeded, all named replicas are evaluators that have ended.
     if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):
         step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
         return
@@ -296,7 +311,7 @@ def _settle_success(step: Step) -> None:
 
 
 def _named_by_ends_with(run: Run) -> list[Replica]:
-    there = [replica for replica in run.replicas if not replica.dropped]
+    there = [replica for replica in run.replicas if not replica.dropped and not replica.missing]
     trainers = [replica for replica in there if replica.trainer]
     if run.policy["ends_with"] == "chief":
         chiefs = [replica for replica in there if replica.role == "chief"]
@@ -306,7 +321,7 @@ def _named_by_ends_with(run: Run) -> list[Replica]:
 
 
 def _sweep(step: Step) -> None:
-    """Has all hosts end the remaining processes, once the grace period of replicas that were ordered to end is over."""
+    """Has all hosts end the remaining processes, after the grace period of the replicas that were ordered to end."""
     left_s = max(0.0, step.run.end_by - step.now)
     if step.run.outcome is RunState.SUCCEEDED:
         left_s = max(left_s, LEFTOVERS_GRACE_S)

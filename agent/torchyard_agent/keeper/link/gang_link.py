@@ -31,7 +31,7 @@ from torchyard_agent.protocol.authenticated_transport import (
 __all__ = ["NETWORK_ERRORS", "CallerHandler", "Listener", "Message", "MessageChannel", "Stream", "admit", "call"]
 
 MAX_UNAUTHENTICATED = 128
-"""The number of connections in their handshake; the oldest is closed if there are more."""
+"""Maximum number of connections that are still in their handshake; beyond it, the oldest is closed."""
 NETWORK_ERRORS = (OSError, EOFError, AuthenticationError, asyncio.TimeoutError)
 """Errors that end a connection; asyncio.IncompleteReadError is an EOFError."""
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Stream:
-    """A connection whose two ends have proved that they know the run's secret."""
+    """A connection whose two ends have proved to each other that they have the same key."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, codec: FrameCodec):
         self._reader = reader
@@ -51,7 +51,7 @@ class Stream:
             self._writer.write(self._codec.seal(authenticated_transport.encode_message(frame)))
 
     def keep_alive(self) -> None:
-        """Enables TCP keepalive: the kernel ends the connection about 10 s after the other host has become silent."""
+        """Enables TCP keepalive: the kernel ends the connection about 10 s after the other host stops answering."""
         connection = self._writer.get_extra_info("socket")
         with contextlib.suppress(OSError):  # The socket may already be closed; the next read then fails.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -138,7 +138,7 @@ async def _call(address: str, port: int, secret: bytes, introduction: Message) -
 
 
 class MessageChannel:
-    """One end of a message sequence that survives reconnects."""
+    """One end of a conversation that survives reconnects."""
 
     def __init__(self, on_message: Callable[[Message], None]):
         self._on_message = on_message

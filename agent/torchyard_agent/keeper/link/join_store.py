@@ -23,16 +23,16 @@ from typing import Any, Callable
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 
 MAX_KEY = 256
-"""The longest key in bytes of UTF-8."""
+"""Maximum length of a key in bytes of UTF-8."""
 MAX_VALUE = 64 * 1024
 MAX_KEYS = 10_000
 MAX_FRAME = 512 * 1024
-"""The longest frame in bytes, sufficient for a value in base64 or for a thousand keys."""
+"""Maximum length of a frame in bytes, sufficient for a value in base64 or for a thousand keys."""
 MAX_BACKLOG = 8 * 1024 * 1024
 """Unsent bytes above which a rank is disconnected."""
 MAX_SESSIONS = 10_000
 MAX_OPEN = 1_000
-"""The number of a rank's waiting requests, of its watches, and of its answers that are kept."""
+"""Maximum number, each, of a rank's waiting requests, its watches, its kept answers, and the keys of one `wait`."""
 
 Wake = Callable[[], None]
 Watch = Callable[[str, bytes, int], None]
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """The store rejects a request; the message gives the reason."""
+    """Raised when the store rejects a request; the message gives the reason."""
 
 
 class JoinStore:
@@ -126,7 +126,7 @@ def _remove(table: dict[str, dict[Any, None]], key: str, callback: object) -> No
 
 
 class StoreServer:
-    """A server of the store for ranks. A malformed request ends the rank's connection, but never the keeper."""
+    """A server of the store for ranks. A malformed request causes an error answer, or ends the rank's connection."""
 
     def __init__(self, store: JoinStore):
         self._store = store
@@ -169,7 +169,7 @@ class _Client:
         self._watched: dict[str, None] = {}
 
     def take(self, request: Message) -> None:
-        """Answers a request.
+        """Answers a request, or begins to wait for its keys.
 
         Raises:
             KeyError, TypeError, ValueError, OverflowError: The request is too malformed for an answer.
@@ -241,7 +241,7 @@ class _Client:
         self._wait(number, keys, float(request["wait_s"]), None)
 
     def _wait(self, number: int, keys: list[str], wait_s: float, wanted: str | None) -> None:
-        """Answers once all keys are present, or after `wait_s` with the names of the missing keys."""
+        """Answers once all keys are present, or after `wait_s` with up to ten of the missing keys."""
 
         def check() -> None:
             if self._store.missing(keys):

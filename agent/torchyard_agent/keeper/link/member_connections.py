@@ -68,7 +68,7 @@ class MemberConnections:
 
         Args:
             is_expected: Returns whether a host should still be connected.
-            on_lost: Called with the host and the seconds since its last message.
+            on_lost: Called with the host and the seconds since it was last heard.
         """
         loop = asyncio.get_running_loop()
         beat_at = 0.0

@@ -1,7 +1,7 @@
 """Messages between the primary's keeper and its members, and their encoding as JSON objects.
 
-The primary sends instructions, and members send events. Both are used unencoded between the primary and the ranks of
-its own host. The field `say` names a message's type on the wire.
+The primary sends orders and changes of state, and members send events and reports. Between the primary and the rank
+supervisor of its own host, the same messages are passed unencoded. The field `say` names an encoded message's type.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunStateChanged(NamedTuple):
     state: RunState
     reason: str
     waiting_for: Json | None = None
-    """`hosts`, `until` (RFC 3339) and `cause` of a restart that waits for lost hosts."""
+    """`hosts`, `until` (RFC 3339) and `cause` of a restart that waits for lost hosts; else None."""
 
 
 class RunEnded(NamedTuple):
@@ -68,7 +68,7 @@ class CheckpointHeld(NamedTuple):
 
 
 class CheckpointFetched(NamedTuple):
-    """Report that a member has copied a checkpoint, or could not copy it because of `problem`."""
+    """Report that a member has copied a checkpoint, or could not copy it because of `problem` (else "")."""
 
     name: str
     problem: str
@@ -112,6 +112,7 @@ FromPrimary = Union[
     RunStateChanged,
     instructions.RecordReplicaState,
     instructions.RecordGangRestart,
+    instructions.RecordMembership,
     RunEnded,
     FetchCheckpoint,
     BringCheckpoint,
@@ -145,6 +146,7 @@ _FROM_PRIMARY: dict[str, Any] = {
     "run_state": RunStateChanged,
     "replica_state": instructions.RecordReplicaState,
     "gang_restart": instructions.RecordGangRestart,
+    "membership": instructions.RecordMembership,
     "ended": RunEnded,
     "fetch": FetchCheckpoint,
     "bring": BringCheckpoint,
@@ -183,8 +185,7 @@ def decode_from_primary(data: Json) -> FromPrimary:
     """Decodes a message from the primary.
 
     Raises:
-        KeyError: The message type is unknown.
-        TypeError: A field is missing.
+        KeyError, TypeError, ValueError: The type is unknown, or a field is missing or invalid.
     """
     message: FromPrimary = _decode(_FROM_PRIMARY, data)
     return message
@@ -194,8 +195,7 @@ def decode_from_member(data: Json, host: str) -> FromMember:
     """Decodes a message from the member on `host`. That host replaces any host that the message names.
 
     Raises:
-        KeyError: The message type is unknown.
-        TypeError: A field is missing.
+        KeyError, TypeError: The type is unknown, or a field is missing or invalid.
     """
     message: FromMember = _decode(_FROM_MEMBER, {**data, "host": host})
     return message
@@ -211,5 +211,5 @@ def _decode(kinds: Mapping[str, Any], data: Json) -> Any:
 
 
 def is_about_ranks(data: Json) -> bool:
-    """Returns whether an encoded message starts or ends ranks, and must therefore be dropped once its host is lost."""
+    """Returns whether an encoded message is an order for ranks or their GPUs, to be dropped if its host is lost."""
     return data["say"] in _ABOUT_RANKS

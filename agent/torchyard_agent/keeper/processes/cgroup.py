@@ -46,13 +46,13 @@ class Cgroup:
         return found
 
     def kill(self, replicas: Iterable[str]) -> None:
-        """Sends SIGKILL to all processes of these replicas at once. Kernels before 5.14 do not support this."""
+        """Has the kernel kill all processes of these replicas. Has no effect on kernels before 5.14."""
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.kill"), "w") as file:
                 file.write("1")
 
     def remove(self) -> None:
-        """Removes the groups once their processes have ended, within _REMOVE_WITHIN_S."""
+        """Removes the groups, if their processes end within _REMOVE_WITHIN_S."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while not remove(self.path) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -70,7 +70,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        pass  # The group was left by a killed keeper, whose processes were killed with it.
+        pass  # The group was left by a keeper of this run that was killed.
     except OSError as error:
         log.info("no control group for the run: %s", error)
         return None
@@ -91,9 +91,9 @@ def remove(path: str) -> bool:
 
 
 def end_leftovers(run_id: str, node: str) -> None:
-    """Kills the processes of a keeper of this run that was killed, and removes its groups.
+    """Kills the processes that remain in the run's groups, and removes the groups.
 
-    Only groups below this process's own group are found.
+    Such processes remain, for example, if the keeper was killed. Only groups below this process's own group are found.
     """
     own = _own_group()
     path = os.path.join(own or "", f"{PREFIX}{run_id}-{node}")

@@ -14,7 +14,7 @@ from torchyard_agent.keeper.decisions.events import Cause
 TAIL = 64 * 1024
 """The number of bytes at the end of a log that are searched."""
 MAX_QUOTE = 300
-"""The most characters that are quoted from a program's output."""
+"""Maximum number of quoted characters of a program's output."""
 
 _PREFIX = re.compile(r"^\[(?:rank|default)\d*\]:? ?")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -30,7 +30,7 @@ _PEER_LOST = re.compile(
 
 
 _INCURABLE = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
-"""Errors of torchyard_roles that a restart cannot cure: a wrong script or topology."""
+"""Errors of torchyard_roles that a restart cannot fix: a wrong script or topology."""
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
@@ -76,7 +76,7 @@ def _plain_lines(text: str) -> list[str]:
 
 
 def last_exception(text: str) -> str:
-    """Returns the message line of the last uncaught exception, or "" if the text contains none."""
+    """Returns the message line of the text's last exception, with or without a traceback, or "" if there is none."""
     lines = _plain_lines(text)
     for start in range(len(lines) - 1, -1, -1):
         if lines[start].strip() == _TRACEBACK:

@@ -64,13 +64,13 @@ class GpuAcquisition:
 
 
 def users_of(uuids: Collection[str]) -> str:
-    """Returns a description of the first GPU in use, such as "GPU 0 is used by python of ann (PID 12)".
+    """Returns a description of the first of these GPUs in use, such as "GPU 0 is used by python of ann (PID 12)".
 
     The result is empty if no process uses the GPUs or NVML is missing.
     """
     if not uuids:
         return ""
-    # The NVML module imports ctypes, which is needed only on hosts with GPUs.
+    # Only runs with GPUs need NVML.
     from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()

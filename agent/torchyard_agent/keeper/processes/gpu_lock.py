@@ -33,10 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class GpuHeld(RpcError):
-    """Another process holds the GPU.
+    """Raised when another process holds the GPU.
 
     Args:
-        holder: "user", as reported by the kernel, and each of "run_id", "name" and "host" that the holder has sent.
+        holder: "user", as reported by the kernel, and each of "run_id", "name" and "host" that the holder has sent;
+            empty if the holder accepted no connection.
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
@@ -95,7 +96,7 @@ class GpuLocks:
                 return
             except OSError as error:
                 # The process is probably out of file descriptors. The pause prevents the loop from calling this again
-                # at once.
+                # immediately.
                 log.warning("cannot answer a client that requests the holder of a GPU: %s", error)
                 if self._loop is not None:
                     self._loop.remove_reader(listener)
@@ -122,7 +123,7 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
 
 
 def holder_of(uuid: str) -> dict[str, str] | None:
-    """Returns the holder of the GPU (see `GpuHeld`), or None if it is free. Takes at most ANSWER_S seconds."""
+    """Returns the holder of the GPU (see `GpuHeld`), or None if no process listens. Takes about ANSWER_S at most."""
     deadline = time.monotonic() + ANSWER_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
         while True:
@@ -157,13 +158,13 @@ def _bind(uuid: str) -> socket.socket:
             holder = holder_of(uuid)
             if holder is not None:
                 raise GpuHeld(uuid, holder)
-            # The holder has bound the name but does not listen, because it is starting or ending.
+            # The holder has bound the name but does not listen yet, or has released it since.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
 
 
 def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
-    """Returns the holder's answer, or an empty one if the answer is missing or invalid."""
+    """Returns the valid part of the holder's answer, which is empty if the answer is missing or invalid."""
     answer = b""
     try:
         while b"\n" not in answer and len(answer) < _MAX_ANSWER:

@@ -20,13 +20,14 @@ def of_replicas(
 ) -> list[int]:
     """Returns the PIDs of processes that these replicas have left behind, among the descendants of this keeper.
 
-    While other ranks run, a process is assigned to a replica by its session or its environment: a program may leave its
-    session, and setproctitle erases the environment, but hardly any program does both.
+    While other processes run, an orphan is assigned to a replica by its session or its environment: a program may leave
+    its session, and setproctitle erases the environment, but hardly any program does both. Otherwise, all descendants
+    of this keeper except `spares` are orphans.
 
     Args:
         names: The replicas.
         sessions: The sessions of their ranks.
-        others: The PIDs of running ranks of other replicas.
+        others: The PIDs of other processes that are no orphans, such as running ranks of other replicas.
         spares: The PIDs of waiting interpreters.
     """
     everything = process_control.descendants(os.getpid())
@@ -55,7 +56,7 @@ def _replica(pid: int) -> str:
 
 
 def find(run_dir: str) -> list[int]:
-    """Returns the PIDs of this user's processes whose environment names the run's folder or a path below it."""
+    """Returns the PIDs of this user's other processes whose TORCHYARD_RUN_DIR is the run's folder or below it."""
     return [pid for pid, path in run_dirs() if pid != os.getpid() and (path + "/").startswith(run_dir + "/")]
 
 
@@ -69,7 +70,10 @@ def run_dirs() -> Iterator[tuple[int, str]]:
 
 
 def end(run_dir: str) -> list[int]:
-    """Kills the processes that `find` returns, and returns the remaining ones. Blocks for at most END_DEADLINE_S."""
+    """Kills the processes in the run's control group and those that `find` returns, and returns the remaining ones.
+
+    The call blocks for about END_DEADLINE_S at most.
+    """
     deadline = time.monotonic() + END_DEADLINE_S
     node, _, run_id = run_dir.rstrip("/").rsplit("/", 3)[-3:]
     cgroup.end_leftovers(run_id, node)
@@ -89,7 +93,7 @@ def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
     """
     if not uuids or not pids:
         return []
-    # The NVML module imports ctypes, which is needed only on hosts with GPUs.
+    # Only runs with GPUs need NVML.
     from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()

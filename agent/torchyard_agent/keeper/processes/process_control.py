@@ -11,8 +11,8 @@ import signal
 from torchyard_agent.telemetry import process_tree
 
 MAX_DESCRIPTORS = 65_536
-"""Soft limit of a rank: data loaders, shared tensors and peers exceed the usual 1,024. The hard limit may be a billion,
-which is too much for programs that close all descriptors up to their limit."""
+"""Soft limit of a keeper and its ranks: data loaders, shared tensors and peers exceed the usual 1,024. The hard limit
+may be a billion, which is too much for programs that close all descriptors up to their limit."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -66,13 +66,13 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> None:
-    """Sends a signal to a process group. Has no effect if the group contains no process."""
+    """Sends a signal to a process group. Has no effect if the group contains no process that may be signalled."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def command_of(pid: int) -> str:
-    """Returns a process's short name, for messages."""
+    """Returns a process's short name for messages, or "?" if the process has ended."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()

@@ -29,7 +29,7 @@ FULL = 64 * 1024
 
 
 class RunPlace(NamedTuple):
-    """The run's folder, and the addresses of the run on this host."""
+    """The run on this host: its ID, the host's name, the run's folder, and the address for its metrics."""
 
     run_id: str
     host: str
@@ -53,7 +53,7 @@ class RunPlace(NamedTuple):
 
 
 class CannotStart(Exception):
-    """The program of a rank could not be started. `code` is the exit code that a shell would return."""
+    """Raised when the program of a rank cannot be started. `code` is the exit code that a shell would return."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)
@@ -82,8 +82,8 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a rank.
 
-    Later sources override earlier ones: the login, the host, the plan, and the secrets. The exchange key is included if
-    the run has a join store.
+    Later sources override earlier ones: the login, the host, the plan, and the secrets. The addresses and keys of this
+    keeper are set last. The exchange key is included if the run has a join store.
     """
     inherited = {
         name: value
@@ -137,7 +137,7 @@ def spawn(
 ) -> Rank:
     """Starts a rank in its own session, with its log file as standard output and error.
 
-    The output does not pass through the keeper, so that even 50,000 lines per second cost the keeper nothing, and no
+    The output does not pass through the keeper, so that a high rate of output does not slow the keeper down, and no
     output is lost if the keeper ends. If `warm` has a waiting interpreter for the rank, that interpreter is used.
     Raises CannotStart.
     """
@@ -187,7 +187,7 @@ def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
 
 
 def _named(program: str) -> str:
-    """Returns the program's name, preceded by the setting that names the program, if that is known."""
+    """Returns the program's name, which for a Python interpreter is preceded by its setting, `python`."""
     return f"python: {program}" if os.path.basename(program).startswith("python") else program
 
 
@@ -220,7 +220,7 @@ def cause_of(
     cause = failure_diagnosis.of_exit(
         code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
-    if _is_full(place.folder):  # On a full disk the log lacks the traceback, and the full disk is the likely cause.
+    if _is_full(place.folder):  # The full disk is the likely cause, and the log may lack the traceback.
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
     return cause
 

@@ -1,6 +1,6 @@
 """Starts, supervises and ends the ranks of one host as ordered by the primary, and reports their states.
 
-Orders and reports are the messages of `link.messages`, whether this keeper or another one is the primary.
+Orders and reports are the types FromPrimary and FromMember of `link.messages`, also if this keeper is the primary.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
-"""The shortest time between two reports of a replica's metrics. Those of its first step are sent immediately."""
+"""Time from a datagram to the report of the replica's metrics, which combines all datagrams in between. Metrics of the
+first step are reported immediately.
+"""
 SWEEP_EVERY_S = 0.05
-"""Interval between the scans of a sweep, which are repeated because an orphan may leave further orphans."""
+"""Longest interval between the scans of a sweep, which are repeated because an orphan may leave further orphans."""
 SPARES_READY = "each rank has a spare interpreter"
-"""Logged once all spares have started."""
+"""Log message: each running rank that needs a spare has one, and all spares have finished their imports."""
 SPARES_EVERY_S = 1.0
-"""Interval at which the start of the next spare is considered, once the previous one has finished its imports."""
+"""Interval of the checks whether the previous spare has finished its imports, so that the next one can start."""
 GPUS_EVERY_S = 0.25
-"""Interval at which NVML is polled until ended processes are off the GPUs."""
+"""Interval at which NVML is polled until ended processes have released the GPUs."""
 
 log = logging.getLogger(__name__)
 
 
 class RankSupervisor:
-    """The supervisor of this host's ranks. All ranks, and their orphans, are children of this process."""
+    """The supervisor of this host's ranks. All ranks, and processes that they orphan, are children of this process."""
 
     def __init__(
         self,
@@ -82,12 +84,12 @@ class RankSupervisor:
         self._stuck: set[int] = set()
         """Ranks that have been reported as stuck."""
         self._ended: set[int] = set()
-        """The PIDs of the run's processes that have ended on this host."""
+        """The PIDs of the run's processes that this keeper has reaped."""
         self._oom_kills = 0
         self._unsent: dict[str, asyncio.TimerHandle] = {}
         self._reported: set[str] = set()
         self._sessions: dict[str, set[int]] = {}
-        """The sessions of the ranks of each replica's last generation."""
+        """The sessions of the ranks of each replica's newest generation."""
         self._notifications: set[int] = set()
         """PIDs of notification commands: children of this process that belong to no replica."""
         self._clearing: set[asyncio.Task[None]] = set()
@@ -116,7 +118,7 @@ class RankSupervisor:
         self._setup, self._secrets = assignment.setup, assignment.secrets
         self._spare_imports, self._max_restarts = assignment.spare_imports, assignment.max_restarts
         self.metrics = LatestMetrics(set(self._replicas))
-        # The counter is read here too, because a host may be lost before its ranks start.
+        # The counter is read here too: if the host is lost before StartRanks, StartGeneration starts its first ranks.
         self._oom_kills = failure_diagnosis.oom_kills()
         self.send(events.HostJoined(self.place.host))
 
@@ -165,21 +167,21 @@ class RankSupervisor:
         self._report_if_ended(name)
 
     async def _index_logs(self) -> None:
-        """Updates the logs' indexes in threads, because network file systems may block and the keeper must not."""
+        """Updates the logs' indexes in threads, since a network file system may block, and the event loop must not."""
         indexes = LogIndexWriter(os.path.join(self.place.folder, "logs"))
         while True:
             await in_a_thread(indexes.update)
             await asyncio.sleep(FINEST_S)
 
     def _await_stability(self) -> None:
-        """Schedules the start of spares for a time when no rank has been started on this host for a while."""
+        """Schedules the start of spares `spares_after_s` after the last start of ranks on this host."""
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         if self._spare_imports:
             self._spares_timer = asyncio.get_running_loop().call_later(self._spares_after_s, self._start_spare)
 
     def _start_spare(self) -> None:
-        """Starts one spare, for a running rank that may be restarted, and schedules the next."""
+        """Starts a spare for a running rank that may be restarted, once earlier ones are ready. Schedules the next."""
         loop = asyncio.get_running_loop()
         missing = [
             rank
@@ -192,7 +194,7 @@ class RankSupervisor:
             share = self._rank_share(missing[0])
             variables = rank_process.environment(os.environ, self.place, key[0], share, {})
             self._warm.start(key, share["argv"], variables, self.place.work, self._spare_imports, spare=True)
-            if key not in self._warm:  # The rank's program is not an interpreter that can be started early.
+            if key not in self._warm:  # The start has failed, or an earlier interpreter for this rank did not work.
                 return
         elif self._warm.are_ready:
             log.info(SPARES_READY)
@@ -281,7 +283,7 @@ class RankSupervisor:
         asyncio.get_running_loop().call_later(self._stuck_after_s, self._report_stuck, asked)
 
     def _report_stuck(self, asked: list[Rank]) -> None:
-        """Reports ranks that still run after SIGKILL because a system call hangs, on a dead disk or NFS server."""
+        """Reports ranks that still run after SIGKILL, because a system call waits for a failed disk or NFS server."""
         left = [rank.pid for rank in asked if self._live.get(rank.pid) is rank and rank.pid not in self._stuck]
         self._stuck.update(left)
         if left:
@@ -321,7 +323,10 @@ class RankSupervisor:
         self.send(events.GangCleared(self.place.host, order.gang, order.generation))
 
     def sweep(self, grace_s: float) -> None:
-        """Ends all descendants of this process, and reports HostSwept when none is left."""
+        """Ends all descendants of this process. Reports HostSwept when none is left and the GPUs are released.
+
+        Descendants of another user (sudo) cannot be ended and are not waited for.
+        """
         if self.gpu_acquisition is not None:
             self.gpu_acquisition.end()
         if self._spares_timer is not None:
@@ -375,7 +380,7 @@ class RankSupervisor:
             await asyncio.sleep(GPUS_EVERY_S)
 
     def _signal(self, left: list[int], kill_at: float, reported: bool) -> bool:
-        """Sends SIGTERM once to each process, and SIGKILL from the time `kill_at` on.
+        """Sends SIGTERM once to each process, and SIGKILL from the time `kill_at` on. Reports stuck processes once.
 
         Returns:
             Whether stuck processes have been reported.
@@ -399,7 +404,7 @@ class RankSupervisor:
             await asyncio.wait_for(self._changed.wait(), SWEEP_EVERY_S)
 
     def on_datagram(self, datagram: bytes) -> None:
-        """Stores a datagram's metrics. Metrics of the first step are sent immediately, later ones once per second."""
+        """Stores a datagram's metrics. They are sent at the first step immediately, later at most once per second."""
         name = self.metrics.take(datagram)
         if name is None:
             return

@@ -1,4 +1,4 @@
-"""Interpreters that are started early, import torch and wait for the start of their rank.
+"""Interpreters that are started early, import modules such as torch, and wait for the start of their rank.
 
 They are started during the checks of a launch (`Keeper.warm`), and, while a run trains, as one spare per rank for a
 restart. The code that runs in the interpreter is `torchyard_agent.warm_start.sitecustomize`.
@@ -33,12 +33,12 @@ VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
 SLICE_S = 0.02
 PAUSE_S = 0.08
-"""A spare imports in slices of SLICE_S, with at most a fifth of a core. Its priority is not lowered, since raising it
-again for the rank needs privileges."""
+"""Pause after each SLICE_S of a spare's imports, so that a spare uses at most a fifth of a core. Its priority is not
+lowered, since raising it again for the rank requires privileges."""
 CONFIRM_TIMEOUT_S = 1.0
 """Time from a rank's start for an interpreter to confirm that it accepts orders; usually 0.1 s."""
 SPARE_OOM_SCORE = 1000
-"""oom_score_adj of a spare: if memory is short, the kernel ends it before any rank."""
+"""oom_score_adj of a spare: if memory is short, the kernel kills a spare rather than a rank."""
 _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class _Interpreter(NamedTuple):
     argv: list[str]
     environment: dict[str, str]
     oom_score: str
-    """The original oom_score_adj of the process."""
+    """The original oom_score_adj of the process; "" if it was not changed."""
 
 
 class WarmInterpreters:
@@ -71,7 +71,7 @@ class WarmInterpreters:
     def __init__(self) -> None:
         self._waiting: dict[Key, _Interpreter] = {}
         self._confirmed: set[Key] = set()
-        """Interpreters that have confirmed that they accept orders."""
+        """Ranks whose waiting interpreter has confirmed that it accepts orders."""
         self._importing: set[Key] = set()
         self._failed: set[Key] = set()
         """Ranks whose interpreter ended during its imports: no other interpreter is started early for them."""
@@ -96,6 +96,8 @@ class WarmInterpreters:
         spare: bool,
     ) -> None:
         """Starts an interpreter that will execute `argv` in `folder`. Failures are logged.
+
+        Has no effect if an interpreter is waiting for the rank, or an earlier one has failed.
 
         Args:
             environment: The rank's environment as far as it is known, with a PYTHONPATH.
@@ -139,7 +141,7 @@ class WarmInterpreters:
                     umask=umask.of_login(),
                     preexec_fn=partial(_prepare_child, os.getpid()),
                 )
-        except BaseException:  # The channel is also closed if a BaseException ends the call.
+        except BaseException:  # After an interrupt too, the channel must be closed.
             ours.close()
             raise
         finally:
@@ -200,7 +202,7 @@ class WarmInterpreters:
         return known.process
 
     def on_reaped(self, pid: int) -> None:
-        """Removes an interpreter that has ended."""
+        """Removes the interpreter with this PID, if there is one. It has ended and was reaped."""
         for key, known in list(self._waiting.items()):
             if known.process.pid == pid:
                 known.process.returncode = 0

@@ -1,10 +1,10 @@
 """The average of all worker groups' differences: a reduce-scatter and an all-gather among the groups' first ranks.
 
 Each member of a round owns a slice. It receives this slice of every other member's differences, and sends back their
-weighted average, so a group sends and receives 2M(G−1)/G bytes per round. Either all members apply the average of a
-round or none of them does (`round_state`): the round is committed in the join store when each member has received all
-slices. Members that are lost before that are left out of the next attempt; they return at the end of a later round,
-with θ and m of a current member.
+weighted average. With G members and M bytes of differences, a group sends 2M(G−1)/G bytes per round and receives as
+many. Either all members apply the average of a round or none of them does (`round_state`): the round is committed in
+the join store when each member has received all slices. Members that are lost before that are left out of the next
+attempt; they return at the end of a later round, with θ and m of a current member.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.tensor_connection import Peer
+from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters
 from torchyard_roles.strategies.diloco.round_state import DONE, HERE, KEY, STOPPED, Announcement, RoundState
 from torchyard_roles.strategies.diloco.slice_exchange import Calls, SliceExchange
@@ -31,7 +32,6 @@ from torchyard_roles.strategies.diloco.slice_server import (
     SliceServer,
     log,
     receive_tensors,
-    slice_of,
 )
 
 CHIEF = 0
@@ -45,10 +45,10 @@ SAY_WAITING_S = 10.0
 
 
 class Outcome(enum.IntEnum):
-    """The outcome of a start or of a round for a group's parameters."""
+    """The result of a start or of a round: what has happened to a group's parameters."""
 
     KEPT = 0
-    """They are those of the restored checkpoint, or the script's."""
+    """The parameters are still those of the restored checkpoint or of the script."""
     AVERAGED = 1
     """The average of the round is complete."""
     REPLACED = 2
@@ -64,7 +64,9 @@ class GroupAverage:
 
     Args:
         own: The address of this group's first rank, at which `listener` listens.
-        rest: Frozen parameters and buffers that are not averaged, which all groups take from the first.
+        rest: Frozen parameters and buffers that are not averaged. A group takes them together with θ.
+        wire: The encoding of differences and averages.
+        fragments: The number of the model's parts that are averaged in turn.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class GroupAverage:
         store: JoinStore,
         outer: OuterParameters,
         rest: PackedTensors,
+        wire: ErrorFeedbackCodec,
         *,
+        fragments: int = 1,
         host_wait_s: float = HOST_WAIT_S,
     ) -> None:
         self._group = group
@@ -86,12 +90,20 @@ class GroupAverage:
         self._store = store
         self._outer = outer
         self._rest = rest
+        self._wire = wire
+        self._fragments = fragments
+        self.weight = 0.0
+        """The sum of all members' weights in the last committed round."""
+        self.divergence = 0.0
+        """The distance of members' differences from their average in that round (root mean square), as a share of their
+        length: 0 if all groups move alike, 1 if the average is 0."""
+        self._taken_rest: torch.Tensor | None = None
         self._host_wait_s = host_wait_s
         self._process = ""
         self._state: RoundState | None = None
         self._mailbox = Mailbox()
         self._calls = Calls(key, own, group)
-        self._server = SliceServer(listener, key, own.name, self._mailbox, outer, rest)
+        self._server = SliceServer(listener, key, own.name, self._mailbox, outer, rest, wire.codec)
         store.watch(KEY, self._see)
 
     @property
@@ -101,11 +113,11 @@ class GroupAverage:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all groups have finished."""
+        """Whether training has ended, because all groups that are not lost have finished."""
         return self._state is not None and self._state.has_ended
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received so far, without exchanges in progress."""
+        """Return the numbers of bytes sent and received so far."""
         called, served = self._calls.traffic(), self._server.traffic()
         return called[0] + served[0], called[1] + served[1]
 
@@ -113,26 +125,26 @@ class GroupAverage:
         """Close all connections and end all threads.
 
         Args:
-            has_stopped: Whether this group stops gracefully, in which case waiting members also stop before they
-                average.
+            has_stopped: Whether this group stops gracefully, in which case waiting members postpone their round.
         """
         if has_stopped and self._process:
             with suppress(RolesError):
                 self._store.set(f"{STOPPED}/{self._group}", self._process.encode())
+        self._calls.close()
         self._server.close()
 
     def start(self, round_: int, lineage: str) -> Outcome:
         """Become a member, and load θ and m of another group unless this group keeps its own.
 
-        The chief's group defines the first members, once all groups have announced themselves. If a group starts
-        later, it becomes a member at the end of the current round.
+        The chief's group defines the first members, once all groups can be reached or after `host_wait_s`. If a group
+        starts later, it becomes a member at the end of the current round.
 
         Args:
             round_: The number of rounds in the restored checkpoint, or -1.
             lineage: The training of that checkpoint.
 
         Raises:
-            RolesError: The groups that have newer parameters are unreachable.
+            RolesError: No group with parameters to start from can be reached, or the join store is lost.
         """
         self._process = os.urandom(8).hex()
         announcement = Announcement(self._process, *self._own, round_, lineage)
@@ -162,15 +174,34 @@ class GroupAverage:
                 is_logged = True
             time.sleep(LOOK_EVERY_S)
 
-    def average(self, differences: Sequence[torch.Tensor], weight: float, *, has_finished: bool) -> Outcome:
+    def unpack_rest(self) -> None:
+        """Write frozen parameters and buffers that are not averaged to the model, if another group has sent them."""
+        if self._taken_rest is not None:
+            self._rest.unpack(self._taken_rest)
+            self._taken_rest = None
+
+    def average(
+        self,
+        differences: Sequence[torch.Tensor],
+        weight: float,
+        *,
+        has_finished: bool,
+        fragment: int | None = None,
+    ) -> Outcome:
         """Replace this group's differences by the average of all members, once all have called this method.
 
+        It may run in a background thread, since it does not change the model.
+
         Args:
+            fragment: The fragment that the differences belong to, or None for all.
             has_finished: Whether this group takes no further steps.
 
         Returns:
             AVERAGED or POSTPONED; REPLACED or ENDED if the other groups have considered this group lost.
         """
+        numbers = self._outer.numbers(fragment)
+        encoded = self._wire.encode(numbers, differences)
+        square = self._square(numbers, differences)
         while True:
             self._refresh()
             state = self._state
@@ -183,31 +214,65 @@ class GroupAverage:
                 continue
             if state.is_idle and has_finished:
                 self._wait_for_chief(state)
-            outcome = self._attempt(state, differences, weight, has_finished)
+            averages = self._wire.empty(numbers)
+            outcome = self._attempt(state, fragment, encoded, averages, Contribution(weight, has_finished, [], square))
+            if outcome is Outcome.AVERAGED:
+                self._wire.decode(averages, differences)
+                self._measure(state.epoch, self._square(numbers, differences))
             if outcome is not None:
                 return outcome
 
+    @property
+    def members(self) -> int:
+        """The number of groups that take part in the current round."""
+        return len(self._state.members) if self._state is not None else 0
+
+    def _square(self, numbers: Sequence[int], values: Sequence[torch.Tensor]) -> float:
+        """Return the sum of the squared values of flat tensors, without those of buffers."""
+        pairs = zip(numbers, values)
+        return sum(float(each.dot(each)) for number, each in pairs if not self._outer.flats[number].is_buffer)
+
+    def _measure(self, epoch: int, average_square: float) -> None:
+        found = self._mailbox.contributions(epoch).values()
+        self.weight = sum(each.weight for each in found)
+        square = sum(each.weight * each.square for each in found) / self.weight if self.weight else 0.0
+        self.divergence = max(0.0, 1 - average_square / square) ** 0.5 if square else 0.0
+
     def _attempt(
-        self, state: RoundState, differences: Sequence[torch.Tensor], weight: float, has_finished: bool
+        self,
+        state: RoundState,
+        fragment: int | None,
+        encoded: Sequence[torch.Tensor],
+        averages: Sequence[torch.Tensor],
+        own: Contribution,
     ) -> Outcome | None:
-        """Attempt the round of `state`. Returns None if the round was abandoned."""
+        """Attempt the round of `state`, and fill `averages`. Returns None if this attempt was abandoned."""
         epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
+        numbers = self._outer.numbers(fragment)
         of = len(members)
-        result = self._outer.empty()
 
         def share(tensors: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
-            return [each[slice_of(each.numel(), members.index(group), of)] for each in tensors]
+            return self._wire.cut(numbers, tensors, members.index(group), of)
 
+        self._calls.end_all_but(each.peer for each in state.members.values())
         mailbox.advance(epoch)
-        mailbox.put(epoch, self._group, Contribution(weight, has_finished, share(differences, self._group)))
-        header = {"op": "slice", "epoch": epoch, "of": of, "weight": weight, "has_finished": has_finished}
+        mailbox.put(epoch, self._group, own._replace(differences=share(encoded, self._group)))
+        header = {
+            "op": "slice",
+            "epoch": epoch,
+            "fragment": fragment,
+            "of": of,
+            "weight": own.weight,
+            "has_finished": own.has_finished,
+            "square": own.square,
+        }
         exchanges = {
             group: SliceExchange(
                 self._calls,
                 state.members[group].peer,
                 {**header, "number": members.index(group)},
-                share(differences, group),
-                share(result, group),
+                share(encoded, group),
+                share(averages, group),
                 self._wake,
             )
             for group in members
@@ -227,8 +292,8 @@ class GroupAverage:
             while not self._has_moved(epoch):
                 contributions = mailbox.contributions(epoch)
                 if not is_published and len(contributions) == of:
-                    average = average_of(contributions)
-                    for whole, part in zip(share(result, self._group), average):
+                    average = self._wire.average(numbers, contributions, members.index(self._group), of)
+                    for whole, part in zip(share(averages, self._group), average):
                         whole.copy_(part)
                     mailbox.publish(epoch, average)
                     is_published = True
@@ -242,20 +307,16 @@ class GroupAverage:
                 with mailbox.changed:
                     is_quiet = not mailbox.changed.wait_for(is_due, PROBE_EVERY_S)
                 if is_quiet:
-                    self._refresh()  # A watch may miss a change, for example after a reconnection to the store.
+                    self._refresh()  # A watch may report a change late, for example after a reconnection to the store.
         finally:
             for each in exchanges.values():
                 each.cancel()
-        return self._outcome(epoch, differences, result)
+        return self._outcome(epoch)
 
-    def _outcome(
-        self, epoch: int, differences: Sequence[torch.Tensor], result: Sequence[torch.Tensor]
-    ) -> Outcome | None:
+    def _outcome(self, epoch: int) -> Outcome | None:
         state = self._state
         assert state is not None
         if state.committed == epoch:
-            for difference, average in zip(differences, result):
-                difference.copy_(average)
             return Outcome.AVERAGED
         return Outcome.POSTPONED if state.postponed == epoch else None
 
@@ -264,7 +325,7 @@ class GroupAverage:
         joining = self._joining(state)
         for each in joining.values():
             log(self._own.name, f"{each.name} on {each.address} takes part from round {state.round + 2}.")
-        self._replace(state, state.after_round(joining, has_finished=has_finished))
+        self._replace(state, state.after_round(joining, has_finished=has_finished, fragments=self._fragments))
         with suppress(RolesError):
             self._store.delete(f"{DONE}/{state.epoch - 1}")
 
@@ -274,7 +335,7 @@ class GroupAverage:
         lost: Mapping[int, PeerLost | ProtocolError],
         contributions: Mapping[int, Contribution],
     ) -> None:
-        """Abandon an attempt, unless all members had received the average before they were lost."""
+        """Abandon an attempt, or commit it if all members had received the average before they were lost."""
         if self._store.add(f"{DONE}/{state.epoch}", 0) >= len(state.members):
             self._commit(state, contributions)
             return
@@ -287,7 +348,7 @@ class GroupAverage:
         self._replace(state, state.without(list(lost), is_postponed=has_stopped))
 
     def _joining(self, state: RoundState) -> dict[int, Announcement]:
-        """Return the groups that have announced themselves and are not members."""
+        """Return the groups that are not members and have announced a process that was never lost."""
         found = {}
         for group in range(self._groups):
             text = None if group in state.members else self._store.try_get(f"{HERE}/{group}")
@@ -349,7 +410,7 @@ class GroupAverage:
                     if connection.receive().get("bytes"):
                         rest = torch.empty(self._rest.bytes, dtype=torch.uint8, device="cpu")
                         connection.receive_into(rest)
-                        self._rest.unpack(rest)
+                        self._taken_rest = rest
             except PeerLost:
                 continue
             self._outer.load(theta, momentum, state.round)
@@ -377,7 +438,7 @@ class GroupAverage:
             self._see(text)
 
     def _see(self, text: bytes) -> None:
-        """Adopt a state unless it is older than the known state. Called on any thread."""
+        """Adopt a state if it is newer than the known state. Called on any thread."""
         state = RoundState.decoded(text)
         with self._mailbox.changed:
             if self._state is None or state.epoch > self._state.epoch:
@@ -387,15 +448,3 @@ class GroupAverage:
     def _wake(self) -> None:
         with self._mailbox.changed:
             self._mailbox.changed.notify_all()
-
-
-def average_of(contributions: Mapping[int, Contribution]) -> list[torch.Tensor]:
-    """Return the weighted average of differences, summed in the order of groups. It is 0 if all weights are 0."""
-    total = sum(each.weight for each in contributions.values())
-    ordered = [contributions[group] for group in sorted(contributions)]
-    sums = [torch.zeros_like(each) for each in ordered[0].differences]
-    for each in ordered:
-        if each.weight:
-            for whole, part in zip(sums, each.differences):
-                whole.add_(part, alpha=each.weight / total)
-    return sums

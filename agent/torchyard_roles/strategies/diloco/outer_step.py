@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 NOT_BEGUN = -1
 
@@ -23,23 +24,41 @@ NOT_BEGUN = -1
 class Flat:
     """Tensors of a model whose values are exchanged as one contiguous tensor on the CPU."""
 
-    def __init__(self, tensors: list[torch.Tensor], dtype: torch.dtype, *, is_buffer: bool) -> None:
+    def __init__(self, tensors: list[torch.Tensor], dtype: torch.dtype, *, is_buffer: bool, fragment: int = 0) -> None:
         self.tensors = tensors
+        self.fragment = fragment
         self.dtype = dtype
         self.is_buffer = is_buffer
         self.elements = sum(_real(tensor).numel() for tensor in tensors)
 
     def gather(self) -> torch.Tensor:
-        """Return a copy of the values."""
+        """Return a copy of the tensors' values as one flat tensor."""
         values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
         for part, tensor in self._parts(values):
             part.copy_(_real(tensor))
         return values
 
     def scatter(self, values: torch.Tensor) -> None:
-        """Write values to the tensors. Version counters stay unchanged, since no graph exists between two steps."""
+        """Write values to the tensors. Autograd does not track this, as no graph needs the old values between steps."""
         for part, tensor in self._parts(values):
             _real(tensor).copy_(part)
+
+    def collect(self) -> None:  # whole tensors need no collective calls
+        """Make the values of a sharded group available to gather(). Called by all ranks of a group."""
+
+    def spread(self, device: torch.device, *, is_first: bool) -> None:
+        """Set the tensors of all ranks of a group to the first rank's values. Called by all ranks.
+
+        Args:
+            device: The device of the group's collective calls.
+        """
+        values = self.gather().to(device)
+        dist.broadcast(values, src=0)
+        if not is_first:
+            self.scatter(values)
+
+    def release(self) -> None:  # only a sharded group keeps values
+        """Free the values of collect()."""
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         start = 0
@@ -49,30 +68,37 @@ class Flat:
             start += shape.numel()
 
 
-def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> list[Flat]:
-    """Return the trained parameters and the floating-point buffers, by the dtype of their outer parameters."""
+def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor], fragment: int = 0) -> list[Flat]:
+    """Divide the trained parameters and floating-point buffers of a fragment by the dtype of their outer parameters.
+
+    Other buffers are left out.
+    """
     found = []
     for is_buffer, tensors in ((False, list(parameters)), (True, list(buffers))):
         for dtype in (torch.float32, torch.float64):
             chosen = [tensor for tensor in tensors if _outer_dtype(tensor) is dtype]
             if any(tensor.numel() for tensor in chosen):
-                found.append(Flat(chosen, dtype, is_buffer=is_buffer))
+                found.append(Flat(chosen, dtype, is_buffer=is_buffer, fragment=fragment))
     return found
 
 
 class OuterParameters:
-    """θ and m of one group, with the number of finished rounds.
+    """The parameters θ and the momentum m of one group's outer optimizer, with the number of finished rounds.
 
-    The training thread changes these values, and a server sends copies to returning groups.
+    One thread at a time changes these values, and the threads of a server send copies to other groups.
     """
 
     def __init__(self, flats: Sequence[Flat]) -> None:
-        self.flats = flats
+        self.flats: Sequence[Flat] = flats
         self.theta: list[torch.Tensor] = []
         self.momentum: list[torch.Tensor] = []
         self.round = NOT_BEGUN
         self.changed = threading.Condition()
-        """Guards all fields above; notified when `round` changes."""
+        """Guards θ, m and `round`; notified when they are replaced or stepped."""
+
+    def numbers(self, fragment: int | None = None) -> list[int]:
+        """Return the numbers of a fragment's flat tensors, or of all."""
+        return [number for number, flat in enumerate(self.flats) if fragment is None or flat.fragment == fragment]
 
     def begin(self, round_: int = 0) -> None:
         """Set θ to the parameters of the model, and m to 0."""
@@ -93,20 +119,21 @@ class OuterParameters:
         with self.changed:
             return self.round, [each.clone() for each in self.theta], [each.clone() for each in self.momentum]
 
-    def differences(self) -> list[torch.Tensor]:
+    def differences(self, fragment: int | None = None) -> list[torch.Tensor]:
         """Return Δ_g = θ − θ_g of this group."""
         found = []
-        for flat, theta in zip(self.flats, self.theta):
-            values = flat.gather()
-            found.append(torch.sub(theta, values, out=values))
+        for number in self.numbers(fragment):
+            values = self.flats[number].gather()
+            found.append(torch.sub(self.theta[number], values, out=values))
         return found
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
-    def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float) -> None:
-        """Take a step of the outer optimizer, and finish the round. `average` is overwritten."""
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float, fragment: int | None = None) -> None:
+        """Take a step of the outer optimizer, and finish the round. `average` may be overwritten."""
         with self.changed:
-            for flat, theta, buffer, delta in zip(self.flats, self.theta, self.momentum, average):
-                if flat.is_buffer:
+            for number, delta in zip(self.numbers(fragment), average):
+                theta, buffer = self.theta[number], self.momentum[number]
+                if self.flats[number].is_buffer:
                     theta.sub_(delta)
                     continue
                 if momentum:
@@ -116,10 +143,12 @@ class OuterParameters:
             self.round += 1
             self.changed.notify_all()
 
-    def install(self) -> None:
-        """Write θ to the model: θ_g ← θ."""
-        for flat, theta in zip(self.flats, self.theta):
-            flat.scatter(theta)
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    def install(self, fragment: int | None = None, mixing: float = 0.0) -> None:
+        """Merge θ into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
+        for number in self.numbers(fragment):
+            flat, theta = self.flats[number], self.theta[number]
+            flat.scatter(flat.gather().mul_(mixing).add_(theta, alpha=1 - mixing) if mixing else theta)
 
     def state(self) -> dict[str, Any]:
         """Return copies for a checkpoint."""

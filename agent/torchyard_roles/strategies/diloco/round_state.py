@@ -1,7 +1,7 @@
 """The state of the rounds that all worker groups share: one value in the join store.
 
-Each change replaces the value only if it is still the value from which the change was computed, so all groups see the
-same sequence of states, and each state has a number, its *epoch*. A round is attempted by its members; it is
+Each change replaces the value only if it is still the value from which the change was computed. So there is one
+sequence of states for all groups, and each state has a number, its *epoch*. A round is attempted by its members; it is
 *committed* when each of them has received the whole average, or *abandoned* when a member is lost, and attempted again
 without it.
 """
@@ -18,7 +18,7 @@ KEY = "diloco/state"
 HERE = "diloco/here"
 """Prefix of the keys by which groups announce themselves."""
 STOPPED = "diloco/stopped"
-"""Prefix of the keys of groups that have stopped in order, with their process."""
+"""Prefix of the keys of groups that have stopped gracefully. The value is the ID of the process."""
 DONE = "diloco/done"
 """Prefix of the counters of members that have received the average of an epoch."""
 
@@ -27,12 +27,12 @@ class Announcement(NamedTuple):
     """The process of a group's first rank, and the checkpoint that it has restored."""
 
     process: str
-    """A random ID."""
+    """A random ID of the process, which differs after a restart."""
     name: str
     address: str
     port: int
     round: int
-    """The rounds of the checkpoint, or -1."""
+    """The number of rounds in the checkpoint, or -1 without a checkpoint."""
     lineage: str
     """The ID of the training that the checkpoint belongs to."""
 
@@ -60,7 +60,7 @@ class RoundState:
     source: int
     """The group from which the first members take θ and m, unless they are in `keep`."""
     keep: tuple[int, ...] = ()
-    """Groups that have restored the same round of the same training."""
+    """Groups that keep their own θ and m, which are those of the current round."""
     committed: int = 0
     """The epoch whose attempt was committed last."""
     postponed: int = 0
@@ -68,8 +68,11 @@ class RoundState:
     is_idle: bool = False
     """Whether all members have finished and wait for the chief's group."""
     has_ended: bool = False
+    finished: int = 0
+    """The number of consecutive rounds, up to the last one, in which all members had finished. At the end there is one
+    for each fragment."""
     dropped: tuple[str, ...] = ()
-    """Processes that were lost."""
+    """The IDs of processes that were lost."""
 
     def encoded(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -91,12 +94,14 @@ class RoundState:
             postponed=self.epoch if is_postponed else self.postponed,
         )
 
-    def after_round(self, joining: dict[int, Announcement], *, has_finished: bool) -> RoundState:
+    def after_round(self, joining: dict[int, Announcement], *, has_finished: bool, fragments: int = 1) -> RoundState:
         """Return the state after a committed attempt. Joining groups are members of the next round.
 
-        Training ends when all members have finished, but not without the chief's group, which saves the result.
+        Training ends when all members have finished and each fragment has been averaged since, but not without the
+        chief's group, which saves the result.
         """
-        is_last = has_finished and not joining
+        finished = self.finished + 1 if has_finished and not joining else 0
+        is_last = finished >= fragments
         return replace(
             self,
             epoch=self.epoch + 1,
@@ -104,6 +109,7 @@ class RoundState:
             members=self.members | joining,
             keep=(),
             committed=self.epoch,
+            finished=finished,
             has_ended=is_last and 0 in self.members,
             is_idle=is_last and 0 not in self.members,
         )

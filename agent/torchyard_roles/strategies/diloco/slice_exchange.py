@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any, Callable
 
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.listener import Connections
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.diloco.slice_server import SERVICE, receive_tensors, send_tensors
 
@@ -18,29 +21,62 @@ CONNECT_S = 0.4
 
 
 class Calls:
-    """Connections of one group to others, and their traffic."""
+    """Connections of one group to the owners of slices, which stay open between rounds, and their traffic."""
 
     def __init__(self, key: bytes, own: Peer, group: int) -> None:
         self._key = key
         self._introduction = {"name": own.name, "service": SERVICE, "group": group}
         self._lock = threading.Lock()
-        self._bytes = (0, 0)
+        self._open = Connections()
+        self._idle: dict[Peer, Connection] = {}
+        self._closed = False
 
     def connect(self, peer: Peer) -> Connection:
-        """Open a new connection. Raises PeerLost and ProtocolError."""
+        """Open a connection that is not kept. Raises PeerLost and ProtocolError."""
         connection, _ = Connection.connect(peer, self._key, self._introduction, CONNECT_S)
         return connection
 
-    def count(self, connection: Connection) -> None:
-        """Add the bytes of a connection that has ended."""
+    def take(self, peer: Peer) -> Connection:
+        """Return an idle connection, or a new one. Raises PeerLost and ProtocolError."""
         with self._lock:
-            sent, received = self._bytes
-            self._bytes = sent + connection.sent_bytes, received + connection.received_bytes
+            connection = self._idle.pop(peer, None)
+        if connection is not None:
+            if not _is_readable(connection):
+                return connection
+            self.end(connection)  # Owners send nothing between rounds, so this one has closed the connection.
+        connection = self.connect(peer)
+        self._open.add(connection)
+        return connection
+
+    def keep(self, peer: Peer, connection: Connection) -> None:
+        """Keep a connection that no thread uses any more for the next round."""
+        with self._lock:
+            surplus = connection if self._closed else self._idle.get(peer)
+            if surplus is not connection:
+                self._idle[peer] = connection
+        if surplus is not None:
+            self.end(surplus)
+
+    def end(self, connection: Connection) -> None:
+        connection.close()
+        self._open.remove(connection)
+
+    def end_all_but(self, peers: Iterable[Peer]) -> None:
+        """End the idle connections to all processes except `peers`."""
+        kept = set(peers)
+        with self._lock:
+            surplus = [self._idle.pop(peer) for peer in list(self._idle) if peer not in kept]
+        for connection in surplus:
+            self.end(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self.end_all_but(())
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received by connections that have ended."""
-        with self._lock:
-            return self._bytes
+        """Return the numbers of bytes sent and received so far for slices."""
+        return self._open.traffic()
 
     def has_begun(self, peer: Peer) -> bool | None:
         """Return whether a group has θ and m, or None if it is unreachable."""
@@ -53,7 +89,7 @@ class Calls:
 
 
 class SliceExchange:
-    """Sends a slice of differences to its owner, receives its average, and stays connected until cancel().
+    """Sends a slice of differences to its owner, receives its average, and watches the connection until cancel().
 
     Args:
         changed: Called when the average has arrived, and when the owner is lost.
@@ -79,31 +115,42 @@ class SliceExchange:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._is_cancelled = False
+        self._woken, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._run, name=f"diloco to {owner.name}", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
-        """Close the connection and end the thread."""
+        """End the thread. The connection is kept if the average has been received."""
         with self._lock:
             self._is_cancelled = True
-            if self._connection is not None:
+            if self._connection is not None and not self.has_received:
                 self._connection.cut()
+        os.write(self._wake, b"1")
         self._thread.join(5)
+        if not self._thread.is_alive():
+            os.close(self._woken)
+            os.close(self._wake)
 
     def _run(self) -> None:
         error: PeerLost | ProtocolError | None = None
         for _ in range(2):  # A second connection distinguishes a broken connection from a lost owner.
             try:
-                self._exchange_and_watch()
+                connection = self._calls.take(self.owner)
+            except (PeerLost, ProtocolError) as found:
+                error = found
+                break
+            try:
+                self._exchange_and_watch(connection)
             except (PeerLost, ProtocolError) as found:
                 error = found
             if self._is_cancelled:
                 return
-        self.lost = error
-        self._changed()
+        if not self._is_cancelled:
+            self.lost = error
+            self._changed()
 
-    def _exchange_and_watch(self) -> None:
-        connection = self._calls.connect(self.owner)
+    def _exchange_and_watch(self, connection: Connection) -> None:
+        is_intact = False
         try:
             with self._lock:
                 if self._is_cancelled:
@@ -115,11 +162,31 @@ class SliceExchange:
                 header = connection.receive()
                 if "abandoned" not in header:
                     receive_tensors(connection, self._incoming)
-                    self.has_received = True
+                    with self._lock:
+                        self.has_received = True
                     self._changed()
-            connection.receive()  # The owner sends nothing, so this call ends by raising PeerLost.
+            is_intact = self._watch(connection)
         finally:
             with self._lock:
                 self._connection = None
-            connection.close()
-            self._calls.count(connection)
+            if is_intact:
+                self._calls.keep(self.owner, connection)
+            else:
+                self._calls.end(connection)
+
+    def _watch(self, connection: Connection) -> bool:
+        """Wait for cancel(). Returns whether the connection can be used again; raises PeerLost if the owner is lost."""
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if connection.fileno() in ready:
+            connection.receive()  # The owner sends nothing, so this call raises PeerLost.
+            return False
+        return self.has_received
+
+
+def _is_readable(connection: Connection) -> bool:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

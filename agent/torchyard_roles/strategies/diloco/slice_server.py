@@ -23,6 +23,7 @@ from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection
+from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters
 
 SERVICE = "diloco"
@@ -36,6 +37,9 @@ class Contribution(NamedTuple):
     weight: float
     has_finished: bool
     differences: list[torch.Tensor]
+    """Encoded by the wire codec that all groups use."""
+    square: float = 0.0
+    """The sum of squares of all of the group's differences of parameters."""
 
 
 class Mailbox:
@@ -43,7 +47,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        """Notified of each contribution and average, and of whatever else the training thread waits for."""
+        """Notified of each contribution and average, and of other events that the averaging thread waits for."""
         self._contributions: dict[int, dict[int, Contribution]] = {}
         self._averages: dict[int, list[torch.Tensor]] = {}
         self._epoch = 0
@@ -73,7 +77,7 @@ class Mailbox:
             self.changed.notify_all()
 
     def average(self, epoch: int) -> list[torch.Tensor] | None:
-        """Wait for the average of an epoch. Returns None if the epoch is abandoned."""
+        """Wait for the average of an epoch. Returns None if the epoch is abandoned or the mailbox is closed."""
         with self.changed:
             self.changed.wait_for(lambda: epoch in self._averages or epoch < self._epoch or self._closed)
             return self._averages.get(epoch)
@@ -99,7 +103,9 @@ class SliceServer:
         mailbox: Mailbox,
         outer: OuterParameters,
         rest: PackedTensors,
+        codec: WireCodec,
     ) -> None:
+        self._codec = codec
         self._listener = listener
         self._admission = Admission(listener, key, name)
         self._name = name
@@ -160,7 +166,7 @@ class SliceServer:
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
         except PeerLost:
-            return  # The training thread of a member notices the loss through its own connection.
+            return  # This group notices the loss of a member through a connection that it has opened itself.
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
             log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:
@@ -184,15 +190,15 @@ class SliceServer:
         epoch, number, of = int(header["epoch"]), int(header["number"]), int(header["of"])
         if not 0 <= number < of:
             raise ProtocolError(f"there is no slice {number} of {of}")
-        sizes = [slice_of(flat.elements, number, of) for flat in self._outer.flats]
-        differences = [
-            torch.empty(size.stop - size.start, dtype=flat.dtype, device="cpu")
-            for size, flat in zip(sizes, self._outer.flats)
-        ]
+        fragment = header.get("fragment")
+        differences = []
+        for flat in (self._outer.flats[each] for each in self._outer.numbers(fragment)):
+            cut = self._codec.cut(flat.elements, number, of)
+            size = self._codec.size(cut.stop - cut.start, flat.dtype)
+            differences.append(torch.empty(size, dtype=torch.uint8, device="cpu"))
         receive_tensors(connection, differences)
-        self._mailbox.put(
-            epoch, group, Contribution(float(header["weight"]), bool(header["has_finished"]), differences)
-        )
+        weight, square = float(header["weight"]), float(header["square"])
+        self._mailbox.put(epoch, group, Contribution(weight, bool(header["has_finished"]), differences, square))
         average = self._mailbox.average(epoch)
         if average is None:
             connection.send({"abandoned": True})
@@ -211,11 +217,6 @@ class SliceServer:
         connection.send({"round": found})
         send_tensors(connection, [*theta, *momentum])
         connection.send({}, self._rest.packed() if self._rest.bytes else None)
-
-
-def slice_of(elements: int, number: int, of: int) -> slice:
-    """Return a member's share of a tensor."""
-    return slice(elements * number // of, elements * (number + 1) // of)
 
 
 def send_tensors(connection: Connection, tensors: Sequence[torch.Tensor]) -> None:

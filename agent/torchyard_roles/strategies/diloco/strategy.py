@@ -13,7 +13,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Callable
 
@@ -27,16 +29,39 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.diloco import fragments
+from torchyard_roles.strategies.diloco.background_average import BackgroundAverage
+from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import GroupAverage, Outcome
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters, flats_of
+from torchyard_roles.strategies.diloco.server_average import ServerAverage
+from torchyard_roles.strategies.diloco.sharded_flat import reshard, sharded_flats
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
+from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
 from torchyard_roles.strategies.worker_group_ranks import first_ranks, wait_for_all_ranks
+from torchyard_roles.strategy_options import Options
 
+BACKGROUND_ENDS_S = 3.0
+"""Longest wait for the end of an exchange that is abandoned."""
 BEAT_S = 5.0
 """Interval of the first rank's messages to its group while it waits for other groups."""
+
+
+@dataclass
+class Sent:
+    """A fragment, or the whole model, that is being averaged."""
+
+    fragment: int | None
+    at: tuple[int, int]
+    """Samples and steps when it was sent."""
+    steps_before: int
+    """Steps between the fragment before and this one."""
+    average: Callable[[], Outcome]
+    """Returns the outcome on the first rank: it makes the exchange, or waits for the thread that makes it."""
 
 
 class Diloco(Strategy):
@@ -47,41 +72,62 @@ class Diloco(Strategy):
             raise ValueError("only trainers take part in diloco")
         self._environment = environment
         self._options = environment.options
-        self._peers = first_ranks(environment) if environment.groups > 1 else []
-        inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
-        self._inside: AllReduce | SingleProcess = AllReduce(inside) if environment.group_size > 1 else SingleProcess()
+        self._servers = [tensor_connection.Peer(*each) for each in environment.peers.ps]
+        """The parameter servers, which average the groups if there are any."""
+        if self._servers:
+            _check_served(self._options)
+        self._peers = first_ranks(environment) if environment.groups > 1 and not self._servers else []
+        self._inside = _inside_of(environment)
+        self._is_sharded = isinstance(self._inside, ShardedAllReduce)
+        self.needs_optimizer = self._inside.needs_optimizer
         self._is_first = environment.group_rank == 0
         self._is_alone = environment.group_size == 1
-        self._average: GroupAverage | None = None
+        self._average: GroupAverage | ServerAverage | None = None
         self._store: JoinStore | None = None
         self._models: list[torch.nn.Module] = []
         self._trained: dict[int, torch.nn.Parameter] = {}
         self._outer = OuterParameters(())
+        self._wire = ErrorFeedbackCodec(WireCodec(self._options.wire), (), has_feedback=False)
         self._rest = PackedTensors(())
         """Frozen parameters and buffers that cannot be averaged, which start with the chief's values."""
         self._device = torch.device("cpu")
         self._restored: dict[str, Any] | None = None
         """The part of the checkpoint that the run resumes from."""
+        self._restored_step = 0
         self._saved_at = -1
         self._step: int | None = None
         """The step of the last boundary; None before the first."""
         self._inner_steps = 0
-        """Steps since the last outer step."""
-        self._samples_before = 0
-        """The number of samples at the last outer step. It is negative if a checkpoint contains some of the round."""
+        """Steps since the last fragment was sent."""
+        self._steps = 0
+        """Steps of this process so far."""
+        self._fragments = 1
+        self._sent_at: list[tuple[int, int]] = []
+        """Samples and steps when each fragment was sent, which are negative before the start of this process."""
+        self._sent: Sent | None = None
+        """The fragment that has been sent but not yet merged, if any."""
         self._finite: list[FiniteGradients] = []
         self._finished = False
         self._has_ended = False
-        """Whether training ended without this group, after it was lost."""
+        """Whether training has ended for all groups, possibly while this one was away."""
         self._exchange_s = 0.0
+        self._background: BackgroundAverage | None = None
 
     def start(self, device: torch.device) -> None:
         self._device = device
         atexit.register(self._abandon)
         self._inside.start(device)
+        self.sharded_saving = self._inside.sharded_saving
 
     def share(self) -> DataShare:
         return DataShare(self._environment.rank or 0, self._environment.world_size)
+
+    def prepare(
+        self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
+    ) -> None:
+        if self._is_sharded:
+            _check_sharded(models, optimizers)
+        self._inside.prepare(models, optimizers, device)
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
@@ -104,7 +150,8 @@ class Diloco(Strategy):
         for each in self._finite:
             each.step = step
         if self._is_first:
-            self._restored = files.read_part(folder, self._part, step)
+            self._restored = files.read_part(Path(self._environment.checkpoints), self._part, step)
+            self._restored_step = step
 
     def before_forward(self) -> None:
         self._inside.before_forward()
@@ -119,7 +166,7 @@ class Diloco(Strategy):
         self._inside.clip_values(parameters, value)
 
     def at_boundary(self, step: int) -> None:
-        """Take the outer step if the round is complete.
+        """Merge the fragment that was sent, if this is due, and send the next one, if this is due.
 
         Raises:
             SystemExit: The other groups have finished training while this one was away.
@@ -129,24 +176,45 @@ class Diloco(Strategy):
             self._begin()
         else:
             self._inner_steps += step - self._step
+            self._steps += step - self._step
         self._step = step
-        if not self._has_ended and self._inner_steps >= self._due_after:
-            self._synchronize()
+        is_postponed = False
+        if self._sent is not None and self._inner_steps >= self._options.overlap_steps:
+            is_postponed = self._merge() is Outcome.POSTPONED
+        if not (self._has_ended or is_postponed or self._sent) and self._inner_steps >= self._due_after:
+            overlaps = self._options.overlap_steps and not self._is_warming_up
+            self._send(in_background=bool(overlaps))
+            if not overlaps:
+                self._merge()
         self._exchange_s = time.monotonic() - began
         if self._has_ended:
             print("torchyard: the other worker groups have finished training, so this one ends too.", flush=True)
             self._finished = True
             raise SystemExit(0)
 
+    def want_save(self) -> None:
+        self._inside.want_save()
+
+    def is_save_due(self, step: int) -> bool:
+        return self._inside.is_save_due(step)
+
     def flush(self, step: int) -> None:
         """Save this group's part of the checkpoint."""
         self._check()
-        if self._is_first and self._step is not None and self._environment.checkpoints and step != self._saved_at:
+        if self._step is not None and self._environment.checkpoints and step != self._saved_at:
             self._saved_at = step
-            self._save_part(Path(self._environment.checkpoints), step)
+            self._collect()
+            since_sent = self._since_sent()
+            if self._is_first:
+                self._save_part(Path(self._environment.checkpoints), step, since_sent)
+            for flat in self._outer.flats:
+                flat.release()
 
     def save(self, folder: Path, step: int) -> None:
+        """Save the servers' parts of the checkpoint."""
         self._check()
+        if isinstance(self._average, ServerAverage) and not self._has_ended:
+            self._average.save(step)
 
     def statistics(self) -> dict[str, float]:
         found = self._inside.statistics()
@@ -154,10 +222,21 @@ class Diloco(Strategy):
         skipped = sum(each.skipped for each in self._finite)
         if skipped:
             found["skipped"] = float(skipped)
+        if self._outer.round > 0:
+            found["round"] = float(self._outer.round)
+        average = self._average
+        if average is not None:
+            sent, received = average.traffic()
+            found["wire_mb"] = (sent + received) / 1e6
+        if isinstance(average, GroupAverage):
+            found |= {"groups": float(average.members), "divergence": average.divergence}
         return found
 
     @property
     def ends_last(self) -> bool:
+        if self._is_sharded:  # All ranks of the group save together, and only the first one has an average.
+            has_others = self._environment.groups > 1 or bool(self._servers)
+            return has_others and self._step is not None and not self._finished
         return self._average is not None and not self._finished
 
     def finish(self) -> bool:
@@ -167,10 +246,13 @@ class Diloco(Strategy):
         self._check()
         if self._step is None:
             self._begin()
+        if self._sent is not None:
+            self._merge()
         self._finished = True
-        if self._environment.groups == 1:
-            if self._inner_steps:
-                self._synchronize()
+        if self._environment.groups == 1 and not self._servers:
+            for _ in range(self._fragments):
+                if self._steps > self._sent_at[self._fragment or 0][1]:
+                    self._synchronize()
         else:
             while not self._has_ended:
                 self._synchronize()
@@ -194,9 +276,12 @@ class Diloco(Strategy):
         if self._store is not None:
             self._store.close()
             self._store = None
+        if self._background is not None:
+            self._background.abandon(BACKGROUND_ENDS_S)
+            self._background = None
 
     def _check(self) -> None:
-        """Check the last step, whose flag may still be on the GPU. Raises NotFinite."""
+        """Check the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
         for each in self._finite:
             each.check()
 
@@ -210,24 +295,58 @@ class Diloco(Strategy):
         return self._outer.round < self._options.warmup_steps
 
     @property
+    def _fragment(self) -> int | None:
+        """The next fragment to send, or None for all parameters."""
+        if self._fragments == 1 or self._is_warming_up:
+            return None
+        return (self._outer.round - self._options.warmup_steps) % self._fragments
+
+    @property
     def _due_after(self) -> int:
-        return 1 if self._is_warming_up else self._options.inner_steps
+        if self._is_warming_up:
+            return 1
+        return fragments.steps_before(self._fragment or 0, self._fragments, self._options.inner_steps)
 
     def _begin(self) -> None:
         """Begin at the first boundary, when all models are known and a checkpoint has been loaded."""
         models = torch.nn.ModuleList(self._models)  # ModuleList.parameters() yields each shared tensor only once.
         averaged = [each for each in models.buffers() if each.is_floating_point() or each.is_complex()]
-        self._outer = OuterParameters(flats_of(self._trained.values(), averaged))
+        parts = fragments.divide(self._models, self._trained.values(), self._options.fragments)
+        self._fragments = len(parts)
+        if self._fragments < self._options.fragments and self._environment.rank == 0:
+            print(
+                f"torchyard: the model has {self._fragments} modules to average, so there are {self._fragments} "
+                f"fragments and not {self._options.fragments}.",
+                flush=True,
+            )
+        flats = [flats_of(part, (), number) for number, part in enumerate(parts)]
+        of_parameters = sharded_flats(list(chain(*flats)), self._device, is_first=self._is_first)
+        self._outer = OuterParameters([*of_parameters, *flats_of((), averaged, self._fragments - 1)])
+        self._wire = ErrorFeedbackCodec(self._wire.codec, self._outer.flats, has_feedback=self._options.error_feedback)
         frozen = [each for each in models.parameters() if id(each) not in self._trained]
         counters = [each for each in models.buffers() if not (each.is_floating_point() or each.is_complex())]
         self._rest = PackedTensors([*frozen, *counters])
-        self._samples_before = self.samples
+        self._sent_at = [(self.samples, 0)] * self._fragments
+        self._collect()
         outcome = self._with_beats(self._start_first) if self._is_first else self._await_beats()
-        self._after(outcome)
+        self._adopt(outcome)
+        if not self._is_alone:
+            sent = -1 if self._sent is None else 1 + (-1 if self._sent.fragment is None else self._sent.fragment)
+            (sent,) = self._broadcast([sent])
+            if sent >= 0 and self._sent is None:
+                at = (self.samples, self._steps)
+                self._sent = Sent(sent - 1 if sent else None, at, 0, lambda: Outcome.AVERAGED)
         if not self._is_alone and self._rest.bytes:
             row = self._rest.packed().to(self._device)
             dist.broadcast(row, src=0)
             self._rest.unpack(row.cpu())
+
+    def _collect(self, fragment: int | None = None) -> None:
+        """Gather the parameters of a sharded group on its first rank. Called by all ranks of the group."""
+        if self._is_sharded:
+            reshard(self._models)
+            for number in self._outer.numbers(fragment):
+                self._outer.flats[number].collect()
 
     def _start_first(self) -> Outcome:
         """Choose the initial parameters, on the first rank."""
@@ -237,7 +356,23 @@ class Diloco(Strategy):
         ]:
             part = None  # The model has changed, so only its parameters can be resumed.
         outcome = Outcome.KEPT
-        if environment.groups > 1:
+        restored = (int(part["round"]), str(part["lineage"])) if part is not None else (NOT_BEGUN, "")
+        if self._servers:
+            self._store = JoinStore.of(environment)
+            self._average = ServerAverage(
+                environment.group,
+                environment.name,
+                self._servers,
+                environment.key,
+                self._store,
+                self._outer,
+                self._rest,
+                self._wire,
+                restored=part,
+                restored_step=self._restored_step,
+            )
+            outcome = self._average.start(*restored)
+        elif environment.groups > 1:
             self._store = JoinStore.of(environment)
             (own,) = (peer for group, peer in self._peers if group == environment.group)
             self._average = GroupAverage(
@@ -249,8 +384,9 @@ class Diloco(Strategy):
                 self._store,
                 self._outer,
                 self._rest,
+                self._wire,
+                fragments=self._fragments,
             )
-            restored = (int(part["round"]), str(part["lineage"])) if part is not None else (NOT_BEGUN, "")
             outcome = self._average.start(*restored)
         if outcome is Outcome.KEPT:
             if part is None:
@@ -266,17 +402,54 @@ class Diloco(Strategy):
         if self._rest.bytes:
             self._rest.unpack(part["rest"])
         self._inner_steps = int(part["inner_steps"])
-        self._samples_before = self.samples - int(part["samples"])
-        self._outer.load(part["theta"], part["momentum"], int(part["round"]))
+        self._sent_at = [(self.samples - samples, -steps) for samples, steps in part["since_sent"]]
+        self._wire.load(part)
+        momentum = part["momentum"]
+        if not self._servers and not momentum:
+            print("torchyard: m begins with 0, since the checkpoint's m is in the parts of its servers.", flush=True)
+            momentum = self._outer.empty()
+        self._outer.load(part["theta"], momentum, int(part["round"]))
+        if part["merging"] is not None:
+            fragment = int(part["merging"])
+            at = self._sent_at[max(fragment, 0)]
+            self._sent = Sent(fragment if fragment >= 0 else None, at, 0, lambda: Outcome.AVERAGED)
 
-    def _save_part(self, folder: Path, step: int) -> None:
+    def _since_sent(self) -> list[tuple[int, int]]:
+        """Return the samples and steps since each fragment was sent, and last those since the last one was sent.
+
+        In a sharded group these are the sums of all ranks, which call this method together.
+        """
+        marks = [*self._sent_at, self._sent.at if self._sent is not None else (self.samples, self._steps)]
+        found = [(self.samples - samples, self._steps - steps) for samples, steps in marks]
+        if not self._is_sharded:
+            return found
+        sums = torch.tensor(found, dtype=torch.int64, device=self._device)
+        dist.all_reduce(sums)
+        return [(int(samples), int(steps)) for samples, steps in sums.tolist()]
+
+    def _save_part(self, folder: Path, step: int, since_sent: list[tuple[int, int]]) -> None:
+        *since, since_last = since_sent
+        inner_steps, merging = self._inner_steps, None
+        own = [flat.gather() for flat in self._outer.flats]
+        if self._sent is not None:  # The average is complete in the checkpoint, and only its merge is left.
+            sent, outcome = self._sent, self._sent.average()
+            if outcome is Outcome.AVERAGED:
+                merging = -1 if sent.fragment is None else sent.fragment
+                self._mark(since, sent.fragment, since_last)
+            elif outcome is Outcome.REPLACED:
+                own, inner_steps = [each.clone() for each in self._outer.theta], 0
+                self._mark(since, None, (0, 0))
+            else:
+                inner_steps += sent.steps_before
         state = {
             **self._outer.state(),
+            **self._wire.state(),
             "lineage": self._average.lineage if self._average is not None else "alone",
-            "own": [flat.gather() for flat in self._outer.flats],
+            "own": own,
             "rest": self._rest.packed() if self._rest.bytes else None,
-            "inner_steps": self._inner_steps,
-            "samples": self.samples - self._samples_before,
+            "inner_steps": inner_steps,
+            "since_sent": since,
+            "merging": merging,
         }
         try:
             files.write_part(folder, self._part, step, state)
@@ -285,53 +458,97 @@ class Diloco(Strategy):
             print(f"torchyard: θ and m of step {step} could not be saved in {folder}: {error}.", flush=True)
 
     def _synchronize(self) -> None:
-        """Average with the other groups, and take the outer step."""
+        """Average with the other groups, take the outer step, and adopt θ."""
+        self._send(in_background=False)
+        self._merge()
+
+    def _send(self, *, in_background: bool) -> None:
+        """Begin to average the next fragment."""
         self._check()
-        seen = [self.samples - self._samples_before, self._inner_steps]
-        weight = torch.tensor(seen, dtype=torch.float64, device="cpu")
+        fragment = self._fragment
+        at = (self.samples, self._steps)
+        before = self._sent_at[fragment or 0]
+        weight = torch.tensor([at[0] - before[0], at[1] - before[1]], dtype=torch.float64, device="cpu")
         if not self._is_alone:
             weight = weight.to(self._device)
             dist.all_reduce(weight)
         samples, steps = weight.tolist()
-        # Without a loader of the cluster, samples are not counted.
-        self._after(
-            self._with_beats(lambda: self._average_first(samples or steps)) if self._is_first else self._await_beats()
-        )
+        average: Callable[[], Outcome] = lambda: Outcome.KEPT  # noqa: E731  # Only the first rank averages.
+        self._collect(fragment)
+        if self._is_first:
+            differences = self._outer.differences(fragment)
+            for number in self._outer.numbers(fragment):
+                self._outer.flats[number].release()
+            # Without a loader of the cluster, samples are not counted.
+            average = partial(self._average_first, differences, samples or steps, fragment)
+            if in_background:
+                self._background = BackgroundAverage(average)
+                average = self._background.wait
+        self._sent = Sent(fragment, at, self._inner_steps, average)
+        self._inner_steps = 0
 
-    def _average_first(self, weight: float) -> Outcome:
-        """Average and step on the first rank."""
+    def _average_first(self, differences: list[torch.Tensor], weight: float, fragment: int | None) -> Outcome:
+        """Average and step on the first rank. The model remains as it is."""
         outer, options = self._outer, self._options
-        differences = outer.differences()
         outcome = Outcome.AVERAGED
         if self._average is not None:
-            outcome = self._average.average(differences, weight, has_finished=self._finished)
+            outcome = self._average.average(differences, weight, has_finished=self._finished, fragment=fragment)
+            if isinstance(self._average, GroupAverage) and not self._average.weight:
+                differences = []  # No group has trained since the last average: only the round is counted.
         if outcome is Outcome.AVERAGED:
             is_plain = self._is_warming_up
-            outer.step(differences, 1.0 if is_plain else options.outer_lr, 0.0 if is_plain else options.outer_momentum)
+            lr, momentum = (1.0, 0.0) if is_plain else (options.outer_lr, options.outer_momentum)
+            outer.step(differences, lr, momentum, fragment)
         return outcome
 
-    def _after(self, outcome: Outcome) -> None:
+    def _merge(self) -> Outcome:
+        """Wait for the average that was sent, and merge θ into the parameters of all ranks of the group."""
+        sent = self._sent
+        assert sent is not None
+        outcome = self._with_beats(sent.average) if self._is_first else self._await_beats()
+        self._sent = self._background = None
+        if outcome not in (Outcome.AVERAGED, Outcome.REPLACED) or self._options.mixing:
+            self._collect(sent.fragment)
+        if outcome is Outcome.AVERAGED:
+            self._mark(self._sent_at, sent.fragment, sent.at)
+        elif outcome is not Outcome.REPLACED:
+            self._inner_steps += sent.steps_before
+        self._adopt(outcome, sent.fragment)
+        return outcome
+
+    @staticmethod
+    def _mark(marks: list[tuple[int, int]], fragment: int | None, at: tuple[int, int]) -> None:
+        for number in range(len(marks)) if fragment is None else (fragment,):
+            marks[number] = at
+
+    def _adopt(self, outcome: Outcome, fragment: int | None = None) -> None:
         """Adopt the result of the first rank, on all ranks of the group."""
-        if outcome in (Outcome.AVERAGED, Outcome.REPLACED):
+        if outcome is Outcome.REPLACED:
+            if isinstance(self._average, GroupAverage):
+                self._wire.forget()
+                self._average.unpack_rest()
             if self._is_first:
                 self._outer.install()
             self._inner_steps = 0
-            self._samples_before = self.samples
+            self._sent_at = [(self.samples, self._steps)] * self._fragments
+            fragment = None
+        elif outcome is Outcome.AVERAGED and self._is_first:
+            is_plain = self._finished or self._outer.round <= self._options.warmup_steps
+            self._outer.install(fragment, 0.0 if is_plain else self._options.mixing)
         if not self._is_alone:
-            self._broadcast_parameters()
+            self._broadcast_parameters(fragment)
         if outcome is Outcome.ENDED or (self._average is not None and self._average.has_ended):
             self._has_ended = True
         if not self._is_alone:
             self._has_ended = bool(self._broadcast([int(self._has_ended)])[0])
 
-    def _broadcast_parameters(self) -> None:
-        """Broadcast the first rank's parameters, its round and the number of its inner steps."""
+    def _broadcast_parameters(self, fragment: int | None) -> None:
+        """Broadcast the first rank's parameters of a fragment (None for all), its round and the position in it."""
+        if self.sharded_saving is not None:
+            self.sharded_saving.settle()
         self._outer.round, self._inner_steps = self._broadcast([self._outer.round, self._inner_steps])
-        for flat in self._outer.flats:
-            values = flat.gather().to(self._device)
-            dist.broadcast(values, src=0)
-            if not self._is_first:
-                flat.scatter(values)
+        for number in self._outer.numbers(fragment):
+            self._outer.flats[number].spread(self._device, is_first=self._is_first)
 
     def _broadcast(self, numbers: list[int]) -> list[int]:
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
@@ -368,3 +585,35 @@ class Diloco(Strategy):
         while (outcome := self._broadcast([0])[0]) < 0:
             pass
         return Outcome(outcome)
+
+
+def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
+    """Return the strategy inside the worker group of this rank."""
+    if environment.group_size == 1:
+        return SingleProcess()
+    inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
+    return ShardedAllReduce(inside) if environment.options.shard != "none" else AllReduce(inside)
+
+
+def _check_sharded(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raise UsageProblem for parameters that no optimizer trains, which sharded groups do not exchange."""
+    trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if id(parameter) not in trained or not parameter.requires_grad:
+                raise UsageProblem(
+                    f"No optimizer trains the parameter `{name}`, which diloco does not support with strategy.shard.",
+                    "Give it to an optimizer, make it a buffer, or set strategy.shard to none.",
+                )
+
+
+def _check_served(options: Options) -> None:
+    """Raise UsageProblem for settings that parameter servers do not support."""
+    defaults = Options()
+    for setting in ("fragments", "overlap_steps", "mixing"):
+        if getattr(options, setting) != getattr(defaults, setting):
+            raise UsageProblem(
+                f"strategy.{setting} is {getattr(options, setting)}, which diloco does not support "
+                "with parameter servers.",
+                f"Remove strategy.{setting}, or the pools with role ps.",
+            )

@@ -37,7 +37,7 @@ SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
 """Dtypes that are summed in float32, since small deltas would be lost by rounding."""
 IN_TRANSIT = -1
-"""In place of a host: the master is being transferred."""
+"""Stands for the host of a master that is being transferred."""
 
 
 class Master:
@@ -48,7 +48,7 @@ class Master:
         self.version = view.version
         self.applied = dict(view.applied)
         self.moved_to: int | None = None
-        """The group that hosts it now, after a transfer; IN_TRANSIT until that group confirms."""
+        """The group that hosts the master after a transfer; IN_TRANSIT until that group confirms."""
         self._sums = [one.to(torch.float32 if one.dtype in COARSE else one.dtype, copy=True) for one in view.values]
 
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:
@@ -144,7 +144,10 @@ class Holdings:
         return {"lineage": lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
 
     def lose(self, group: int, error: PeerLost) -> None:
-        """Mark a group as unreachable, and log this once, unless the group has moved to another address."""
+        """Mark a group as unreachable and log this, unless it is already marked or has ended.
+
+        An error that names a process other than the group's first rank is ignored.
+        """
         with self.changed:
             if group in self.gone or group in self.ended or error.name != self.peers[group].name:
                 return
@@ -164,10 +167,10 @@ class Holdings:
             return self._generations[group]
 
     def take(self, host: int, generation: int, arrive: Callable[[], None]) -> bool:
-        """Call `arrive` for the answer of a host, unless the host has a later generation than the answer.
+        """Call `arrive`, unless the host has restarted since it was asked.
 
-        A restarted host restores its masters from the views of other groups. They lack any delta that an earlier
-        generation of the host confirmed later, so that delta must be sent again.
+        A restarted host restores its masters from other groups' views. Deltas that it confirmed after those views were
+        taken are lost, so the caller must send them again.
 
         Returns:
             Whether `arrive` was called.

@@ -20,7 +20,9 @@ import torch
 from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 GENERATION_BITS = 32
-"""Exchange numbers of a restarted group are above all of its earlier ones."""
+"""The generation of a group is above this number of low bits of an exchange number, so that the numbers increase with
+each restart.
+"""
 
 
 class View(NamedTuple):
@@ -52,7 +54,7 @@ class ShardCopy:
         self.under_way = False
         self.has_arrived = False
         self.has_failed = False
-        """Whether the current exchange has failed for good."""
+        """Whether the current exchange has failed and is not attempted again."""
         self.changed = threading.Condition()
         """Guards the fields above; notified when an exchange begins, arrives or fails."""
         self._chunks = chunks
@@ -115,7 +117,10 @@ class ShardCopy:
     # The exchange thread calls the following methods.
 
     def delta(self) -> list[torch.Tensor]:
-        """Compute the change of the parameters until the exchange began. Another attempt may compute it again."""
+        """Compute the change of the parameters from the last received value to the beginning of the exchange.
+
+        Another attempt may compute it again.
+        """
         for wire, snapshot, seen in zip(self._wire, self._snapshot, self._seen):
             torch.sub(snapshot, seen, out=wire)
         return self._wire
@@ -136,7 +141,7 @@ class ShardCopy:
     # Server threads call the following method.
 
     def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]:
-        """Copy the newest known value of the master, for a group that restores the master."""
+        """Copy the newest received value of the master into `tensors`, and return its version and numbers."""
         with self.changed:
             for tensor, seen in zip(tensors, self._seen):
                 tensor.copy_(seen)

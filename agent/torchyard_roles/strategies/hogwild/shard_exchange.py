@@ -16,7 +16,7 @@ from torchyard_roles.strategies.hogwild.delta_server import Holdings, Master, nu
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 CHIEF = 0
-"""The group whose parameters all start from, which knows the host of each shard and ends last."""
+"""The group whose parameters are the initial values of all groups. It takes over other groups' shards and ends last."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -162,7 +162,7 @@ class ShardExchange(threading.Thread):
         return tensors
 
     def _has_moved(self) -> bool:
-        """Return whether the chief's group reports that another group hosts the shard now."""
+        """Return whether another group hosts the shard now. Other groups than the chief's ask the chief's group."""
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:

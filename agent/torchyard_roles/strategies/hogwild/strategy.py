@@ -180,10 +180,7 @@ class Hogwild(Strategy):
             each.step = step
 
     def _check(self) -> None:
-        """Check the last step, whose flag may still be on the GPU, and raise the error of a failed exchange.
-
-        Raises NotFinite or the error of the exchange.
-        """
+        """Raise NotFinite if the gradients of the last step were not finite, or the error of a failed exchange."""
         for each in self._finite:
             each.check()
         if self._group is not None:

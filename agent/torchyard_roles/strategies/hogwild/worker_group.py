@@ -149,7 +149,7 @@ class WorkerGroup:
             time.sleep(0.1)
 
     def _ask_other_groups(self) -> dict[int, dict[str, Any]]:
-        """Return the state of each other group that has started, by group."""
+        """Return the state of each other group that has started and answers within `recover_s`, by group."""
         missing = set(range(len(self.peers))) - {self.group} - set(self.holdings.ended)
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + self._recover_s
@@ -205,11 +205,11 @@ class WorkerGroup:
 
     @property
     def staleness(self) -> int:
-        """The largest number of other groups' deltas between two exchanges of a shard."""
+        """The number of other groups' deltas between the last two exchanges of a shard; the largest of all shards."""
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received since the start."""
+        """Return the numbers of bytes that exchanges and the server have sent and received since the start."""
         sent, received = self._server.traffic()
         for exchange in self._exchanges:
             sent, received = sent + exchange.traffic()[0], received + exchange.traffic()[1]
@@ -330,7 +330,7 @@ class WorkerGroup:
             time.sleep(FIRST_PAUSE_S)
 
     def _wait_for_other_groups(self) -> None:
-        """Wait until every other group has ended or was unreachable for `host_wait_s`."""
+        """Wait until every other group has ended or has been unreachable for `host_wait_s`."""
         holdings = self.holdings
         now, gone = time.monotonic(), dict(holdings.gone)
         heard = {group: gone.get(group, now) for group in range(len(self.peers)) if group != self.group}

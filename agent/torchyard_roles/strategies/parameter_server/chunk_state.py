@@ -34,17 +34,17 @@ class Sum:
         self.round = one
         self.total: torch.Tensor | None = None
         self.waiting: dict[int, Contribution] = {}
-        """In rank order only: contributions whose earlier ranks are missing."""
+        """Contributions that wait for those of lower ranks; used only if gradients are summed in rank order."""
         self.arrived: list[Contribution] = []
         self.counted = 0
         """The number of summed contributions, including void and bare ones."""
         self.is_held = False
         self.square = 0.0
-        """While held: the squared norm of the mean gradient."""
+        """The squared norm of the mean gradient, while the sum is held."""
         self.waited = 0.0
-        """While held: seconds from the first member to the last."""
+        """Seconds from the first member's contribution to the last one, while the sum is held."""
         self.ready: dict[int, Delivery] | None = None
-        """After the step: deliveries for ranks that have not requested them yet."""
+        """Deliveries for ranks that have not requested them yet; None before the step."""
 
 
 class ChunkState:
@@ -56,7 +56,7 @@ class ChunkState:
         self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype))
         self.sums: dict[tuple[int, int], Sum] = {}
         self.changes: dict[tuple[int, int], torch.Tensor] = {}
-        """By (group, round): parameters that the script has changed, from which the round steps."""
+        """Parameters that the script has changed, by (group, round). The step of that round starts from them."""
         self._shaped = layout.whole_parameters
         self._layout = layout
         self._name = optimizer

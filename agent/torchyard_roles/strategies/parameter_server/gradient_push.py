@@ -145,7 +145,7 @@ class Gradients:
         )
 
     def prepare_void(self, step: int) -> None:
-        """Run prepare() for gradients that are known not to be finite."""
+        """Raise NotFinite for gradients that are known not to be finite, unless such steps are skipped."""
         if not self._skips and not bool(getattr(self._optimizer, "found_inf", None) or False):
             self.prepare(step)
 
@@ -201,7 +201,7 @@ class Gradients:
         return bool(self._sums)
 
     def take(self) -> list[torch.Tensor | None]:
-        """Remove and return the pending sum."""
+        """Remove and return the pending sum, one tensor per parameter; None for parameters without a gradient."""
         assert self._sums is not None
         taken, self._sums = self._sums, {}
         return [taken.get(number) for number in range(len(self._parameters))]
@@ -220,14 +220,17 @@ class ClippedGradients:
         self._marks = self._gradients.marks()
 
     def limit(self, value: float) -> None:
-        """Clip the elements of the next step's mean gradient. If called several times, the smallest value is used."""
+        """Limit the elements of the next step's mean gradient. The smallest of several limits for a step is used."""
         if self._limit is not None and self._gradients.are_marked(self._marks):
             value = min(value, self._limit)
         self._limit = value
         self.mark()
 
     def take_limit(self) -> float | None:
-        """Remove and return the limit for this step. Raises UsageProblem if gradients have changed since limit()."""
+        """Remove and return the limit for this step, or None if there is none or all gradients have been replaced.
+
+        Raises UsageProblem if gradients have changed since limit().
+        """
         limit, self._limit = self._limit, None
         if limit is None:
             return None

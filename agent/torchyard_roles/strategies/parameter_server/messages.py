@@ -47,7 +47,7 @@ MAX_TEXT = 64 * 1024 * 1024
 
 
 class Refusal(Exception):
-    """The server cannot execute a worker's request; the message is sent to the worker."""
+    """Raised when the server cannot execute a worker's request; the message is sent to the worker."""
 
 
 def text_of(value: Any) -> torch.Tensor:
@@ -74,7 +74,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "absent": lambda pieces: frozenset(map(int, pieces)),
     "clip": float,
 }
-"""The readers of a push's fields. A header lacks those that have their defaults."""
+"""The functions that read the fields of a push. A header omits fields with default values."""
 
 
 def header_of(push: Push) -> dict[str, Any]:

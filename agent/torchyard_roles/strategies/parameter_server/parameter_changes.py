@@ -75,7 +75,7 @@ class InstalledParameters:
 
 
 def reason_against_changes(environment: Environment) -> str:
-    """Return why the strategy does not support changes by the script, as a clause, or "" if it does."""
+    """Return why the strategy does not support changes by the script, as the end of a sentence, or "" if it does."""
     options, is_asynchronous = environment.options, environment.strategy == "downpour"
     if is_asynchronous and environment.groups > 1:
         return "the servers have updates of other worker groups in it, which would be lost with that."
@@ -90,7 +90,8 @@ def compare_at_end(environment: Environment, pair: int, parameters: Sequence[tor
     """Compare the parameters of a synchronous group's workers after the last step.
 
     A change that a script makes after the last step reaches no server, so all workers must make the same change. The
-    first worker compares, waits at most LAST_CHECK_S for the others, and raises UsageProblem if parameters differ.
+    first worker compares, waits at most LAST_CHECK_S for the others, and raises UsageProblem if parameters differ. With
+    backup workers or without a join store nothing is compared.
     """
     if environment.options.backup_workers > 0 or not environment.store or not environment.key:
         return

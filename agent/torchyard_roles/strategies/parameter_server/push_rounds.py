@@ -1,13 +1,13 @@
 """The rounds of a server: which pushes belong to one round, which of them are used, and which are late.
 
 A *round* is one push of every member of a worker group, that is, one step of the group on one server. A server closes a
-round when enough members have sent their first chunk: all members that have not left, except the backup workers. A
-later push is answered with the newest parameters and counted as late; its gradients are dropped. This module handles no
-tensors.
+round when enough members have sent their first chunk: all except the backup workers, or all that have not left if these
+are fewer. A later push is answered with the newest parameters and counted as late; its gradients are dropped. This
+module handles no tensors.
 
     version      of a server: the number of accepted rounds of all groups
     base         the version from which the gradients of a push were computed
-    staleness    version − base when the round is complete; above the bound the round is dropped
+    staleness    version − base when the first chunk is complete; above the bound the round is dropped
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import NamedTuple
 
 ACCEPTED = "accepted"
 STALE = "stale"
-"""Above the bound of staleness: dropped."""
+"""The round was dropped because its staleness exceeded the limit."""
 LATE = "late"
-"""After its round was closed: dropped."""
+"""The push was dropped because its round was closed."""
 VOID = "void"
-"""No member of the round had finite gradients: skipped."""
+"""The round was skipped because none of its members had finite gradients."""
 NEWEST = "newest"
-"""The outcome of a pull."""
+"""The outcome of a pull, which returns the newest parameters."""
 
 
 class Rules(NamedTuple):
-    """The options of the strategy that concern pushes."""
+    """The settings of the strategy that determine which pushes a server accepts."""
 
     groups: int = 1
     max_staleness: int = 16
-    """In versions."""
+    """Maximum staleness of an accepted round, in versions."""
     backup_workers: int = 0
     warm_start_steps: int = 0
     in_rank_order: bool = True
@@ -43,21 +43,21 @@ class Push(NamedTuple):
 
     group: int
     rank: int
-    """Within the group."""
+    """The rank of the member within its group."""
     generation: int
     round: int
     chunk: int
     base: int
     void: bool = False
-    """Sent without a gradient: it was not finite, or a GradScaler skips the step."""
+    """Whether the member sends no gradient because it was not finite, or because a GradScaler skips the step."""
     absent: frozenset[int] = frozenset()
     """Pieces of the chunk that have no gradient on this member."""
     wants: bool = True
     """Whether the member wants the new parameters."""
     bare: bool = False
-    """All pieces are absent, so the header has no payload."""
+    """Whether all pieces are absent, so that the header has no payload."""
     hold: bool = False
-    """The server waits for a factor before it steps with the sum (clipping by norm)."""
+    """Whether the server waits for a factor before it steps with the sum (clipping by norm)."""
     clip: float | None = None
     """The limit for elements of the mean gradient, or None."""
     changed: int | None = None
@@ -78,7 +78,7 @@ class Round:
     """Whether no further members are accepted."""
     chunks_left: int = 0
     outcome: str = ""
-    """Empty until the first chunk is complete."""
+    """The outcome of the round; empty until the first chunk is complete."""
     version: int = 0
     """The version that its members get as their next base."""
     staleness: int = 0
@@ -95,7 +95,7 @@ class Group:
     closed: int = 0
     """The highest closed round."""
     late: dict[int, int] = field(default_factory=dict)
-    """By rank, the last round for which it was late."""
+    """For each rank, the last round for which it was late."""
     left: set[int] = field(default_factory=set)
     """Ranks that have left."""
     added: set[int] = field(default_factory=set)
@@ -190,7 +190,7 @@ class Ledger:
         return {rank for one in list(self.group(group).rounds.values()) for rank in one.members}
 
     def added(self, group: int) -> set[int]:
-        """Return the added chunks of a group."""
+        """Return the chunks of parameters that were added to a group's optimizer later."""
         return self.group(group).added
 
     def _close_if_full(self, group: Group, one: Round) -> None:
@@ -213,7 +213,7 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """Return how many members close a round, excluding backup workers and members that have left."""
+        """Return how many members close a round: the group without backup workers, or the members left if fewer."""
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 
     def decide(self, group: int, one: Round) -> str:

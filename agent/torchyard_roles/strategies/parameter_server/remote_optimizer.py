@@ -51,7 +51,7 @@ def class_name(optimizer: torch.optim.Optimizer) -> str:
 def arguments(optimizer: torch.optim.Optimizer) -> list[Arguments]:
     """Return the current options of all parameter groups as JSON values.
 
-    Raises UsageProblem for values other than numbers, text, and lists of numbers or text.
+    Raises UsageProblem for values other than None, numbers, tensors of one number, text, and lists of these.
     """
     return [
         {
@@ -143,7 +143,7 @@ def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:
 
 
 def state_bytes(name: str, parameter_bytes: int) -> int:
-    """Return an upper bound on the size of the optimizer's state in bytes."""
+    """Return an upper bound on the size of the optimizer's state in bytes, without scalars such as step counts."""
     return math.ceil(STATES.get(name, 3) * parameter_bytes)
 
 

@@ -96,7 +96,7 @@ class ReplicatedTensors:
         frozen = (parameter for parameter in model.parameters() if id(parameter) not in trained)
         tensors = {"buffers": PackedTensors(model.buffers()), "constants": PackedTensors(frozen)}
         self.sizes = {name: each.bytes for name, each in tensors.items()}
-        """In bytes, by the name in messages."""
+        """The sizes of the tensors in bytes, by their names in messages."""
         self._tensors = {name: each for name, each in tensors.items() if each.bytes}
         self._sends_buffers = sends_buffers
         self._arrived: dict[str, torch.Tensor] = {}
@@ -106,7 +106,7 @@ class ReplicatedTensors:
 
     @property
     def receivers(self) -> dict[str, tuple[int, Callable[[torch.Tensor], None]]]:
-        """The size in bytes and the receiver of the values, by name."""
+        """The size in bytes of each non-empty state, and a function that stores its received values, by name."""
         return {name: (self.sizes[name], partial(self._arrived.__setitem__, name)) for name in self._tensors}
 
     def packed(self) -> list[tuple[str, torch.Tensor]]:

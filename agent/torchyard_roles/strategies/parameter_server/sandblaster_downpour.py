@@ -7,8 +7,8 @@ workers, S servers and links of B bytes/s, an exchange takes max(M/B, N·M/(S·B
 Sandblaster is downpour with one group that pushes and pulls in each step, and the exchange is part of the step. With
 several groups the exchange overlaps with the next step, and the new parameters are installed at that step's end (Dean
 et al. 2012, Large Scale Distributed Deep Networks). If N groups push in turn, a gradient is 2N−1 versions old, instead
-of N−1 versions without overlap. Parameters are installed only inside step() and when a checkpoint is saved or restored,
-since autograd rejects in-place changes between two backward passes.
+of N−1 versions without overlap. During training parameters are installed only inside step() and clip_gradients(), and
+when a checkpoint is saved, since autograd rejects in-place changes between two backward passes.
 
 Each pair of model and optimizer is exchanged separately in its own optimizer's step().
 """
@@ -31,7 +31,7 @@ from torchyard_roles.strategies.parameter_server.server_group import on_all
 from torchyard_roles.strategies.parameter_server.worker_pair import WorkerPair
 
 REMEMBERED = 1000
-"""The number of past steps for which flush() knows the steps of each pair."""
+"""The number of past steps of the run for which the step counts of all pairs are kept, for flush()."""
 
 
 class ParameterServerStrategy(Strategy):
@@ -41,7 +41,7 @@ class ParameterServerStrategy(Strategy):
         chunk_bytes, overlaps: Passed to WorkerPair.
     """
 
-    needs_optimizer = True
+    needs_optimizer = "the parameter servers take the optimizer's steps"
 
     def __init__(
         self, environment: Environment, *, chunk_bytes: int | None = None, overlaps: bool | None = None
@@ -50,7 +50,7 @@ class ParameterServerStrategy(Strategy):
         self._chunk_bytes = chunk_bytes
         self._overlaps = overlaps
         self.pairs: list[WorkerPair] = []
-        """In the order of distribute(). start() connects the first one."""
+        """The pairs in the order of distribute(). start() connects the first one."""
         self._boundaries: deque[tuple[int, list[int]]] = deque(maxlen=REMEMBERED)
         """Recent steps of the run, with the number of steps of each pair at that time."""
         self._spent = {"exchange_s": 0.0, "wait_s": 0.0}
@@ -137,7 +137,10 @@ class ParameterServerStrategy(Strategy):
         return torch.tensor(math.nan if is_void else norm, dtype=torch.float32, device="cpu")
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """Clip the elements of the mean gradient on the servers, or of the local gradients in a group of one worker."""
+        """Clip the elements of the mean gradient on the servers.
+
+        In a group of one worker, or if some steps are not pushed or pulled, the local gradients are clipped instead.
+        """
         pairs = self._pairs_with(parameters)
         if self._environment.group_size > 1 and self._exchanges_each_step:
             for pair in pairs:
@@ -193,7 +196,7 @@ class ParameterServerStrategy(Strategy):
             pair.finish()
         if not self.ends_last:
             return False
-        # All pairs wait at once, because a group that waits for the warm start of one pair has not left any pair.
+        # All pairs wait concurrently, because a group that waits for the warm start of one pair has not left any pair.
         on_all(self._distributed, lambda pair: pair.wait_for_other_groups(logs=pair is self.pairs[0]))
         for pair in self._distributed:
             pair.pull()

@@ -47,8 +47,9 @@ class ServerCheckpoint:
         Args:
             state: Returns the state. Called with the lock held, so that an older state never replaces a newer one.
             step: The step of the checkpoint, or None to save only the newest state for this server's restart.
-            kept: The steps of the chief's complete checkpoints, whose parts are kept. Keeping the newest parts instead
-                could delete the parts of the last complete checkpoint after repeated failures of the chief's saves.
+            kept: The steps of the chief's complete checkpoints, whose parts are kept; if empty, the newest parts are
+                kept. After repeated failures of the chief's saves, keeping the newest parts could delete the parts of
+                the last complete checkpoint.
         """
         with self._writing:
             whole = {**state(), "place": self._place, "run": self._run}
@@ -70,8 +71,8 @@ class ServerCheckpoint:
         if not isinstance(saved, dict) or saved.get("place") != self._place:
             return None
         if step is None and saved.get("run") != self._run:
-            # The generations in a part of another run refer to trainers that have ended, and its parameters may differ
-            # from the checkpoint from which this run resumes.
+            # A part that another run saved names generations of trainers that have ended. Its parameters may also
+            # differ from those in the checkpoint from which this run resumes.
             print(
                 f"torchyard: {self._name} ignores its newest part, which belongs to another run: the chief sends the "
                 "parameters that it has.",

@@ -62,7 +62,7 @@ class Servers:
         return Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
 
     def recover(self, link: ServerLink) -> None:
-        """Wait for the restart of a lost server and join it. Raises PeerLost after RETRY_S.
+        """Wait for the restart of a lost server and join it. Raises PeerLost after RETRY_S or for another loss.
 
         Pushes that were in progress are lost.
         """
@@ -87,7 +87,7 @@ class Servers:
             time.sleep(0.2)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Wait until each other group has left, or has been unreachable for AWAY_S.
+        """Wait until all other groups have left, or those that are left have been unreachable for AWAY_S.
 
         Args:
             logs: Whether to print which groups are missing.

@@ -37,7 +37,7 @@ class Exchange:
     arrived: Callable[[Chunk], None] = lambda chunk: None
     void: bool = False
     hold: bool = False
-    """End when all servers have reported the norms of their sums; scale() continues the exchange."""
+    """Whether the exchange pauses once all servers have reported the norms of their sums; scale() continues it."""
     clip: float | None = None
     """The limit for elements of the mean gradient, or None."""
     changed: Mapping[int, int] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """The loss that ends training: the loss of this server, or another loss that this server has reported."""
+        """The loss that ends training: that of this server, or one that this server has reported; None without one."""
         error = self._error
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
@@ -210,7 +210,7 @@ class ServerLink:
         return answer
 
     def tell(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send a message that is not answered."""
+        """Send a message without waiting for an answer. Raises the error of a broken connection."""
         if self._error is not None:
             raise self._error
         assert self._connection is not None
@@ -359,7 +359,7 @@ class ServerLink:
             connection.receive_into(job.exchange.target(chunk))
             job.exchange.arrived(chunk)
         version = int(header["version"])
-        # The oldest version of all chunks is the lower bound for the parameters.
+        # The version of the parameters is at least the oldest version of all chunks.
         job.version = version if job.version is None else min(job.version, version)
         job.round = max(job.round, int(header["round"]))
         job.waited = max(job.waited, float(header.get("waited", 0.0)))
@@ -399,7 +399,7 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # The first pull sets the round to the server's round number.
+        # A pull sets the round to the server's number; pushes only increase it.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0

@@ -41,7 +41,7 @@ class Added:
 
     entry: Entry
     checksum: int | None
-    """Of its initial value; None if it was restored, or after a restart of the server."""
+    """The checksum of the parameter's initial value; None if it was restored, or after a restart of the server."""
     is_ready: bool
 
 
@@ -54,13 +54,13 @@ class ServerSettings:
     count: int
     rules: Rules
     keeps: bool = False
-    """Keep the parameters when workers restart, in asynchronous strategies."""
+    """Whether the server keeps the parameters when workers restart (asynchronous strategies)."""
     folder: Path | None = None
-    """Of checkpoints; None saves nothing."""
+    """The folder for checkpoints; None if the server saves nothing."""
     run: str = ""
     """The ID of the run."""
     save_every_s: float = 0.0
-    """Interval of the server's own saves, 0 for none."""
+    """Interval of the server's own saves in seconds; 0 disables them."""
     begin_s: float = BEGIN_S
     available: Callable[[], int] = memory_check.available
     """Returns the free memory in bytes."""
@@ -240,7 +240,7 @@ class ServerPair:
             self.shard.enter(session.group, session.rank, session.size, session.generation)
 
     def add(self, session: Session, description: dict[str, Any]) -> list[int]:
-        """Add parameters of a worker's optimizer. Raises ValueError.
+        """Add parameters of a worker's optimizer. Raises ValueError and Refusal.
 
         Returns:
             The chunks that this worker must assign, if it is the first of its group. Other workers wait for the
@@ -312,7 +312,7 @@ class ServerPair:
         if self.shard is None or len(session.added) == len(self.shard.ledger.added(session.group)):
             return
         if number <= self.shard.ledger.closed_round(session.group):
-            return  # The push is late for its round and is not counted.
+            return  # The round is closed, so the push is late and its gradient is dropped.
         self._refuse_without(session)
 
     def _refuse_without(self, session: Session) -> None:
@@ -403,7 +403,7 @@ class ServerPair:
                 session.post(delivery.header, delivery.payload)
 
     def take_buffers(self, session: Session, values: torch.Tensor, *, with_push: bool) -> None:
-        """Store buffers of a group's first worker, for all groups before the chief has opened the pair.
+        """Store buffers of a group's first worker for its group, or before the chief's open message for all groups.
 
         Args:
             with_push: Whether the buffers become valid after the next round instead of immediately.
@@ -414,7 +414,10 @@ class ServerPair:
             self.rows.end_round(group)
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
-        """Save a part, as ServerCheckpoint.write(). Raises OSError, and Refusal if there is no state or no folder."""
+        """Save the server's part of a checkpoint, with the arguments of ServerCheckpoint.write().
+
+        Raises OSError, and Refusal if there is no state or no folder.
+        """
         shard = self.shard
         if shard is None or self._parts is None or not self._is_open:
             raise Refusal(f"{self.name} has nothing to save, or no folder for it.")
@@ -447,7 +450,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Restore the newest part after a restart. Return whether this run has saved a part."""
+        """Restore this run's newest part after a restart. Return whether there is one that can be restored."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

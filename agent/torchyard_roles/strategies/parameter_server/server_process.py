@@ -34,7 +34,7 @@ PARTING_S = 5.0
 
 
 class ParameterServer:
-    """One parameter server, which serves all pairs."""
+    """A parameter server, with a shard for each pair of a model and an optimizer."""
 
     def __init__(self, settings: ServerSettings, key: bytes) -> None:
         self.name = settings.name
@@ -116,7 +116,7 @@ class ParameterServer:
         return found
 
     def traffic(self) -> int:
-        """Return the numbers of bytes sent and received so far."""
+        """Return the number of bytes sent and received so far."""
         return sum(self._connections.traffic())
 
     def save_for_itself(self) -> None:
@@ -125,7 +125,7 @@ class ParameterServer:
             pair.save_for_itself()
 
     def resume(self) -> bool:
-        """Restore the newest parts after a restart, before serve(). Return whether this run has saved any parts."""
+        """Restore this run's newest parts after a restart, before serve(). Return whether any part was restored."""
         folder = self.settings.folder
         numbers = server_checkpoint.numbers(folder, self.name) if folder is not None else []
         resumed = [self._pair(number).resume() for number in numbers]
@@ -192,7 +192,7 @@ EXIT_RESERVE_S = 1.0
 
 
 def serve(environment: Environment) -> None:
-    """Serve a parameter server's process until all trainers of all groups have left.
+    """Run this process as a parameter server until all trainers of all groups have left.
 
     After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step and
     save. Raises EnvironmentProblem.
@@ -214,7 +214,7 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
-        # Only the exit with code 0 remains, which the signal must not interrupt.
+        # Only a save and the exit remain, which the signal must not interrupt.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server.save_for_itself()
 

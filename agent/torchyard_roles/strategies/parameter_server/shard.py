@@ -106,7 +106,7 @@ class Shard:
             self.ledger.add(group, chunks)
 
     def add(self, chunk: Chunk, layout: Layout, options: list[remote_optimizer.Arguments]) -> bool:
-        """Add a chunk of a new parameter. Return whether it was restored from a checkpoint. Raises ValueError."""
+        """Add a chunk of a new parameter, and return whether it was restored from a checkpoint."""
         if chunk.group >= len(options):
             raise ValueError(f"a parameter of group {chunk.group}, but there are {len(options)}")
         state = ChunkState(chunk, layout, self.optimizer, options[chunk.group])
@@ -136,8 +136,8 @@ class Shard:
         """Add one chunk of a member's push. `gradient` is 1-D, or None for a void or bare push.
 
         Returns:
-            Deliveries to the whole group after the last contribution, to the member alone if its push is late, else
-            none.
+            Deliveries to all members of the round after the last contribution, to the member alone if its push is late,
+            else none.
 
         Raises:
             KeyError: The chunk is unknown.
@@ -156,7 +156,7 @@ class Shard:
                 total = state.sums[key] = Sum(one)
             if any(each.push.rank == push.rank for each in total.arrived):
                 self._give_back(gradient)
-                return []  # The contribution of this member has already been counted.
+                return []  # This member has already contributed to the sum.
             self._add(total, Contribution(push, gradient, now))
             return self._complete_if_all_there(state, key)
 

@@ -36,7 +36,7 @@ class TrainedParameters:
     def add_new(self) -> list[Entry]:
         """Add parameters that were unfrozen or added to the optimizer since the last call, and return their entries.
 
-        Raises UsageProblem if a parameter was removed from the optimizer.
+        Raises UsageProblem if a parameter has left its group of the optimizer, or if another optimizer trains it too.
         """
         ids = self._ids()
         if ids == self._seen:

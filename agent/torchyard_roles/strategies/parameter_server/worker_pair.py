@@ -45,7 +45,7 @@ class WorkerPair:
         self._environment = environment
         self._number = number
         self._is_chief = environment.rank == 0
-        """Rank 0 of group 0."""
+        """Whether this process is the chief: rank 0, in group 0."""
         self._leads_group = environment.group_rank == 0
         self._asynchronous = environment.strategy == "downpour"
         self._has_others = self._asynchronous and environment.groups > 1
@@ -66,7 +66,7 @@ class WorkerPair:
         self._exchange: Completion | None = None
         self._pulls = False
         self._held: Exchange | None = None
-        """Between clip_gradients() and step(): the exchange whose sums the servers hold."""
+        """The exchange whose sums the servers hold, between clip_gradients() and step()."""
         self._factor = 1.0
         self._renews = False
         """Whether the held exchange included parameters that the script had changed."""
@@ -74,7 +74,7 @@ class WorkerPair:
         """Whether this worker's part of the held gradients was not finite."""
         self._waited = 0.0
         self._clipped_s = 0.0
-        """Seconds of this step in clip_gradients()."""
+        """Seconds spent in clip_gradients() in this step."""
         self._skipped = 0
         """Steps in which this worker's gradients were skipped."""
         self._stepped_at = 0.0
@@ -84,7 +84,7 @@ class WorkerPair:
         """Seconds of all steps."""
         self._local_step: Callable[[], None] = lambda: None
         self._guard: LocalGradientGuard | None = None
-        """For groups of several workers, whose gradients are local before the step."""
+        """Checks the gradients of groups with several workers, which are local until the step."""
 
     def connect(self) -> None:
         """Connect to all servers. Raises PeerLost."""
@@ -374,7 +374,8 @@ class WorkerPair:
         self._held = None
         self._clipped.check()
         if self._is_void:
-            self._gradients.prepare_void(self.steps)  # prepare_void() raises an error that names the parameter.
+            # Unless such steps are skipped, this raises an error that names the parameter.
+            self._gradients.prepare_void(self.steps)
         changed = self._installed.changed()
         if changed:
             raise UsageProblem(
@@ -423,7 +424,7 @@ class WorkerPair:
     def _finish(self) -> float:
         """Finish the exchange in progress, if any, and install its parameters.
 
-        Return the seconds for which the servers waited.
+        Return the seconds for which the servers waited, or 0 if exchanges overlap with steps.
         """
         if self._exchange is None:
             return 0.0
@@ -442,7 +443,7 @@ class WorkerPair:
         self._note()
 
     def _note(self) -> None:
-        """Record that the current parameters were installed from the servers."""
+        """Record the current parameters, so that they are not taken for changes by the script."""
         self._installed.note()
         if self._guard is not None:
             self._guard.installed()

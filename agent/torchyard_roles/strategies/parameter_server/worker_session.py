@@ -18,7 +18,7 @@ from torchyard_roles.strategies.parameter_server.replicated_state import Replica
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 REST_S = 60.0
-"""Longest wait before an answer about the other groups."""
+"""Longest time after which the server answers a worker that waits for the other groups."""
 
 
 class Server(Protocol):
@@ -77,7 +77,7 @@ class Session:
         self._connection.post(header, payload)
 
     def cut(self) -> None:
-        """Send the queued messages and shut the connection down, which the session's thread closes."""
+        """Wait at most 2 s for queued messages to be sent, and shut down the connection. run() closes it."""
         self._connection.flush(2)
         self._connection.cut()
 
@@ -133,7 +133,7 @@ class Session:
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):
-            # Deliveries other than answers to late pushes show that the group's round is complete.
+            # Deliveries other than answers to late pushes show that a chunk of the group's round is complete.
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:

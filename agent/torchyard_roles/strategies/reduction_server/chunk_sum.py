@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-"""Sums of 16-bit floats are accumulated in 32 bits."""
+"""Dtypes in which gradients of 16-bit floats are summed."""
 
 At = tuple[int, int, int]
 Deliver = Callable[[At, torch.Tensor, float], None]
-"""(chunk, its sum, seconds from this rank's part to the last one)"""
+"""Called with (chunk, its sum, seconds from this rank's part to the last one)."""
 
 
 class Part(NamedTuple):
@@ -66,7 +66,7 @@ class ChunkSum:
         self.lock = threading.Lock()
         self.total: torch.Tensor | None = None
         self.next_rank = 0
-        # Parts that arrived before the parts of lower ranks, if the sum is made in rank order.
+        # Parts that arrived before the parts of lower ranks, if the sum is computed in rank order.
         self.early: dict[int, Part] = {}
         self.arrived: dict[int, float] = {}
         self.takers: dict[int, list[Deliver]] = {}

@@ -73,7 +73,7 @@ class _Bucket:
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
     reduced: Any = None  # The Work object of the reduction within the host.
-    gone_out: Any = None  # A torch.cuda.Event, recorded when outgoing work no longer uses `flat`.
+    gone_out: Any = None  # A torch.cuda.Event, recorded after the reduction in the outgoing stream.
 
 
 class HierarchicalReduction:
@@ -83,8 +83,8 @@ class HierarchicalReduction:
         client: The client of the reducers on the first rank of a host, None on other ranks.
 
     Attributes:
-        failure: The error that has ended the exchange. Buckets are then returned unchanged, so callers must check this
-            attribute before they use a bucket.
+        failure: The error that has ended the exchange. Buckets are then returned without averages, so callers must
+            check this attribute before they use a bucket.
     """
 
     def __init__(self, client: ReduceClient | None, groups: LocalGroups, device: torch.device) -> None:

@@ -65,7 +65,7 @@ class _Round:
         self.step = -1
         """The step of the newest complete chunk; all ranks have finished earlier steps."""
         self.waited = (-1, 0.0)
-        """The step, and the longest time between the first and the last part of one of its chunks."""
+        """The newest step, and the longest time in seconds between the first and the last part of one of its chunks."""
 
     @property
     def all_left(self) -> bool:
@@ -441,7 +441,7 @@ def use_one_thread() -> None:
 
 
 def serve(environment: Environment) -> None:
-    """Serve a reducer's process until all trainers have disconnected properly.
+    """Run this process as a reducer until all trainers have disconnected properly.
 
     After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step. If the
     plan uses the ring of workers, this function returns immediately. Raises EnvironmentProblem.
@@ -472,5 +472,5 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, reducer.figures, reducer.traffic):
             reducer.serve_until_all_left()
     finally:
-        # Only the exit with code 0 remains, which the signal must not interrupt.
+        # Only the exit remains, which the signal must not interrupt.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

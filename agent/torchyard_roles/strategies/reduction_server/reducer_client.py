@@ -35,7 +35,9 @@ SMALL_BYTES = 32 * 1024
 """Largest tensor that goes to one reducer as a whole."""
 CONNECT_S = 60.0
 RECONNECT_S = 660.0
-"""Longer than the keeper waits for a lost host, since the keeper decides whether to continue without a reducer."""
+"""Timeout for reconnecting to a reducer. It exceeds the time that the keeper waits for a lost host, since the keeper
+decides whether to continue without a reducer.
+"""
 
 
 def fitting_chunk(bytes_a_second: float) -> int:
@@ -151,7 +153,8 @@ class ReduceClient:
             step, bucket: Numbers that identify the tensor on all ranks; `step` never decreases.
 
         Returns:
-            A future with `flat`, PeerLost or ProtocolError. Its callbacks run on a thread of the exchange.
+            A future with `flat`, or with the RolesError that has ended the exchange. Its callbacks run on a thread of
+            the exchange, or in this thread if the future is already done.
         """
         if flat.dim() != 1 or not flat.is_contiguous() or flat.device.type != "cpu":
             raise ValueError("only contiguous tensors of one dimension on the CPU are reduced")
@@ -214,7 +217,7 @@ class ReduceClient:
 
     @property
     def bytes_a_second(self) -> float:
-        """The rate of gradients in the newest step in bytes per second; 0 before the first exchange is complete."""
+        """The rate of gradients in the newest step in bytes per second; 0 until one of its exchanges is complete."""
         with self._lock:
             return self._times["bytes"] / self._times["busy"] if self._times["busy"] else 0.0
 

@@ -105,7 +105,7 @@ class RemoteLink:
         self._peer = peer
         self._key = key
         self._changed = threading.Condition()
-        self._waiting: deque[Chunk] = deque()  # Chunks that have not been sent yet.
+        self._waiting: deque[Chunk] = deque()  # Chunks to send, in order.
         self._history: dict[At, Chunk] = {}  # Chunks that a replacement of the reducer would need, in order.
         self._credit = client.window
         self._parked = False  # Sending is paused while the connection is being replaced.

@@ -18,12 +18,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """A way to sum gradients. `weights` are the shares of each reducer, then of each worker, and add up to 1."""
+    """A way to sum gradients.
+
+    `weights` are the shares of each reducer, then of each worker, and add up to 1; they are empty for the ring.
+    """
 
     kind: str
-    """`ring`, `reducers` or `mixed`."""
+    """The kind of the exchange: `ring`, `reducers` or `mixed`."""
     time: float
-    """The time of a step's exchange, in units of M/B."""
+    """The time of a step's exchange, in units of M/B (see the module's docstring)."""
     weights: tuple[float, ...]
     sentence: str
 

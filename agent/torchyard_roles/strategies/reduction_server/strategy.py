@@ -28,7 +28,7 @@ from torchyard_roles.strategies.reduction_server.reducer import Reducer
 from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient, fitting_chunk
 
 FINISH_S = 10.0
-"""How long a worker's own reducer serves other ranks after the last step."""
+"""Longest time for which a worker's own reducer serves other ranks after the last step."""
 
 
 class ReductionServer(AllReduce):

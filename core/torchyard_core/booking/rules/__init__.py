@@ -1,1 +1,1 @@
-"""The team's rules, with one module per rule. `team_rules` lists all rules."""
+"""The team's rules, which `team_rules` lists, and their application to bookings and searches."""

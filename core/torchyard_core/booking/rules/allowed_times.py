@@ -1,7 +1,7 @@
-"""Application of the rules to a search, so that every match can be booked.
+"""Application of the horizon, the open times and the quota to a search.
 
-Times at which GPUs are closed to the person count as busy, and no booking begins at a time at which it would exceed the
-quota.
+Times at which GPUs are closed to the person count as busy, and no match begins at a time at which its booking would
+exceed the quota.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torchyard_core.booking.search.slot_search import HORIZON, Busy, Fit, Wish, 
 from torchyard_core.booking.zone_weeks import by_week, day_of
 
 LONGEST_SEARCH = timedelta(days=366)
-"""Range of a search if no rule limits it."""
+"""Maximum range of a search from the current time if no rule limits it."""
 JUST_NOW = timedelta(seconds=10)
-"""An earliest start up to this long ago means now, since a request takes a moment."""
+"""An earliest start up to this long ago is kept, since a request takes a moment. An earlier one is replaced by now."""
 SECOND = timedelta(seconds=1)
 EXACT_S = 1e-3
-"""Tolerance of a quota in seconds, for hours that are counted as fractions."""
+"""Tolerance of a quota in seconds, since GPU-hours are floating-point numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Allowance:
 
 
 def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
-    """Returns the wish, restricted to the time from now to the horizon."""
+    """Returns the wish with a latest end, restricted to the time from now (less JUST_NOW) to the rules' horizon."""
     earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
     ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)
     latest = min(wish.latest or earliest + HORIZON, now + ahead)
@@ -50,7 +50,7 @@ def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
 
 
 def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: Rules, person: str) -> Busy:
-    """Returns the busy intervals, and the intervals during which GPUs are closed to the person."""
+    """Returns the intervals, by slot ID, during which GPUs are busy or closed to the person."""
     if not rules.windows or within.is_empty:
         return busy
     closed: dict[tuple[Window, ...], list[Interval]] = {}
@@ -59,18 +59,18 @@ def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: 
         binding = tuple(binding_windows(slot, rules, person))
         if not binding:
             continue
-        if binding not in closed:  # Most GPUs of a host have the same windows, so their intervals are computed once.
+        if binding not in closed:  # The intervals are computed once for all slots with the same windows.
             closed[binding] = outside(within, binding)
         both[slot.id] = [*busy.get(slot.id, ()), *closed[binding]]
     return both
 
 
 def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, allowance: Allowance) -> list[Interval]:
-    """Returns the starts, in whole seconds, at which a booking of the wish would exceed the person's quota.
+    """Returns the ranges of start times, in whole seconds, for which the requested booking would exceed the quota.
 
     The time that a booking occupies in a week is a piecewise linear function of its start. Its breakpoints occur where
-    the start or end of the booking coincides with the start or end of a week or of the day without quota, so the
-    function is evaluated only there.
+    the start or end of the booking coincides with the start or end of a week or of the current day, so the function is
+    evaluated only there, and at the first and the last start.
     """
     limit = rules.quota_of(person)
     gpus = min(wish.count, sum(not slot.is_cpu for slot in slots if wish.takes(slot)))
@@ -93,7 +93,7 @@ def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, 
 
 
 def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
-    """Yields the intervals, in whole seconds, in which a piecewise linear function is positive."""
+    """Yields the intervals, in whole seconds, in which the piecewise linear function through the points is positive."""
     for (begin, before), (end, after) in pairwise(line):
         if before > 0 and after > 0:
             yield Interval(begin, end)
@@ -105,7 +105,7 @@ def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
 def nothing_taken(
     wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance
 ) -> tuple[Fit, ...]:
-    """Returns the first match for the wish that the rules would allow in an empty calendar."""
+    """Returns the first match for the wish that the rules would allow in an empty calendar, or an empty tuple."""
     open_until = Interval(wish.earliest, wish.latest or wish.earliest + HORIZON)
     closed = taken_or_closed({}, slots, open_until, rules, person)
     return find_slots(wish, slots, closed, 1, closed_starts(wish, slots, rules, person, allowance))

@@ -26,7 +26,7 @@ class Enforcement:
     level: str = "observe"
     grace_s: float = 300
     dry_run: bool = True
-    """Whether an action is only recorded in the audit log."""
+    """Whether warnings and stops are only recorded in the audit log."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The rule of idle release: a booking with unused GPUs is released after a warning.
+"""The rule of idle release: a running booking is released when its GPUs have been unused for some time.
 
-A booking with a live run is never idle, because agents record no evidence of idleness during a run.
+Agents record no evidence of idleness for GPUs that a live run holds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class IdleReleaseSettings:
 
 
 class Verdict(StrEnum):
-    """The action that is due for a booking. FINE means that the booking is in use, or not known to be idle."""
+    """The action that is due for a booking. FINE means none. NO_SHOW is a release of GPUs that were never used."""
 
     FINE = "fine"
     WARN = "warn"
@@ -35,15 +35,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Idle:
-    """The verdict on a booking, and the time at which the booking is released."""
+    """The verdict on a booking, and the time of its release."""
 
     verdict: Verdict
     frees_at: datetime | None = None
-    """The time at which the booking is released; None if it is not idle."""
+    """The time at which the release is due; None if the verdict is FINE."""
 
 
 def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:
-    """Returns the verdict on a running booking. Only idleness that an agent has observed is considered."""
+    """Returns the verdict on a booking. It is FINE for a booking that is not running, and without evidence."""
     if rules.idle_release_min is None or not booking.is_running(now):
         return Idle(Verdict.FINE)
     of_it = (one for one in evidence if one.booking_id == booking.id)
@@ -51,7 +51,7 @@ def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleRelea
     newest = max(of_it, key=lambda one: (one.seen_at, one.idle_since), default=None)
     if newest is None:
         return Idle(Verdict.FINE)
-    # A new run appears in the booking before it appears in the evidence.
+    # A change of an active booking counts as use: a new run appears in the booking before it appears in the evidence.
     shown = booking.changed if booking.state is State.ACTIVE else booking.start
     since = max(newest.idle_since, booking.start, shown)
     frees_at = since + timedelta(minutes=rules.idle_release_min)
@@ -69,4 +69,4 @@ def _validate(rules: IdleReleaseSettings) -> None:
     check_number("idle_release_min", rules.idle_release_min)
 
 
-RULE = Rule(form=(number_field("idle_release_min", "Idle bookings free after, min"),), validate=_validate)
+RULE = Rule(form=(number_field("idle_release_min", "Release idle bookings after (min)"),), validate=_validate)

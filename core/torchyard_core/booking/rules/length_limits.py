@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.rules.rule import Rule, SharedSettings, check_number, clock_text, hours_text, number_field
+from torchyard_core.formatting import counted
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ def check_length(interval: Interval, rules: LengthSettings, now: datetime) -> Re
         return Refused(f"a booking is at most {hours_text(rules.longest_h)} long", code="too_long", hint=hint)
     if rules.furthest_days is not None and interval.end > now + timedelta(days=rules.furthest_days):
         hint = f"It may end by {clock_text(now + timedelta(days=rules.furthest_days), rules.zone)}."
-        return Refused(f"bookings are made at most {rules.furthest_days:g} days ahead", code="too_far", hint=hint)
+        return Refused(
+            f"bookings are made at most {counted(rules.furthest_days, 'day')} ahead", code="too_far", hint=hint
+        )
     return None
 
 
@@ -43,9 +46,9 @@ def _validate(rules: LengthSettings) -> None:
 
 RULE = Rule(
     form=(
-        number_field("shortest_min", "Shortest booking, min", is_optional=False),
-        number_field("longest_h", "Longest booking, h"),
-        number_field("furthest_days", "Furthest ahead, days"),
+        number_field("shortest_min", "Shortest booking (min)", is_optional=False),
+        number_field("longest_h", "Longest booking (h)"),
+        number_field("furthest_days", "Booking horizon (days)"),
     ),
     check=lambda rules, request: check_length(request.draft.interval, rules, request.now),
     codes=("too_short", "too_long", "too_far"),

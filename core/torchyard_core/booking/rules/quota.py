@@ -27,14 +27,14 @@ from torchyard_core.errors import UsageError
 
 @dataclass(frozen=True)
 class QuotaSettings(SharedSettings):
-    """Settings of quotas. None means no limit. Weeks (from Monday) and days refer to the team's `zone`."""
+    """Settings of quotas. A quota of None means no limit. Weeks (from Monday) and days refer to the team's `zone`."""
 
     quota_gpu_hours: float | None = None
     """GPU-hours of a person per week."""
     quotas: Mapping[str, float] = field(default_factory=dict)
     """Quotas of individual persons."""
     same_day_is_free: bool = True
-    """Whether the part of a booking on the day on which it is made needs no quota, since its GPUs would stay unused."""
+    """Whether the part of a new or changed booking on the current day needs no quota, to make use of idle GPUs."""
 
     def quota_of(self, person: str) -> float | None:
         return self.quotas.get(person, self.quota_gpu_hours)
@@ -43,7 +43,10 @@ class QuotaSettings(SharedSettings):
 def check_quota(
     draft: Draft, rules: QuotaSettings, now: datetime, person: str, hours: Mapping[datetime, float]
 ) -> Refused | None:
-    """Refuses a booking that exceeds the quota of a week. `hours` contains the GPU-hours by start of the week."""
+    """Refuses a booking that exceeds the person's quota in a week.
+
+    `hours` contains the GPU-hours of the person's other bookings by start of the week.
+    """
     limit = rules.quota_of(person)
     gpus = _gpu_count(draft.gpus)
     if limit is None or not gpus:
@@ -113,7 +116,7 @@ def _read_quotas(text: str) -> dict[str, Any]:
 
 RULE = Rule(
     form=(
-        number_field("quota_gpu_hours", "GPU-hours a person and week"),
+        number_field("quota_gpu_hours", "GPU-hours per person and week"),
         FormField("quotas", "Other quotas", _write_quotas, _read_quotas, example="kim=200, lee=50"),
         FormField(
             "same_day_is_free",

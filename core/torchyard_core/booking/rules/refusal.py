@@ -58,7 +58,7 @@ def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | Non
 
 
 def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
-    """Refuses a change of a booking that was released or cancelled, or has ended."""
+    """Refuses a change of a booking that has ended or no longer holds its GPUs."""
     if not booking.is_live:
         how = {State.RELEASED: "released", State.CANCELLED: "cancelled", State.NO_SHOW: "freed because it was not used"}
         return Refused(f"the booking {booking.title!r} was {how[booking.state]}", code="ended", hint="Book anew.")
@@ -93,7 +93,7 @@ def check_draft(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
         return Refused("the UID is too long, or the end too late", code="bad_value", hint=hint)
     if draft.end <= draft.start:
         return Refused(
-            "the booking does not end after its start", code="end_before_start", hint="Give it an end after its start."
+            "the booking ends at or before its start", code="end_before_start", hint="Give it an end after its start."
         )
     return None
 

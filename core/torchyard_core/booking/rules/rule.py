@@ -1,7 +1,7 @@
 """The parts of a rule: its settings, its check of a booking, and its fields in the rules form.
 
-Each rule has a module with a `RULE` and a frozen dataclass of its settings. `team_rules.Rules` inherits all settings,
-and `team_rules.RULES` lists all rules. See docs/how-to-add-a-booking-rule.md.
+Each rule except the time zone has a module with a `RULE` and a frozen dataclass of its settings. `team_rules.Rules`
+inherits all settings, and `team_rules.RULES` lists all rules. See docs/how-to-add-a-booking-rule.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchyard_core.problems import did_you_mean
 
 
 class SharedSettings:
-    """Settings that several rules read. Each of them is a field of one rule."""
+    """Settings that several rules read. Each of them is a field in the settings of one rule."""
 
     zone: str
     shortest_min: float
@@ -37,7 +37,7 @@ class Request:
     hours: Mapping[datetime, float]
     """GPU-hours of the owner's other bookings, by start of the week."""
     added: Interval | None = None
-    """The time by which a running booking is extended."""
+    """The time by which a running booking is extended; None for other requests."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FormField:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the team. The first parameter of each function contains the rule's settings."""
+    """A rule of the team. The first parameter of `check` and `validate` contains the rule's settings."""
 
     form: tuple[FormField, ...] = ()
     check: Callable[[Any, Request], Refused | None] | None = None
@@ -69,30 +69,46 @@ class Rule:
     """Functions that read settings with structured values from JSON."""
 
 
+MOST = 1_000_000
+"""Upper bound of numbers in rules. It is not allowed itself."""
+
+
 def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormField:
     """Returns a form field for a number. If the setting is optional, an empty text means no limit."""
 
     def read(text: str) -> float | None:
-        return None if is_optional and not text.strip() else read_number(setting, text)
+        if is_optional and not text.strip():
+            return None
+        value = read_number(title, text)
+        if problem := _range_problem(value):
+            raise UsageError(f"{title}: {problem}", code="bad_rules")
+        return value
 
     return FormField(setting, title, lambda value: "" if value is None else f"{value:g}", read)
 
 
 def read_number(name: str, text: str) -> float:
-    """Parses a number entered in the form. Raises UsageError."""
+    """Parses a number entered in the form. Raises UsageError, which begins with `name`."""
     try:
         return float(text.strip())
     except ValueError:
-        message = f"{name.replace('_', ' ')}: `{text.strip()}` is not a number"
+        message = f"{name}: `{text.strip()}` is not a number"
         raise UsageError(message, code="bad_rules", hint="Leave it empty for no limit.") from None
 
 
 def check_number(name: str, value: Any, *, is_optional: bool = True) -> None:
-    """Raises UsageError unless the value is a number from 0 to 1e6, or None if that is allowed."""
+    """Raises UsageError unless the value is a number of at least 0 and less than `MOST`, or None if it is optional."""
     if is_optional and value is None:
         return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e6:
-        raise UsageError(f"the rule {name} must be a number of 0 or more, not {value!r}", code="bad_rules")
+    if problem := _range_problem(value):
+        raise UsageError(f"the rule {name} {problem}", code="bad_rules")
+
+
+def _range_problem(value: Any) -> str:
+    """Returns what is wrong with the number of a rule, or ""."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        return f"must be a number of 0 or more, not {value!r}"
+    return "" if value < MOST else f"must be less than {MOST}, not {value!r}"
 
 
 def refuse_unknown_keys(data: Mapping[str, Any], kind: type, what: str) -> None:

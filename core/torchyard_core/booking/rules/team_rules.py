@@ -21,7 +21,7 @@ class ZoneSettings(SharedSettings):
 
 
 _ZONE_RULE = Rule(
-    form=(FormField("zone", "Time zone of weeks", str, str.strip),), validate=lambda rules: zone_of(rules.zone)
+    form=(FormField("zone", "Time zone of quotas", str, str.strip),), validate=lambda rules: zone_of(rules.zone)
 )
 RULES = (length_limits.RULE, windows.RULE, quota.RULE, idle_release.RULE, _ZONE_RULE, enforcement.RULE)
 """All rules, in the order of their checks."""
@@ -48,7 +48,10 @@ class Rules(
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Rules:
-        """Parses the rules. Raises UsageError for an unknown key or a value of the wrong type."""
+        """Parses the rules. Raises UsageError for an unknown key or an invalid value.
+
+        Raises TypeError, ValueError or AttributeError if a structured value has another structure.
+        """
         refuse_unknown_keys(data, Rules, "rule")
         values = dict(data)
         for rule in RULES:

@@ -24,17 +24,18 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 @dataclass(frozen=True)
 class Window:
-    """Times at which a group may book GPUs. Several windows of the same GPUs and group are combined.
+    """Times at which a group may book GPUs.
 
-    A window applies only to its persons and GPUs. GPUs without a window are always open.
+    A GPU is open to a person whenever one of the windows of this GPU and person is open. Without such a window, it is
+    always open to the person.
     """
 
     gpus: tuple[str, ...] = (EVERYBODY,)
-    """Patterns of a host (`gpu-*`), a slot (`gpu-b:0`) or a slot's ID."""
+    """Patterns of hosts (`gpu-*`), slots (`gpu-b:0`) or slot IDs."""
     group: str = EVERYBODY
     zone: str = "UTC"
     days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
-    """The days on which the window opens; 0 is Monday. Without days it never opens."""
+    """The days on which the window opens; 0 is Monday. A window without days never opens."""
     opens: str = "00:00"
     closes: str = "24:00"
     """The closing time, which is on the next day unless it is after `opens`."""
@@ -44,7 +45,10 @@ class Window:
         return any(fnmatchcase(word, pattern) for pattern in self.gpus for word in (slot.host, slot.name, slot.id))
 
     def openings(self, within: Interval) -> Iterator[Interval]:
-        """Yields the open times around `within` in UTC. Local times stay the same when clocks change."""
+        """Yields all open times that overlap `within`, and possibly others before or after it, in UTC.
+
+        Local times stay the same when clocks change.
+        """
         zone = zone_of(self.zone)
         day = within.start.astimezone(zone).date() - timedelta(days=1)
         last = within.end.astimezone(zone).date()
@@ -85,7 +89,7 @@ def check_windows(
 
 
 def binding_windows(slot: Slot, rules: WindowSettings, person: str) -> list[Window]:
-    """Returns the windows that apply to the person on this slot. Without a window, the slot is always open."""
+    """Returns the windows that apply to the person on this slot. Without one, the slot is always open to the person."""
     return [
         window
         for window in rules.windows
@@ -147,7 +151,7 @@ def _read_window(line: str) -> dict[str, Any]:
     parts = [part.strip() for part in line.split("|")]
     hint = "Write gpu-a:* | students | Mon,Tue | 09:00-18:00 | Europe/Berlin."
     if len(parts) != 5:
-        raise UsageError(f"the window `{line}` has not five parts", code="bad_rules", hint=hint)
+        raise UsageError(f"the open time `{line}` does not have five parts", code="bad_rules", hint=hint)
     gpus, who, days, times, zone = parts
     opens, dash, closes = times.partition("-")
     if not dash:

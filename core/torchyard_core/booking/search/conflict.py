@@ -10,7 +10,7 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import format_slots
-from torchyard_core.formatting import span
+from torchyard_core.formatting import counted, span
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Clashing:
 
 @dataclass(frozen=True)
 class Conflict:
-    """The conflicting bookings of a draft. `nearest` lists the same GPUs later, or other GPUs at the wanted time."""
+    """A draft with the bookings that conflict with it, and the nearest free alternatives if they were searched for."""
 
     wanted: Draft
     clashing: tuple[Clashing, ...]
@@ -32,7 +32,7 @@ class Conflict:
     def sentence(self, slots: Sequence[Slot] = (), me: str = "") -> str:
         """Formats the conflict as sentences.
 
-        Example: `gpu-b:2 is booked by kim ("digits") from 09:00 to 17:00 on Mon 23 Nov (Europe/Berlin).`
+        Example: `gpu-b:2 is booked by kim ('digits') from Mon 23 Nov 09:00 to 17:00 (Europe/Berlin).`
         """
         parts = [
             f"{format_slots(one.gpus, slots)} {'is' if len(one.gpus) == 1 else 'are'} booked by "
@@ -41,11 +41,12 @@ class Conflict:
             for one in self.clashing[:3]
         ]
         if len(self.clashing) > 3:
-            parts.append(f"and {len(self.clashing) - 3} more bookings are in the way")
+            more = len(self.clashing) - 3
+            parts.append(f"and {counted(more, 'more booking')} {'is' if more == 1 else 'are'} in the way")
         return "; ".join(parts) + f" ({self.wanted.zone})."
 
     def way_out(self, slots: Sequence[Slot] = ()) -> str:
-        """Formats the nearest free alternatives: `Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`"""
+        """Formats up to 3 nearest free alternatives: `Free nearby: gpu-b:2-3 from Mon 23 Nov 17:00 to 23:00.`"""
         if not self.nearest:
             return "Nothing like it is free within the days that can be booked."
         fits = "; ".join(
@@ -72,7 +73,7 @@ class Conflict:
 
 
 class Clash(Refused):
-    """Raised when other users have booked GPUs for the wanted time. `conflict` has the details."""
+    """Raised when other bookings hold wanted GPUs at the wanted time. `conflict` has the details."""
 
     def __init__(self, conflict: Conflict, message: str, hint: str = ""):
         super().__init__(message, code="conflict", hint=hint)

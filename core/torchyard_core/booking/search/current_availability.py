@@ -1,4 +1,4 @@
-"""Slots that are currently free, which means neither booked nor in use."""
+"""The current state of slots: booked, in use, or free, which means neither."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.formatting import until
 
 @dataclass(frozen=True)
 class SlotNow:
-    """A slot with its current booking, its next booking, and its current users. `None` means unknown."""
+    """A slot with its current booking, its next booking, and its current users, which are None if unknown."""
 
     slot: Slot
     booked: Booking | None
@@ -22,7 +22,7 @@ class SlotNow:
 
     @property
     def is_free(self) -> bool | None:
-        """Whether the slot is neither booked nor in use; None if its use is unknown."""
+        """Whether the slot is neither booked nor in use; None if it is not booked and its use is unknown."""
         if self.booked is not None:
             return False
         return None if self.users is None else not self.users

@@ -13,7 +13,7 @@ from torchyard_core.booking.rules.quota import check_quota
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.rules.windows import binding_windows
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.formatting import format_hours, span
+from torchyard_core.formatting import counted, format_hours, span
 from torchyard_core.next_steps import CheckHosts, ShowRules
 
 
@@ -36,7 +36,7 @@ def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allo
 
 def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
     if len(fitting) < wish.count:
-        message = f"of the {wish.count} GPUs that are wanted, the fleet has {len(fitting)} of that kind"
+        message = f"{counted(wish.count, 'GPU')} requested, but the fleet has {len(fitting)} of that kind"
         return Refused(message, code="too_few", hint=("Ask for fewer, or for others.", CheckHosts()))
     ((host, most),) = Counter(slot.host for slot in fitting).most_common(1)
     if wish.one_host and most < wish.count:
@@ -53,12 +53,16 @@ def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
         return None
     if wish.latest is None or latest < wish.latest:
         days = (latest - allowance.now).total_seconds() / 86400
-        return Refused(f"bookings are made at most {days:g} days ahead", code="too_far", hint="Look from earlier on.")
+        return Refused(
+            f"bookings are made at most {counted(days, 'day')} ahead", code="too_far", hint="Look from earlier on."
+        )
     message = f"{format_hours(wish.length)} do not fit {span(allowed.earliest, latest, allowance.zone)}"
     return Refused(message, code="no_time", hint="Take an earlier start, a later end, or less time.")
 
 
 def _closed(wish: Wish, fitting: Sequence[Slot], rules: Rules, person: str) -> Refused:
     times = dict.fromkeys(str(window) for slot in fitting for window in binding_windows(slot, rules, person))
-    message = f"the rules never leave {person} {wish.count} such GPUs for {format_hours(wish.length)} in that time"
+    message = (
+        f"the rules never leave {person} {counted(wish.count, 'such GPU')} for {format_hours(wish.length)} in that time"
+    )
     return Refused(message, code="window", hint=(f"They are open: {'; '.join(times)}.", ShowRules()))

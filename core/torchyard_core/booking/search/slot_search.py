@@ -1,7 +1,7 @@
 """Search for free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
 
-Every gap between bookings that is long enough allows a range of start times on its GPU. A sweep over the ends of these
-ranges counts how many GPUs can start together, in O(m log m) for m gaps.
+Only gaps between bookings that are long enough are considered. A sweep over these gaps in the order of their starts
+keeps the set of GPUs that are free at the same time, and finds a match when there are enough of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Busy = Mapping[str, Sequence[Interval]]
 
 @dataclass(frozen=True)
 class Wish:
-    """The requirements of a search. Empty `gpus` and `hosts` mean any; `latest` is the latest end."""
+    """The requirements of a search. Empty `gpus` and `hosts` mean any; `latest` is the latest end.
+
+    If `gpus` names slots, the other requirements on slots are ignored, except `one_host`.
+    """
 
     count: int
     length: timedelta
@@ -37,7 +40,7 @@ class Wish:
     gpus: tuple[str, ...] = ()
 
     def takes(self, slot: Slot) -> bool:
-        """Returns whether the slot meets the requirements. CPU slots match only by ID."""
+        """Returns whether the slot meets the requirements, apart from `one_host`. CPU slots match only by ID."""
         if self.gpus:
             return slot.id in self.gpus
         if slot.is_cpu or (self.hosts and slot.host not in self.hosts):
@@ -59,7 +62,7 @@ class Fit:
 def used_until(now: datetime) -> datetime:
     """Returns the time until which a GPU in use without a booking is treated as taken.
 
-    The time is the present time plus the usual length of a run, rounded up to a quarter of an hour.
+    The time is USUAL_LENGTH after the current minute, rounded up to a quarter of an hour.
     """
     end = now.replace(second=0, microsecond=0) + USUAL_LENGTH
     return end + timedelta(minutes=-end.minute % 15)
@@ -68,7 +71,7 @@ def used_until(now: datetime) -> datetime:
 def find_slots(
     wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5, closed: Sequence[Interval] = ()
 ) -> tuple[Fit, ...]:
-    """Returns the earliest matches, ordered by start, then by least fragmentation of free time.
+    """Returns the earliest matches, ordered by start, then by the free time that remains after them, least first.
 
     Matches on the same host do not overlap in time, so the list offers distinct choices.
 
@@ -100,9 +103,9 @@ def find_with(
     limit: int = 5,
     closed: Sequence[Interval] = (),
 ) -> tuple[Fit, ...]:
-    """Searches as `find_slots` does.
+    """Returns the result of `find_slots`, with busy times that are loaded as needed.
 
-    Loads the busy times of a few days first, and those of more days only if too few matches are found.
+    The busy times of the first days are loaded first, and those of more days only if there are too few matches.
     """
     last = wish.latest or wish.earliest + HORIZON
     ahead = max(FIRST_LOOK, wish.length * 2)
@@ -127,7 +130,7 @@ class _Opening:
 def _fits(
     wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int, closed: Sequence[Interval]
 ) -> list[tuple[Fit, timedelta]]:
-    """Returns the matches in one pool of GPUs, each with the adjacent free time that remains."""
+    """Returns the matches in one pool of GPUs, each with the sum of the free times that remain after it on its GPUs."""
     openings = sorted(
         (opening for slot in pool for opening in _openings(slot, busy.get(slot.id, ()), wish, latest)),
         key=lambda opening: (opening.start, opening.slot.sort_key()),
@@ -140,7 +143,7 @@ def _fits(
         heappush(ending, (opening.end, number, opening))
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
-        # Until the next opening, the number of free GPUs does not grow, so there is one start, or several in sequence.
+        # Until the next opening, the number of free GPUs does not grow, so one match follows another.
         begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:
@@ -182,7 +185,10 @@ def _openings(slot: Slot, taken: Sequence[Interval], wish: Wish, latest: datetim
 
 
 def _choose(wish: Wish, candidates: list[_Opening], begin: datetime) -> tuple[list[Slot], timedelta]:
-    """Returns the GPUs whose gaps are filled most completely, on as few hosts as possible."""
+    """Returns GPUs of the hosts with the most free GPUs, and the sum of the free times that remain after the match.
+
+    On the same host, GPUs with the least remaining time are preferred.
+    """
     on_host: dict[str, int] = {}
     for candidate in candidates:
         on_host[candidate.slot.host] = on_host.get(candidate.slot.host, 0) + 1

@@ -33,7 +33,7 @@ from torchyard_core.next_steps import SetUpTeam
 
 
 class BookingStore:
-    """The bookings in one database, as seen by one user. Each method is a short transaction and is thread-safe."""
+    """The bookings in one database, as seen by one user. The methods are thread-safe and use short transactions."""
 
     def __init__(
         self, engine: Engine, person: str, is_admin: bool, clock: Clock = system_clock, *, own_time: bool = False
@@ -79,7 +79,8 @@ class BookingStore:
     def watch(self, on_change: Callable[[str], None]) -> Watch:
         """Starts a thread that calls `on_change` after changes to the database, until the Watch is closed.
 
-        The argument is the changed table, such as "bookings" or "rules", or "all" after a new connection.
+        The argument is the changed table, such as "bookings" or "rules", or "all" after a new connection. For a file
+        it is always "all".
         """
         return Watch(self.session.engine, on_change)
 
@@ -92,13 +93,13 @@ class BookingStore:
 def open_store(
     url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False, password: str = ""
 ) -> BookingStore:
-    """Opens a store. Creates a private file that does not exist.
+    """Opens a store. Creates a private file that does not exist, and upgrades one with an older schema.
 
     Args:
         url: The URL of the database.
         person: The user of a private file. In a team's database the role is the user.
-        clock: The clock used for a private file.
-        own_time: Whether `clock` is also used with a team's database.
+        clock: The clock of this computer, which gives the time for a private file.
+        own_time: Whether `clock` also gives the time for a team's database, instead of the database's clock.
         password: The password of the role. By default, libpq's own mechanisms and the keyring are used.
 
     Raises:

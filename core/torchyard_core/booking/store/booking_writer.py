@@ -52,7 +52,7 @@ class BookingWriter:
         return now, self._queries.load_rules(connection)
 
     def owner_of(self, draft: Draft) -> str:
-        """Returns the owner of the draft. Raises PermissionDenied if a member books for another user."""
+        """Returns the owner of the draft. Raises PermissionDenied for another owner unless the user is an admin."""
         if draft.owner not in (None, self._session.person) and not self._session.is_admin:
             raise PermissionDenied(
                 f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
@@ -60,7 +60,10 @@ class BookingWriter:
         return draft.owner or self._session.person
 
     def load_own(self, connection: Connection, booking_id: str, *, writes: bool = True) -> Booking:
-        """Returns a booking that the user may change, locked unless `writes` is false. Raises Refused."""
+        """Returns a booking that the user may change, locked unless `writes` is false.
+
+        Raises Refused for an unknown ID, and for another user's booking unless the user is an admin.
+        """
         if writes:
             self._session.lock(connection, f"booking {booking_id}")
         booking = self._queries.load_booking(connection, booking_id)
@@ -124,9 +127,9 @@ class BookingWriter:
         return changed
 
     def update(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
-        """Writes the changed fields of a booking.
+        """Writes the changed fields of a booking. Returns the changed booking.
 
-        Raises PermissionDenied if a policy of the database forbids the change.
+        Raises PermissionDenied if no row was changed, since a policy of the database forbids it.
         """
         changed = replace(booking, **changes)
         columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
@@ -137,13 +140,13 @@ class BookingWriter:
 
 
 def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
-    """Inserts bookings and their GPUs in the order of GPU IDs. Overlap is raised at commit at the latest."""
+    """Inserts bookings, and their GPUs in the order of GPU IDs. `engine.transaction` raises Overlap for a conflict."""
     connection.execute(insert(tables.bookings), [row_of(booking) for booking in made])
     connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
 
 
 def row_of(value: Booking | Series | Use) -> dict[str, Any]:
-    """Returns the value's fields by the column names of its table."""
+    """Returns the value's fields, without `gpus`, by the column names of its table."""
     return {_COLUMNS.get(name, name): field for name, field in value.__dict__.items() if name != "gpus"}
 
 
@@ -164,5 +167,5 @@ def _gpu_rows(made: Sequence[Booking]) -> list[dict[str, Any]]:
 
 
 def new_id() -> str:
-    """Returns a random ID of 48 bits, which is short enough to type."""
+    """Returns `b` and 12 random hexadecimal digits, which is short enough to type."""
     return f"b{secrets.token_hex(6)}"

@@ -16,17 +16,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, QueuePool, event
+from sqlalchemy import Connection, Engine, QueuePool
 from sqlalchemy import select as sql_select
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import Position
+from torchyard_core.booking.store.engine import hooks_of
 
 EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
 EVERYTHING = "all"
 READ_BY_QUERIES_S = 0.05
-"""Time for a running query to read the notifications on the connection."""
+"""Time in seconds for a running query to read the notifications on the connection."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,13 +41,13 @@ class Watch:
         self._changes: set[str] = set()
         self._new_sockets: list[int] = []
         self.is_watching = threading.Event()
-        """Set while changes are received."""
+        """Set while the database is watched."""
         wait = self._poll if engine.dialect.name == "sqlite" else self._listen
         self._thread = threading.Thread(target=self._run, args=(wait,), name="bookings-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread. `on_change` is not called afterwards."""
+        """Ends the thread, and waits for it unless called on it. After the wait, `on_change` is not called."""
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -56,7 +57,7 @@ class Watch:
         while not self._closed.is_set():
             try:
                 wait()
-            except Exception as error:  # The database may be unavailable for hours.
+            except Exception as error:  # The thread tries again, since the database may be unavailable for hours.
                 _log.info("the bookings are not watched: %s", error)
             if self.is_watching.is_set():
                 failures = 0
@@ -82,7 +83,7 @@ class Watch:
             connection.close()
 
     def _listen(self) -> None:
-        event.listen(self._engine, "checkout", self._on_checkout)
+        hooks_of(self._engine).add(self._on_checkout)
         socket = None
         try:
             while not self._closed.is_set():
@@ -96,14 +97,14 @@ class Watch:
                     self._on_change(self._changes.pop())
                 self._wait(socket)
         finally:
-            event.remove(self._engine, "checkout", self._on_checkout)
+            hooks_of(self._engine).remove(self._on_checkout)
             for one in (*self._new_sockets, *([] if socket is None else [socket])):
                 os.close(one)
             self._new_sockets.clear()
             self._stop_listening()
 
     def _wait(self, socket: int | None) -> None:
-        """Waits for a change, or for data from the server that is not read by a query."""
+        """Waits for a change, for data from the server that no query reads, or for the end of the watch."""
         poll = select.poll()
         if socket is not None:
             poll.register(socket, select.POLLIN)
@@ -111,7 +112,7 @@ class Watch:
             if poll.poll(EVERY_S / 4 * 1000) and not self._closed.wait(READ_BY_QUERIES_S) and poll.poll(0):
                 return
 
-    def _on_checkout(self, connection: Any, record: Any, proxy: Any) -> None:
+    def _on_checkout(self, connection: Any, record: Any) -> None:
         """Issues LISTEN on a new connection. Called on the thread that obtains the connection from the pool."""
         if self not in record.info:
             connection.add_notify_handler(self._on_notice)
@@ -129,13 +130,13 @@ class Watch:
         """Closes the connection if it is idle, which ends LISTEN."""
         pool = self._engine.pool
         if isinstance(pool, QueuePool) and pool.checkedin():
-            # The database may be unavailable.
+            # An error is ignored, since the database may be unavailable.
             with contextlib.suppress(Exception), self._engine.connect() as connection:
                 connection.invalidate()
 
 
 MOST_BOOKINGS = 2000
-"""Number of changes above which reading all displayed bookings is faster than reading the changed ones."""
+"""Number of changed bookings above which a reader reads all bookings of its period again instead."""
 _MOST_ENTRIES = 20_000
 
 

@@ -1,4 +1,4 @@
-"""Commands that book, change and release GPUs, each in one transaction."""
+"""Commands that book, change and release GPUs, and change the slots, rules and logins of the team."""
 
 from __future__ import annotations
 
@@ -81,16 +81,17 @@ class BookingCommands:
     def book_series(self, draft: Draft, rule: str, *, free_ones: bool = False) -> SeriesBooked:
         """Books all occurrences of an RRULE, or none.
 
-        A rule with neither COUNT nor UNTIL is booked up to the horizon of the team's rules, and at least its first
-        occurrence.
+        A rule with neither COUNT nor UNTIL is booked up to the horizon of the team's rules (without one, for
+        SERIES_WITHOUT_LIMIT), and at least up to the start of the draft.
 
         Args:
-            draft: The first occurrence.
+            draft: The booking whose start and length the rule repeats.
             rule: The RRULE.
             free_ones: Whether to book only the occurrences that can be booked, and to list the others in the result.
 
         Raises:
-            Refused: The rule is invalid, or, without `free_ones`, an occurrence cannot be booked.
+            Refused: The draft or the rule is invalid, or, without `free_ones`, an occurrence cannot be booked.
+            PermissionDenied: A member books for another user.
         """
         draft = normalized(draft)
 
@@ -117,7 +118,10 @@ class BookingCommands:
     def _split_bookable(
         self, connection: Connection, wanted: Sequence[Draft], now: datetime, rules: Rules, free_ones: bool
     ) -> tuple[list[Draft], list[SkippedOccurrence]]:
-        """Separates occurrences that can be booked, which count towards the quota, from the others."""
+        """Separates occurrences that can be booked from the others. Each of the former counts towards the quota.
+
+        Without `free_ones`, raises the first refusal.
+        """
         free: list[Draft] = []
         missed: list[SkippedOccurrence] = []
         for number, one in enumerate(wanted, 1):
@@ -143,7 +147,7 @@ class BookingCommands:
         stop_at_end: bool | None = None,
         run_id: str | None = None,
     ) -> Booking:
-        """Moves, resizes or renames a booking as a whole. A running booking can only be shortened or extended."""
+        """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed."""
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
@@ -169,8 +173,8 @@ class BookingCommands:
     ) -> tuple[Booking, ...]:
         """Changes the future bookings of a series from this one on, or all its future bookings with `everything`.
 
-        Either all of these bookings are changed, or none. The other bookings are moved by the same amount of local time
-        and get the same length.
+        Either all of these bookings are changed, or none. `start` and `end` refer to this booking. If one of them is
+        given, the other bookings are moved by the same amount of local time, and get the same length.
         """
         chosen_gpus = None if gpus is None else tuple(gpus)
 
@@ -199,7 +203,8 @@ class BookingCommands:
             gpus_of_all = {gpu for one in which for gpu in one.gpus} | set(chosen_gpus or ())
             now, rules = self._writer.begin(connection, this.owner, gpus_of_all)
             changed: list[Booking] = []
-            # In this order, no booking overlaps a booking of the series that has not been moved yet.
+            # If the bookings move to a later time, the last one is changed first, so that no booking is moved to the
+            # time of another one that has not been moved yet.
             for one in sorted(which, key=lambda one: one.start, reverse=moved > timedelta()):
                 wanted = wanted_of(one)
                 try:
@@ -214,7 +219,7 @@ class BookingCommands:
         return self._transactions.run(attempt, frees=True)
 
     def release(self, booking_id: str) -> Booking:
-        """Releases a running booking at once, or cancels a future one."""
+        """Releases a running booking immediately, or cancels a future one."""
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
@@ -233,7 +238,7 @@ class BookingCommands:
         return tuple(self.release(one.id) for one in of_it if one.is_live and one.start > now)
 
     def mark_active(self, booking_id: str) -> Booking:
-        """Marks a booking as active after its run began or its GPUs were used."""
+        """Marks a booking as active because a run is launched on it."""
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
@@ -245,7 +250,7 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
-        """Returns the refusal that `book`, or `change` of `except_booking`, would raise. Writes nothing."""
+        """Returns the refusal of a new booking, or of changing `except_booking`, or None. Writes nothing."""
         draft = normalized(draft)
         with self._session.transaction() as connection:
             rules, now = self._queries.load_rules(connection), self._session.now(connection)
@@ -330,7 +335,10 @@ def _wall_clock(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
-    """Adds the number and time of the occurrence to a refusal. A clash already contains them and is unchanged."""
+    """Adds the number and time of the occurrence to a refusal.
+
+    A clash, which contains the time, and the refusal of a single occurrence are returned unchanged.
+    """
     if isinstance(refused, Clash) or count == 1:
         return refused
     when = wall_clock(wanted.start, wanted.zone, "%a %Y-%m-%d %H:%M")

@@ -39,7 +39,10 @@ class ConflictQueries:
         return replace(conflict, nearest=nearest).as_error(self._queries.load_slots(connection), self._session.person)
 
     def nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
-        """Returns the next free time of the same GPUs, and other GPUs of the same model at the wanted time."""
+        """Returns up to two next free times of the same GPUs, and up to two sets of GPUs at the wanted time, by start.
+
+        The latter have at least the same memory, and the same model if all wanted GPUs have one model.
+        """
         slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]
         length = draft.interval.duration

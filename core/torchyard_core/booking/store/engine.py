@@ -9,7 +9,8 @@ from __future__ import annotations
 import platform
 import secrets
 import sqlite3
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,57 @@ _KEYRING_SERVICE = "torchyard-bookings"
 _WRITES = "torchyard_writes"
 _ACTS = "torchyard_acts"
 _FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
-"""Messages of a full server; libpq's connection errors have no SQLSTATE."""
+"""Parts of the messages of a server without free connections. libpq's connection errors have no SQLSTATE."""
 _RULES = RULE_CODES | {"unknown_gpu", "no_fit", "isolation"}
 """Codes of refusals that database functions raise as constraint names."""
 
 
+class PoolHooks:
+    """Reactions to the use of an engine's connections, which can be changed while other threads obtain connections.
+
+    SQLAlchemy's own listeners cannot: adding one fails with "deque mutated during iteration" on another thread.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.closes_returned = False
+        """Whether connections are closed when they are returned to the pool."""
+        self._on_checkout: tuple[Callable[[Any, Any], None], ...] = ()
+        event.listen(engine, "checkout", self._obtained)
+        event.listen(engine, "checkin", self._returned)
+
+    def add(self, on_checkout: Callable[[Any, Any], None]) -> None:
+        """Calls `on_checkout` with each connection obtained from the pool, and its record."""
+        self._on_checkout += (on_checkout,)
+
+    def remove(self, on_checkout: Callable[[Any, Any], None]) -> None:
+        self._on_checkout = tuple(each for each in self._on_checkout if each != on_checkout)
+
+    def _obtained(self, connection: Any, record: Any, proxy: Any) -> None:
+        for call in self._on_checkout:
+            call(connection, record)
+
+    def _returned(self, connection: Any, record: Any) -> None:
+        if self.closes_returned:
+            record.invalidate()  # connection.close() cannot be used: the pool would hand out the closed connection.
+
+
+_HOOKS: weakref.WeakKeyDictionary[Engine, PoolHooks] = weakref.WeakKeyDictionary()
+
+
+def hooks_of(engine: Engine) -> PoolHooks:
+    """Returns the hooks of an engine made by `make_engine`."""
+    return _HOOKS[engine]
+
+
 class Overlap(Exception):
-    """Raised when a trigger or constraint finds that a GPU is booked. The writer then reads the other booking."""
+    """Raised when the database prevents a double booking, and after a deadlock or a serialization failure.
+
+    `WriteTransactions` then repeats the transaction.
+    """
 
 
 def parsed(url: str) -> URL:
-    """Parses `bookings_url`. Raises BadUrl with a message that does not contain the password."""
+    """Parses `bookings_url`. Raises BadUrl if it is invalid or contains a password, which the message does not show."""
     hint = "Write sqlite:////path/to/bookings.sqlite3, or postgresql+psycopg://NAME@HOST/DATABASE?sslmode=verify-full."
     try:
         made = make_url(url)
@@ -75,8 +116,10 @@ KEEPALIVE_SETTINGS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""libpq's settings (s, s, -, ms) that detect a broken connection: the kernel's defaults take minutes, during which the
-calendar's lock is held."""
+"""libpq's settings (seconds, seconds, a number, milliseconds) by which a broken connection is detected.
+
+By the kernel's defaults this takes minutes, during which the calendar's lock is held.
+"""
 
 
 def make_engine(url: URL, password: str = "") -> Engine:
@@ -89,8 +132,12 @@ def make_engine(url: URL, password: str = "") -> Engine:
         url: The URL of the database.
         password: The password of the role. By default, libpq's own mechanisms and the keyring are used.
     """
-    if url.get_backend_name() == "sqlite":
-        return _sqlite(url)
+    engine = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url, password)
+    _HOOKS[engine] = PoolHooks(engine)
+    return engine
+
+
+def _postgresql(url: URL, password: str) -> Engine:
     try:
         connect_args = {
             **KEEPALIVE_SETTINGS,
@@ -112,25 +159,17 @@ def make_engine(url: URL, password: str = "") -> Engine:
 
 def keep_connection(engine: Engine, keeps: bool) -> None:
     """Sets whether the connection stays open between transactions (the default)."""
-    listens = event.contains(engine, "checkin", _close_returned)
-    if keeps and listens:
-        event.remove(engine, "checkin", _close_returned)
-    elif not keeps and not listens:
-        event.listen(engine, "checkin", _close_returned)
-        if isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
-            with suppress(TorchyardError), transaction(engine):
-                pass  # The pool closes the connection when the connection is returned to it.
+    hooks = hooks_of(engine)
+    was_kept, hooks.closes_returned = not hooks.closes_returned, not keeps
+    if was_kept and not keeps and isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
+        with suppress(TorchyardError), transaction(engine):
+            pass  # The pool closes the connection when the connection is returned to it.
 
 
 def close_engine(engine: Engine) -> None:
     """Closes all connections. A connection in use by another thread is closed when it is returned to the pool."""
-    if not event.contains(engine, "checkin", _close_returned):
-        event.listen(engine, "checkin", _close_returned)
+    hooks_of(engine).closes_returned = True
     engine.dispose()
-
-
-def _close_returned(connection: Any, record: Any) -> None:
-    record.invalidate()  # connection.close() cannot be used, as the pool would hand out the closed connection again.
 
 
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
@@ -185,7 +224,8 @@ def act_as(engine: Engine, person: str) -> None:
 def transaction(engine: Engine, *, writes: bool = False) -> Iterator[Connection]:
     """Runs a transaction, which is committed at the end and rolled back after an error.
 
-    Raises Overlap, Refused, StoreUnavailable or PermissionDenied. Other errors of the database are unchanged.
+    Errors of the database are raised as Overlap, Refused, StoreUnavailable, StoreUnreadable, PermissionDenied or BadUrl
+    where one of these applies. Other errors of the database are unchanged.
     """
     try:
         with engine.connect() as connection:
@@ -306,7 +346,10 @@ def upgrade(connection: Connection) -> None:
 
 
 def keep_password(url: URL, password: str) -> None:
-    """Stores a role's password in the keyring; an empty one is removed. Raises TorchyardError without a keyring."""
+    """Stores a role's password in the keyring. An empty password removes the entry.
+
+    Raises TorchyardError if there is no keyring that can store the password.
+    """
     import keyring
     from keyring.errors import KeyringError, PasswordDeleteError
 
@@ -316,7 +359,7 @@ def keep_password(url: URL, password: str) -> None:
         else:
             keyring.delete_password(_KEYRING_SERVICE, _keyring_entry(url))
     except PasswordDeleteError:
-        return  # The keyring had no entry.
+        return  # The keyring had no entry, or did not remove it.
     except KeyringError:
         if not password:
             return
@@ -335,10 +378,7 @@ def keyring_name(url: URL) -> str:
 
 
 def _kept_password(url: URL) -> str | None:
-    """Returns the password in the keyring, or None without an entry or a keyring.
-
-    Torchyard does not write the password to any file.
-    """
+    """Returns the password in the keyring, or None without an entry or a keyring."""
     import keyring
     from keyring.errors import KeyringError
 

@@ -1,6 +1,7 @@
 """Queries for long gaps between the bookings of each GPU.
 
-The gaps are found in the database: of 100,000 bookings, it returns only those next to a gap that is long enough.
+The gaps are found in the database, which returns one row for each busy period between such gaps instead of one row for
+each booking.
 """
 
 from __future__ import annotations

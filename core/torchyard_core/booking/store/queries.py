@@ -1,4 +1,4 @@
-"""Queries of the bookings database that return values."""
+"""Read-only queries of the bookings database."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from torchyard_core.next_steps import ListBookings
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_FIELDS = ("id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end")
 _SNAPSHOT_FRESH_S = 3600
-"""Enforcement acts on a snapshot no older than this."""
+"""Age in seconds up to which agents enforce a snapshot."""
 
 
 @dataclass
 class BookingQueries:
-    """Reads bookings, slots, rules and logins. `load_…` methods use a transaction of the caller."""
+    """Reads bookings, slots, rules and logins. Methods with a `connection` use the caller's transaction."""
 
     _session: StoreSession
 
     def now(self) -> datetime:
-        """Returns the time by the clock of the team's database, or by this computer's clock for a file."""
+        """Returns the time of the calendar; see `StoreSession.now`."""
         with self._session.transaction() as connection:
             return self._session.now(connection)
 
     def slots(self) -> tuple[Slot, ...]:
-        """Returns all slots that desktops have found."""
+        """Returns all slots in the calendar, which desktops add when they check hosts."""
         with self._session.transaction() as connection:
             return self.load_slots(connection)
 
@@ -64,7 +64,7 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the overlapping bookings, ordered by start. `live` excludes released and cancelled bookings."""
+        """Returns the bookings that overlap the period, by start. With `live`, only those that hold their GPUs."""
         table = tables.bookings
         which = [table.c.starts < until, table.c.ends > since]
         if owner is not None:
@@ -140,7 +140,7 @@ class BookingQueries:
         return self._some(tables.bookings.c.id.startswith(beginning, autoescape=True), 6)
 
     def bookings_near(self, booking_id: str) -> tuple[Booking, ...]:
-        """Returns bookings whose IDs begin or end like a mistyped ID, for suggestions."""
+        """Returns up to 200 bookings whose IDs begin or end like a mistyped ID, for suggestions."""
         part = len(booking_id) // 3
         if part < 2:
             return ()
@@ -157,7 +157,7 @@ class BookingQueries:
             return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
 
     def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:
-        """Returns a series and its bookings. Raises Refused for an unknown ID."""
+        """Returns a series and its bookings. Raises Refused for an unknown ID, StoreUnreadable for an invalid row."""
         table = tables.series
         with self._session.transaction() as connection:
             row = connection.execute(select(table).where(table.c.id == series_id)).first()
@@ -190,7 +190,7 @@ class BookingQueries:
         return tuple(found)
 
     def busy(self, since: datetime, until: datetime, gpus: Iterable[str] | None = None) -> dict[str, list[Interval]]:
-        """Returns the booked intervals of each GPU between `since` and `until`."""
+        """Returns the booked intervals of each GPU that overlap the time from `since` to `until`."""
         with self._session.transaction() as connection:
             return self.load_busy(connection, since, until, gpus)
 
@@ -221,7 +221,7 @@ class BookingQueries:
             in_use: The GPUs in use now without a booking. They are treated as taken for the usual length of a run.
 
         Raises:
-            Refused: The wish can never be fulfilled.
+            Refused: The rules forbid the length of the wish, or the wish can never be fulfilled.
         """
         with self._session.transaction() as connection:
             self.check_length(connection, wish)
@@ -272,7 +272,7 @@ class BookingQueries:
         zone: str,
         except_booking: str | None = None,
     ) -> Allowance:
-        """Returns the person's GPU-hours during the time in which the wish may be booked."""
+        """Returns the values for a quota check, with the person's GPU-hours in the weeks that the wish may concern."""
         now = self._session.now(connection)
         allowed = within_rules(wish, rules, now)
         around = Interval(allowed.earliest, allowed.latest or allowed.earliest)
@@ -281,7 +281,10 @@ class BookingQueries:
     def load_hours(
         self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
     ) -> Mapping[datetime, float]:
-        """Returns the owner's GPU-hours in the weeks that the interval overlaps."""
+        """Returns the GPU-hours of the owner's bookings in and around the weeks of the interval, by start of the week.
+
+        Returns nothing without a quota, and for an empty interval or one of more than 400 days.
+        """
         if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
             return {}
         weeks = by_week(around, rules.zone)
@@ -316,7 +319,7 @@ class BookingQueries:
         return agent_snapshot(bookings, self.logins(), self.rules(), self._session.person, now, until)
 
     def snapshot_revision(self, now: datetime) -> str:
-        """Returns a hash of the content of `snapshot()`. Equal revisions mean equal bookings, rules and logins.
+        """Returns a hash that changes with every change of a booking, a rule or a login in `snapshot()`.
 
         Read the revision before the snapshot, so that the snapshot is at least as new. The revision changes each hour,
         so that the end of the period in an agent's copy is updated.
@@ -346,7 +349,11 @@ def _booking_of(row: Row[Any], gpus: list[str]) -> Booking:
 def agent_snapshot(
     bookings: Iterable[Booking], logins: Iterable[Login], rules: Rules, person: str, taken: datetime, until: datetime
 ) -> dict[str, Any]:
-    """Returns the live bookings by start, without purposes, and the logins by host pattern and user, as JSON."""
+    """Returns the snapshot for agents as JSON.
+
+    It contains the live bookings in order of start, without purposes, the rules of idle release and enforcement, and
+    the persons by host pattern and user name.
+    """
     live = [one for one in bookings if one.is_live and one.end > taken and one.start < until]
     live.sort(key=lambda one: (one.start, one.id))
     by_login = sorted(logins, key=lambda one: (one.host_pattern, one.user, one.person))

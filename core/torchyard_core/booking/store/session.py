@@ -25,7 +25,7 @@ def system_clock() -> datetime:
 
 
 class StoreSession:
-    """The connection that the parts of a store share."""
+    """The engine, the user and the clock that the parts of a store share."""
 
     def __init__(self, engine: Engine, person: str, is_admin: bool, clock: Clock, *, own_time: bool):
         self.engine = engine
@@ -36,7 +36,7 @@ class StoreSession:
         self.is_admin = is_admin
         """Whether the user may change all bookings and the rules. Always true for a private file."""
         self.unreadable: set[str] = set()
-        """Rows that were skipped because of invalid values. A command lists them when it ends."""
+        """Descriptions of rows that were skipped because of invalid values. A command lists them when it ends."""
 
     @property
     def is_private(self) -> bool:
@@ -53,7 +53,7 @@ class StoreSession:
         return transaction(self.engine, writes=writes)
 
     def now(self, connection: Connection) -> datetime:
-        """Returns the time by the clock of the team's database, or by this computer's clock for a file."""
+        """Returns the time by the clock of the team's database. For a file or with `own_time`, uses `clock` instead."""
         if self._own_time:
             return whole_seconds(self.clock())
         found: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
@@ -96,7 +96,8 @@ def upsert(
 ) -> None:
     """Inserts rows, or updates the `renewed` columns of rows whose keys already exist.
 
-    If `newest` names a column, a row is not updated if the value of that column would decrease.
+    If `renewed` is empty, existing rows are not changed. If `newest` names a column, a row is not updated if the value
+    of that column would decrease.
     """
     make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     statement: Any = make(table)

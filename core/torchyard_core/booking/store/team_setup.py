@@ -42,13 +42,13 @@ class Member:
 
 @dataclass(frozen=True)
 class TeamSetup:
-    """The result of a setup, with the setting of each member."""
+    """The result of a setup: the name of the database, and the members that were added."""
 
     place: str
     members: tuple[Member, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """The lines for the terminal: the setting of each member, and instructions for storing the password."""
+        """Returns the lines for the terminal: each member's `bookings_url`, and how to store a new password."""
         lines = []
         for one in self.members:
             lines.append(f"{one.name}{' (admin)' if one.is_admin else ''}: bookings_url: {one.url}")
@@ -99,7 +99,7 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = (), *, 
 
     Raises:
         BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew: The database cannot be used.
-        Refused: A name is invalid.
+        Refused: A name is invalid, or names a role that is exempt from the policies.
     """
     address = parsed(url)
     if address.get_backend_name() == "sqlite":

@@ -29,14 +29,14 @@ _PERSONS = ("owner", "person", "reporter")
 def transfer_all(
     source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Copies all rows of `source` to `target` in one transaction. Returns the number of rows by table.
+    """Copies the rows of `source` to `target` in one transaction. Returns the number of copied rows by table.
 
-    Rows whose key exists in `target` are skipped.
+    The history of bookings is not copied. Rows whose key exists in `target` are skipped.
 
     Args:
         source: The store to read.
         target: The store to write.
-        persons: New names of owners by old name, for example to replace the name in the settings by the database role.
+        persons: New names of persons by old name, for example to replace the name in the settings by the database role.
 
     Raises:
         PermissionDenied: The user is not an admin of the target.

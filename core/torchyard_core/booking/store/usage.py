@@ -31,7 +31,7 @@ class UsageRecords:
     _transactions: WriteTransactions
 
     def uses(self, since: datetime, until: datetime) -> tuple[Use, ...]:
-        """Returns the periods during which GPUs were in use, and their users, as reported by agents."""
+        """Returns the periods, as reported by agents, during which GPUs were in use, ordered by start."""
         table = tables.uses
         chosen = select(table).where(table.c.starts < until, table.c.ends > since).order_by(table.c.starts)
         with self._session.transaction() as connection:
@@ -41,7 +41,7 @@ class UsageRecords:
         return tuple(Use(row.gpu, row.host, row.person, row.starts, row.ends, row.run_id) for row in rows)
 
     def idle_evidence(self) -> tuple[IdleEvidence, ...]:
-        """Returns the evidence about bookings that have not ended."""
+        """Returns the evidence about bookings whose end is in the future."""
         with self._session.transaction() as connection:
             return self._load_idle_evidence(connection)
 
@@ -63,7 +63,7 @@ class UsageRecords:
         return usage(bookings, uses, self._queries.slots(), since, until, self._queries.now(), by, zone)
 
     def record_use(self, uses: Iterable[Use]) -> None:
-        """Records use of GPUs. A record with the same GPU, start and person is replaced."""
+        """Records use of GPUs. A record by the same reporter with the same GPU, start and person is updated."""
         exact = [replace(one, start=whole_seconds(one.start), end=whole_seconds(one.end)) for one in uses]
         rows = {(one.gpu, one.start, one.person): row_of(one) | {"reporter": self._session.person} for one in exact}
         if rows:

@@ -36,7 +36,7 @@ class Waitlist:
     _writer: BookingWriter
 
     def waiting(self, *, everything: bool = False) -> tuple[Waiting, ...]:
-        """Returns the waitlist in order. With `everything`, booked and withdrawn entries are included."""
+        """Returns the waitlist, oldest entry first. With `everything`, booked and withdrawn entries are included."""
         with self._session.transaction() as connection:
             return self.load_waiting(connection, everything=everything)
 
@@ -71,7 +71,7 @@ class Waitlist:
         return one
 
     def stop_waiting(self, waiting_id: str) -> None:
-        """Withdraws an entry. Raises Refused if the entry belongs to another user, or is not waiting."""
+        """Withdraws an entry. Raises Refused if it is not waiting, or if a member withdraws another user's entry."""
         table = tables.waitlist
         which = (table.c.id == waiting_id, table.c.state == "waiting")
         mine = () if self._session.is_admin else (table.c.owner == self._session.person,)
@@ -80,7 +80,7 @@ class Waitlist:
                 raise Refused(f"you are not waiting as `{waiting_id}`", code="no_such_booking")
 
     def serve(self, connection: Connection) -> tuple[Booking, ...]:
-        """Books free GPUs for the entries in order, in the transaction that releases the GPUs."""
+        """Books free GPUs for the entries in order, in the caller's transaction, which may have released the GPUs."""
         if not self.load_waiting(connection):
             return ()
         self._session.lock(connection, "waitlist")

@@ -1,4 +1,4 @@
-"""Write transactions of a store, which are repeated after a collision and process the waitlist."""
+"""Write transactions of a store, which are repeated after a collision, and process the waitlist if they free GPUs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class WriteTransactions:
 
         Args:
             attempt: The function that writes.
-            except_booking: The booking to change, which does not count towards the quota.
+            except_booking: The booking to change, which does not count towards the quota of the alternatives.
             frees: Whether the transaction may release GPUs, in which case the waitlist is processed.
 
         Raises:
-            Clash: Other bookings prevent the change. The error includes the nearest free alternatives.
+            Clash: Other bookings prevent the change. The error includes the nearest free alternatives, if any.
             StoreUnavailable: All TRIES attempts collided.
         """
         for _ in range(TRIES):

@@ -1,7 +1,7 @@
 """Exchange between the calendar and agents: hosts receive the bookings and report the use of their GPUs.
 
-`app.sync_calendar` uses this module. Evidence that agents collect while no desktop is connected is applied by the first
-desktop that connects, which releases idle bookings and processes the waitlist.
+`app.sync_calendar` uses this module. Evidence that agents collect while no desktop is connected is applied by the next
+desktop that connects, which then releases idle bookings and processes the waitlist.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Exchanged:
     """The result of one exchange with the agents."""
 
     hosts: tuple[str, ...]
-    """Connected hosts that took part."""
+    """The connected hosts."""
     problems: Mapping[str, TorchyardError]
     """The errors of hosts that did not accept the calendar, by host."""
     released: tuple[Booking, ...]
@@ -38,9 +38,10 @@ class Exchanged:
 
 
 def exchange_with_agents(fleet: Fleet, store: BookingStore) -> Exchanged:
-    """Collects and applies the evidence of the connected hosts, then sends them the calendar.
+    """Records the reports of the connected hosts in the calendar, and sends them the calendar.
 
-    Opens no connections. Raises errors of the store, such as StoreUnavailable.
+    Then releases idle bookings and processes the waitlist. Opens no connections to hosts. Raises errors of the store,
+    such as StoreUnavailable.
     """
     links = open_links(fleet)
     now = store.now()
@@ -61,7 +62,7 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore) -> Exchanged:
 def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
     """Combines the evidence of all hosts about each booking. A booking is idle once all of its GPUs are idle.
 
-    Bookings with a GPU that no host has reported on are omitted. Invalid entries are ignored.
+    Bookings with a GPU that no host has reported as idle are omitted. Invalid entries are ignored.
     """
     seen: dict[str, list[tuple[set[str], datetime, datetime]]] = {}
     for answer in reports.values():
@@ -82,10 +83,12 @@ def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter
 
 
 def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
-    """Returns the reported use of GPUs. The person is taken from the run's record, otherwise from the login.
+    """Returns the reported use of GPUs.
 
-    Persons who share a login are joined as "one of: kim, lee". An unknown login is used as the person's name, followed
-    by its host if a person has the same name.
+    The person is the one in the report, unless the user name is assigned to other persons. Otherwise it is the person
+    of the user name; several persons are joined as "one of: kim, lee". A user name that no entry mentions is used as
+    the person's name. If it occurs only in entries for other hosts, or as a person, the host is added: "kim on gpu-a".
+    Invalid entries are ignored.
     """
     uses = []
     for host, answer in reports.items():

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 SPARE = timedelta(days=2)
 """Maximum difference in length for which a loaded period is reused for a shorter one."""
 RETRY_S = 3.0
-"""Pause between attempts to reach an unavailable database, so that redrawing does not wait for time-outs."""
+"""Pause in seconds between attempts to reach an unavailable database, so that redrawing does not wait for timeouts."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Bookings of a period. If they are not current, `as_of` is when they were last read, and `why` is the reason."""
+    """Bookings of a period, read at `as_of`. If they are not current (`is_live`), `why` is the reason.
+
+    `as_of` is None if the bookings could not be read and no earlier state is known.
+    """
 
     bookings: tuple[Booking, ...]
     slots: tuple[Slot, ...]
@@ -39,7 +42,7 @@ class View:
     is_live: bool
     why: str = ""
     known: Interval | None = None
-    """The period that is covered, which may be shorter than requested."""
+    """The period that is covered, which may differ from the requested one; None if no bookings were read."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,11 @@ class _Loaded:
     time: Interval
     position: Position
     bookings: tuple[Booking, ...]
-    """By start and ID."""
+    """The bookings in order of start and ID."""
     slots: tuple[Slot, ...] = ()
     as_of: datetime | None = None
     last: tuple[Position, Changes] | None = None
-    """The last applied changes, and their position."""
+    """The last applied changes, and the position before them."""
 
     def part(self, since: datetime, until: datetime) -> tuple[Booking, ...]:
         """Returns the bookings that overlap a shorter period."""
@@ -79,7 +82,7 @@ class _Loaded:
 
 
 class Calendar:
-    """A user's access to the bookings. Opens the database at first use, and reopens it after it was unavailable."""
+    """A user's access to the bookings. Opens the database at first use, and tries again after it was unavailable."""
 
     def __init__(
         self,
@@ -99,9 +102,9 @@ class Calendar:
         self._store: BookingStore | None = None
         self._away: tuple[float, StoreUnavailable] | None = None
         self._is_kept = True
-        """Whether the store was not used since the copy was written."""
+        """Whether `store` has not been called since the copy was last updated."""
         self._is_copying = False
-        """Whether the complete copy is being written, in which case no other method writes to it."""
+        """Whether `keep` is completing the copy, in which case reading a view does not write to it."""
         self._loaded: _Loaded | None = None
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -113,7 +116,10 @@ class Calendar:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the calendar exists. Without a private file, there are no bookings and SQLAlchemy is not imported."""
+        """Whether the calendar is a team's database, or a private file that exists.
+
+        Without a private file, there are no bookings, and views do not import SQLAlchemy.
+        """
         return not self.is_private or Path(self._url.partition(":///")[2]).exists()
 
     @property
@@ -158,9 +164,9 @@ class Calendar:
         return self._view(lambda store, *_: store.bookings(since, until, owner=owner), since, until, owner)
 
     def view_around(self, now: datetime, until: datetime) -> View:
-        """Returns only the current and the next booking of each GPU.
+        """Returns only the current booking of each GPU, and the next one that begins before `until`.
 
-        Returns all known bookings while the database is unavailable.
+        Returns all known bookings of the period while the database is unavailable.
         """
         return self._view(lambda store, *_: store.bookings_around(now, until), now, until)
 
@@ -199,7 +205,8 @@ class Calendar:
     def keep(self, *, all_of_it: bool = False) -> None:
         """Extends the local copy by one step, or completely with `all_of_it`.
 
-        Without `all_of_it`, has no effect if the store has not been used since the last call.
+        Without `all_of_it`, has no effect if `store` has not been called since the copy was last updated. Errors are
+        ignored.
         """
         if self._is_kept and not all_of_it:
             return
@@ -215,7 +222,10 @@ class Calendar:
             self._is_copying = False
 
     def rest(self) -> None:
-        """Closes the connection between calls until the store keeps it open again."""
+        """Closes the connection to a team's database, from now on after each call.
+
+        This applies until `BookingStore.keep_connection(True)` is called.
+        """
         with self._lock:
             if self._store is not None:
                 self._store.keep_connection(False)
@@ -227,7 +237,7 @@ class Calendar:
             self._store = None
 
     def _connect(self) -> tuple[BookingStore, datetime]:
-        """Returns the opened store and the time by its clock."""
+        """Opens the store if necessary. Returns it, and the time by its clock. Raises StoreUnavailable."""
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:
                 raise self._away[1]
@@ -253,7 +263,7 @@ class Calendar:
         return is_whole
 
     def _copy(self) -> LocalCopy:
-        # The import loads sqlite3, which is necessary only for a calendar with a local copy.
+        # The import loads sqlite3, which is necessary only to read or write the local copy.
         from torchyard_core.booking.sync.local_copy import LocalCopy
 
         return LocalCopy(self._cache, self._url)
@@ -285,7 +295,10 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def age(view: View, now: datetime) -> str:
-    """Formats the age of a view: `as of 18:42, 35 min ago`; empty for a live view."""
+    """Formats the age of a view: `as of 2026-11-23 18:42, 35 min ago`.
+
+    Returns an empty string for a live view, and for one without a known state.
+    """
     if view.is_live or view.as_of is None:
         return ""
     return f"as of {_clock(view.as_of)}, {formatting.age((now - view.as_of).total_seconds())} ago"

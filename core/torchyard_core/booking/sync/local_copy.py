@@ -1,9 +1,9 @@
-"""Copy of a team's calendar in an SQLite file on this computer, for times when the database is unavailable.
+"""Copy of the calendar in an SQLite file on this computer, for times when the database is unavailable.
 
-The copy covers a period around the present and follows the database's change log. It grows by a bounded number of
-bookings per call, so that no command waits for it. Processes share the file: each process reads the file, queries the
-database, and writes in one short transaction unless another process has written in the meantime. A damaged file is
-removed and created again.
+The copy covers a period around the present and follows the database's change log. Each call extends it by a limited
+number of bookings, so that commands do not wait long for it. Processes share the file: each process reads the file,
+queries the database, and writes in one short transaction unless another process has written in the meantime. A damaged
+file is removed and created again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KEPT_BEFORE = timedelta(days=14)
 KEPT_AFTER = timedelta(days=60)
 AT_A_TIME, MANY = 200, 5000
-"""Approximate number of bookings that are read at a time to extend the copy: by a command, and by a window."""
+"""Approximate number of bookings that a call reads to extend the copy: by one step, and as part of a complete copy."""
 _FIRST_STEP, _SPARSE = timedelta(hours=6), 100
 _VERSION = 1
 _BUSY_S = 1.0
@@ -53,9 +53,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Kept:
-    """The copy of a period.
+    """The bookings of a period from the copy.
 
-    `known` is the whole period that the file covers, and `as_of` the time of the last update.
+    `known` is the whole period that the file covers, and `as_of` is the time of the last update.
     """
 
     bookings: tuple[Booking, ...]
@@ -82,7 +82,7 @@ class LocalCopy:
         self._url = url
 
     def read(self, since: datetime, until: datetime) -> Kept | None:
-        """Returns the copy of the period, or None if there is no copy of this calendar."""
+        """Returns the copy of the period, or None if there is no readable copy of this calendar."""
 
         def look(connection: sqlite3.Connection) -> Kept | None:
             connection.execute("BEGIN")  # The transaction ensures that all three reads see the same state of the file.
@@ -110,11 +110,11 @@ class LocalCopy:
             store: The calendar.
             now: The current time.
             slots: The slots of the calendar.
-            at_a_time: The maximum number of bookings to add.
+            at_a_time: The number of bookings after which no further period is read.
             just_read: Changes that the caller has already read, with their position.
 
         Returns:
-            False if the copy is incomplete and can be extended further.
+            False if the copy is incomplete, or another process has written to it, so that a further call is useful.
         """
         state = self._with(self._state)
         hour = now.replace(minute=0, second=0, microsecond=0)
@@ -193,9 +193,9 @@ class LocalCopy:
         return _State(revision, Position(seq, token), Interval(_moment(since), _moment(until)), _moment(as_of))
 
     def _with(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
-        """Runs `work`. Returns None if the file is busy or not writable.
+        """Returns the result of `work`, or None if the file is busy, not writable or damaged.
 
-        A damaged file is removed, and created again later.
+        A damaged file is removed. The next call creates the file again.
         """
         try:
             with self._connected() as connection:
@@ -233,7 +233,7 @@ class LocalCopy:
 
 
 def _missing(known: Interval, wanted: Interval, step: timedelta) -> Interval | None:
-    """Returns the next period to read. The future is read before the past."""
+    """Returns the next period to read, or None if there is none. The future is read before the past."""
     if known.end < wanted.end:
         return Interval(known.end, min(known.end + step, wanted.end))
     if known.start > wanted.start:

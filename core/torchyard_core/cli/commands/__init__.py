@@ -1,1 +1,1 @@
-"""The commands of `torchyard`, with one module per command or group."""
+"""The commands of `torchyard`, in modules by command or group of commands."""

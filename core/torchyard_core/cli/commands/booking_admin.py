@@ -1,4 +1,4 @@
-"""`torchyard bookings rules | logins | setup-team | move-to`: administration of a team's calendar."""
+"""`torchyard bookings rules | logins | setup-team | join | leave | move-to`: administration of a team's calendar."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torchyard_core.cli.context import Yes, command_context
 from torchyard_core.cli.file_arguments import text_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import counted
 from torchyard_core.identity import login_name
 from torchyard_core.next_steps import ShowRules
 from torchyard_core.problems import did_you_mean
@@ -210,10 +211,10 @@ def move_to(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Copy the whole calendar to another database: all of it, or nothing. This calendar is not changed.
+    """Copy the calendar, except the history of changes, to another database: all of it, or nothing.
 
-    Your own name is replaced by your role in the other database. Afterwards, set `bookings_url` in settings.yaml to its
-    URL.
+    This calendar is not changed. In a copy of a private calendar, your own name is replaced by your role in the other
+    database. Afterwards, set `bookings_url` in settings.yaml to its URL.
 
     Example: torchyard bookings move-to postgresql+psycopg://ada@db/gpus --rename lee=lee_k
     """
@@ -230,14 +231,15 @@ def move_to(
             if not (old and equals and new):
                 raise UsageError(f"`{text}` is not OLD=NEW.", code="bad_rename", hint="Like --rename lee=lee_k.")
             persons[old] = new
-        chosen.confirm_or_exit(f"Copy {source.count()} bookings from {source.place} to {target.place}?")
+        chosen.confirm_or_exit(f"Copy {counted(source.count(), 'booking')} from {source.place} to {target.place}?")
         moved = transfer_all(source, target, persons)
     finally:
         target.close()
     if as_json:
         print_json({"from": source.place, "to": target.place, "counts": moved})
     else:
-        say(f"{moved.get('bookings', 0)} bookings were copied from {source.place} to {target.place}.")
+        count = moved.get("bookings", 0)
+        say(f"{counted(count, 'booking')} copied from {source.place} to {target.place}.")
         say(f"To use it, write into {chosen.home.settings_file}: bookings_url: {url}")
 
 

@@ -36,7 +36,7 @@ from torchyard_core.cli.views.booking_tables import (
     why,
 )
 from torchyard_core.errors import UsageError
-from torchyard_core.formatting import wall_clock
+from torchyard_core.formatting import counted, wall_clock
 from torchyard_core.next_steps import ListBookings
 from torchyard_core.problems import did_you_mean
 
@@ -55,7 +55,7 @@ ID = Annotated[
 ]
 Since = Annotated[str, typer.Option("--from", help="From when on.")]
 AROUND = timedelta(days=400)
-"""Range in which a booking is searched while the database does not answer."""
+"""Time before and after now in which `show` searches for a booking while the database is unavailable."""
 
 
 @app.command("list")
@@ -166,7 +166,7 @@ def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: 
 
 
 def _of(view: View, booking_id: str) -> Booking:
-    """Returns the booking whose ID begins with `booking_id`. Raises UsageError."""
+    """Returns the booking with this ID, or the only one whose ID begins with it. Raises UsageError otherwise."""
     found = [one for one in view.bookings if one.id.startswith(booking_id)]
     exact = [one for one in found if one.id == booking_id]
     if len(exact) == 1 or len(found) == 1:
@@ -244,7 +244,7 @@ def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Seq
 
 
 def _found(chosen: CommandContext, booking_id: str) -> Booking:
-    """Returns the booking whose ID begins with `booking_id` from the database.
+    """Returns the booking with this ID, or the only one whose ID begins with it, from the database.
 
     Raises UsageError or StoreUnavailable.
     """
@@ -273,7 +273,7 @@ def change(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Move, shorten, extend or rename a booking as a whole. A running booking can only be shortened or extended.
+    """Move, shorten, extend or rename a booking as a whole. A running booking keeps its start and its GPUs.
 
     Example: torchyard bookings change b3f0 --extend 2h
     """
@@ -299,7 +299,7 @@ def change(
         raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
 
     def instead(fit: Fit) -> str:
-        if booking.start <= store.now():  # A running booking cannot be moved, so a new booking after it is proposed.
+        if booking.start <= store.now():  # A running booking cannot be moved, so a new booking is proposed.
             return book_command(fit, slots, where, chosen.zone())
         return change_command(fit, booking, slots, where, chosen.zone())
 
@@ -345,7 +345,7 @@ def export(
     elif output is None:
         print_document(text)
     else:
-        say(f"{len(found)} bookings are in {output}.")
+        say(f"{counted(len(found), 'booking')} written to {output}.")
 
 
 @app.command("import")

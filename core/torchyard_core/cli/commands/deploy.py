@@ -94,7 +94,7 @@ def undeploy(
 
 
 def outcome(removed: Removed) -> str:
-    """One or two words for the progress display."""
+    """Returns the result for the progress display."""
     return "could not be undeployed" if removed.failed else "removed" if removed.answer else "nothing there"
 
 

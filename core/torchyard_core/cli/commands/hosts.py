@@ -158,7 +158,7 @@ def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False,
 
 @app.command("check")
 def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
-    """Log in to hosts, install the agent if it is missing, and print the facts of each host.
+    """Log in to hosts, install the agent if it is missing or too old, and print the facts of each host.
 
     Exit code 0: all hosts are ready. 1: a host is degraded. 3: a host could not be reached or used.
 
@@ -196,7 +196,7 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the audit logs of hosts: installations, starts and removals of agents, and removals of runs.
+    """Print the audit logs of hosts, such as installations of agents, removals of runs, and enforcement.
 
     Installs no agent. Exit code 1: an agent is too old to answer. 3: a host could not be reached or used.
 
@@ -249,7 +249,7 @@ def trust(
 
 
 def _trusted(chosen: CommandContext, name: str, dialer: SshDialer, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Shows and records the key of a host. Returns `name`, `fingerprint` and `trusted`."""
+    """Shows the key of a host, and records it after confirmation. Returns `name`, `fingerprint` and `trusted`."""
     key = show_key(chosen.inventory(), name, dialer)
     answer = {"name": name, "fingerprint": key.fingerprint, "trusted": True}
     if key.is_trusted:
@@ -308,13 +308,13 @@ def row(found: HostCheck) -> list[str]:
 def enforcement_line(found: HostCheck) -> str:
     """Formats the enforcement of a host, or returns an empty string without enforcement.
 
-    Example: `gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`
+    Example: `gpu-a: bookings are enforced (stop, dry run) on all users' processes; …`
     """
     policy = found.enforcement
     if policy is None or policy.level == "off":
         return ""
     how = f"{policy.level}, dry run" if policy.dry_run else policy.level
-    whose = "everybody's processes" if policy.of_all else "the processes of its own user alone"
+    whose = "all users' processes" if policy.of_all else "only its own user's processes"
     now = f"{policy.found} on GPUs that others have booked"
     if not policy.is_fresh:
         now = "no process is ended until a desktop sends the current calendar"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchyard_core.interop.remarks import Remark
 
 BOTH_WAYS = "cloudml, vertex, cluster-spec, tf-config, tensorflow, singa"
-FORMAT = typer.Argument(metavar="FORMAT", help=f"{BOTH_WAYS}.", show_default=False)
+FORMAT = typer.Argument(metavar="FORMAT", help=f"{BOTH_WAYS}; accelerate, deepspeed.", show_default=False)
 TARGET = typer.Argument(metavar="FORMAT", help=f"{BOTH_WAYS}; torchx, kubernetes, slurm.", show_default=False)
 FOREIGN = typer.Argument(metavar="FILE", help="The document; - reads it from stdin.", show_default=False)
 OUTPUT = typer.Option("-o", "--output", metavar="FILE", help="Write the document to a file; - is stdout.")

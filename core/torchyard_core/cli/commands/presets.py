@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.cli.output import Json, print_json, say, table
+from torchyard_core.formatting import counted
 
 if TYPE_CHECKING:
     from torchyard_core.topology.machine_types import Machine
@@ -65,4 +66,5 @@ def show(
 
 def _size(one: Machine) -> str:
     gpus = f", {one.gpus} × {one.gpu_model}" if one.gpus else ""
-    return f"{one.cpus} CPUs, {one.memory_gb:g} GB{gpus}."
+    cpus = f"{counted(one.cpus, 'CPU')}, " if one.cpus is not None else ""
+    return f"{cpus}{one.memory_gb:g} GB{gpus}."

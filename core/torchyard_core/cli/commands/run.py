@@ -94,7 +94,7 @@ def run(
 
 
 def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> list[str]:
-    """Returns the arguments of this `torchyard run` command without the options that concern its time."""
+    """Returns the arguments of this command for proposed commands: without --book, --at, --booking, -y and --json."""
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
@@ -148,7 +148,10 @@ def launch_and_follow(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Launches and follows a run. Raises errors of the launch, or typer.Exit(1) if the run does not succeed."""
+    """Launches a run, and follows it to its end unless `detach`.
+
+    Raises errors of the launch, or typer.Exit(1) if the run does not succeed or the output cannot be written.
+    """
     from torchyard_core.cli.calendar_sync import sync_calendar
     from torchyard_core.formatting import until
     from torchyard_core.launch.progress import Cancelled
@@ -189,13 +192,16 @@ def launch_and_follow(
             raise typer.Exit(1) from None
     if ended is not None:
         record_end(history_of(chosen), ended)
-        sync_calendar(chosen, fleet)  # The synchronisation ends the run's booking.
+        sync_calendar(chosen, fleet)  # The synchronisation releases or shortens the run's booking.
         if ended["state"] != "succeeded":
             raise typer.Exit(1)
 
 
 def answer(question: Confirmation, chosen: CommandContext, view: RunView, *, as_json: bool) -> bool | None:
-    """Returns the user's answer to a question of the launch, or None without a terminal. Ctrl-C cancels the launch."""
+    """Returns the user's answer to a question of the launch: true with -y, None with --json or without a terminal.
+
+    Ctrl-C cancels the launch.
+    """
     if chosen.yes:
         return True
     if as_json or not sys.stdin.isatty():
@@ -206,7 +212,7 @@ def answer(question: Confirmation, chosen: CommandContext, view: RunView, *, as_
 
 
 def checked_name(name: str) -> str:
-    """Returns the name given on the command line. Raises UsageError if it is too long or not printable."""
+    """Returns the name given on the command line. Raises UsageError if it is empty, too long or not printable."""
     if 0 < len(name) <= MAX_NAME and name.isprintable():
         return name
     shown = ascii(name if len(name) <= 20 else name[:20] + "…")
@@ -232,7 +238,10 @@ def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interru
 def follow_events(
     started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
 ) -> Event | None:
-    """Shows events up to the last one. Returns the last event, or None if the user left the run running."""
+    """Shows the events before the run's last one. Returns the last one, or None if the user left the run running.
+
+    Raises RunFailed if the events end without it.
+    """
     from torchyard_core.launch.runs.follower import Follower
 
     others = [link for host, link in started.links.items() if host != started.primary.host]
@@ -274,7 +283,7 @@ CHOICES = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
 
 
 def choose_on_interrupt(view: RunView, run_id: str) -> str:
-    """Returns the user's choice: `stop`, `detach` or `go on`. Another Ctrl-C leaves the run running."""
+    """Returns the user's choice: `stop`, `detach` or `go on`. Another Ctrl-C means `detach`."""
     with view.paused():
         remark(f"\nRun {run_id} is running.")
         while True:
@@ -291,7 +300,7 @@ def choose_on_interrupt(view: RunView, run_id: str) -> str:
 
 
 def with_desktop_timings(ended: Event, own: dict[str, float]) -> Event:
-    """Returns the run's last event with its times relative to the start of the command."""
+    """Returns the run's last event with its times relative to the start of the launch."""
     timings: dict[str, float | None] = dict(own)
     submitted = own["submitted_s"]
     del timings["submitted_s"]

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchyard_core.app.run_links import link_to_primary, reach
+from torchyard_core.app.run_links import link_to_primary, links_of_run, reach
 from torchyard_core.cli.calendar_sync import sync_calendar
-from torchyard_core.cli.context import command_context
+from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, table
 from torchyard_core.cli.run_lookup import find, history_of, links_of, record_end
 from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, print_logs
 from torchyard_core.cli.views.run_details import print_run
-from torchyard_core.errors import AgentFailed, AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError
+from torchyard_core.errors import (
+    AgentFailed,
+    AgentMissing,
+    AgentRefused,
+    HostError,
+    RunFailed,
+    TorchyardError,
+    UsageError,
+)
 from torchyard_core.formatting import since
 from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
@@ -29,6 +37,13 @@ from torchyard_core.launch.runs.known_runs import (
     stop_run,
 )
 from torchyard_core.launch.runs.logs import LogReader, log_readers
+from torchyard_core.launch.runs.model_download import (
+    fetch_model,
+    find_model,
+    model_sources,
+    require_absent,
+    target_of,
+)
 from torchyard_core.next_steps import StopRun
 
 if TYPE_CHECKING:
@@ -41,7 +56,7 @@ ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
 )
 STOP_WITHIN_S = 300.0
-"""Time limit for a stop; longer than any usual grace."""
+"""Time limit in seconds for a stop, longer than any usual grace."""
 
 
 @app.command("list")
@@ -78,7 +93,9 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("show")
 def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = False) -> None:
-    """Show a run with its state, its replicas and their last reports. The exit code is 0, however the run ended.
+    """Show a run with its state, its replicas and their last reports.
+
+    Exit code 0, however the run ended. 3: its primary's host could not be reached; the last known state is shown.
 
     Example: torchyard runs show last
     """
@@ -189,7 +206,7 @@ def stop(
         if shown["state"] == "waiting":
             free_prepared(run, links_of(fleet, run)[0].values())
         record_end(history_of(chosen), ended)
-        sync_calendar(chosen, fleet)  # The synchronisation ends the run's booking.
+        sync_calendar(chosen, fleet)  # The synchronisation releases or shortens the run's booking.
     if as_json:
         print_json({"run_id": run.run_id, "state": ended["state"], "reason": ended["reason"]})
     else:
@@ -260,20 +277,42 @@ def fetch(
         str,
         typer.Argument(
             metavar="GLOB",
-            help="Files of the run, like 'outputs/*.pt' [default: outputs, logs and what the run changed].",
+            help="Files of the run, like 'outputs/*.pt' [default: outputs, logs and what the run changed]. "
+            "With --model, the file to write.",
             show_default=False,
         ),
     ] = "",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to, a folder a host [default: ./ID].")
+        Path | None,
+        typer.Option("-o", "--output", help="Where to, a folder a host [default: ./ID]; with --model, the file."),
     ] = None,
+    model: Annotated[
+        bool, typer.Option("--model", help="Only the model of the newest checkpoint, as one file [default: ID.pt].")
+    ] = False,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="With --model: the checkpoint of this step.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --model: replace an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Download a run's outputs from its hosts.
+    """Download a run's outputs from its hosts, or its model.
+
+    With --model, the file contains the model's state_dict, which torch.load reads. A sharded model is put together by
+    the host that has the checkpoint.
 
     Example: torchyard runs fetch last 'outputs/*.pt' -o models
+
+    Example: torchyard runs fetch last --model model.pt
     """
     chosen = command_context(context)
+    if model:
+        if pattern and output is not None:
+            raise UsageError(f"--model writes one file, and {pattern} and {output} are two.", code="two_files")
+        named = output or (Path(pattern) if pattern else None)
+        _fetch_model(chosen, run_id, named, step, force=force, as_json=as_json)
+        return
+    if step is not None or force:
+        raise UsageError(f"{'--step' if step is not None else '--force'} needs --model.", code="needs_model")
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = find(chosen, fleet, run_id)
         target = output or Path(run.run_id)
@@ -291,6 +330,46 @@ def fetch(
     if not written:
         wanted = f"that matches {pattern}" if pattern else "to bring home"
         raise RunFailed(f"run {run.run_id} has no file {wanted}.", code="no_files")
+
+
+def _fetch_model(
+    chosen: CommandContext, run_id: str, named: Path | None, step: int | None, *, force: bool, as_json: bool
+) -> None:
+    """Downloads the model of a checkpoint to one file."""
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        file = target_of(named, run.run_id)
+        if not force:
+            require_absent(file)
+        links, errors = links_of_run(fleet, run)
+        sources = model_sources(run, history_of(chosen).load(run.run_id), links, fleet.interpreters(links))
+        try:
+            model = find_model(run, sources, links, step)
+        except RunFailed:
+            if errors:  # A host that does not answer may have the checkpoint.
+                for error in errors.values():
+                    remark(f"torchyard: {error.sentence()}")
+            raise
+        if model.newer_incomplete:
+            remark(f"torchyard: {model.newer_incomplete} The model is that of step {model.step}.")
+        if model.is_sharded:
+            remark(f"{model.host} puts the model of step {model.step} together …")
+        with progress_bars() as bars:
+            task = None if bars is None else bars.add_task(model.host, total=None)
+
+            def note(host: str, done: int, total: int) -> None:
+                if bars is not None and task is not None:
+                    bars.update(task, completed=done, total=total)
+
+            try:
+                size = fetch_model(run.run_id, model, sources[model.host], file, links[model.host], note)
+            except OSError as error:
+                message = f"{error.filename or file} cannot be written: {error.strerror}."
+                raise TorchyardError(message, code="unwritable", hint="Name another file with -o.") from error
+    if as_json:
+        print_json({"run_id": run.run_id, "step": model.step, "host": model.host, "file": str(file), "bytes": size})
+    else:
+        say(str(file))
 
 
 def _fetch(
@@ -324,7 +403,7 @@ def _fetch(
 def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[str, Any]:
     """Waits for the run's last event and returns it.
 
-    Raises RunFailed after STOP_WITHIN_S, or AgentFailed if the keeper died.
+    Raises RunFailed after STOP_WITHIN_S, or AgentFailed if the connection to the primary's host is lost.
     """
     follower = Follower(run.run_id, link, lambda host: fleet.link(host, install=False))
     reason = ""

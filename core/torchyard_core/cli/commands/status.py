@@ -17,11 +17,11 @@ from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, replicas_without_gpu, users_of
-from torchyard_core.formatting import memory, percent, utc_timestamp
+from torchyard_core.formatting import counted, memory, percent, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""Range in which the next booking of each GPU is searched."""
+"""Time from now within which the next booking of a GPU must begin to be shown."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
@@ -69,7 +69,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
         table((*HEADINGS, "BOOKED BY"), lines)
         gpus = [one for one in found_now if not one.slot.is_cpu]
         if gpus and is_known:
-            say(f"Free now: {sum(one.is_free is True for one in gpus)} of {len(gpus)} GPUs.")
+            say(f"Free now: {sum(one.is_free is True for one in gpus)} of {counted(len(gpus), 'GPU')}.")
         for found in samples.values():
             if isinstance(found, TorchyardError):
                 say(found.sentence())
@@ -80,7 +80,11 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
 
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
-    """Returns the bookings of the coming days and the exit code. A calendar error results in an empty view."""
+    """Returns the bookings of the coming days, and exit code 0.
+
+    Returns the last known bookings if the database is unavailable, and an empty view with the exit code of any other
+    calendar error.
+    """
     try:
         return calendar.view_around(now, now + LOOK_AHEAD), 0
     except TorchyardError as error:
@@ -111,7 +115,7 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
 def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
     """Returns the cells for HEADINGS.
 
-    `known` contains the host's slots, which are shown if the host does not answer.
+    `known` contains the host's slots, whose GPUs are shown if the host does not answer.
     """
     if isinstance(found, TorchyardError):
         state = found.state if isinstance(found, HostError) else "degraded"
@@ -124,7 +128,7 @@ def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot
             ),
         ]
     host = found["host"]
-    cpus = f"{host['cpus']} CPUs"
+    cpus = counted(host["cpus"], "CPU")
     of_host = [_memory(host["memory_mb"]), _memory(host["memory_used_mb"])]
     return [
         [name, "cpu", cpus, *of_host, _percent(host["cpu"]), ", ".join(replicas_without_gpu(found)) or "-"],

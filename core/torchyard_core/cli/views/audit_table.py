@@ -46,7 +46,7 @@ def row(host: str, act: Act) -> list[str]:
 
 
 def describe(act: Act) -> str:
-    """Returns a description such as `agent installed`, or the agent's own word for an unknown action."""
+    """Returns a description such as `agent installed`, or the agent's own name of an unknown action."""
     what = str(act.get("what", ""))
     if what != "enforcement":
         return _ACTS.get(what, what)
@@ -88,7 +88,7 @@ def _of_process(act: Act) -> str:
 
 
 def _time(act: Act) -> str:
-    """Formats a time of the audit log as local time with seconds."""
+    """Formats the time of an action as local time with seconds. Returns an invalid time unchanged."""
     time = str(act.get("time", ""))
     try:
         return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -26,7 +26,7 @@ from torchyard_core.text_sanitizer import one_line
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
 HOLD_S = 0.3
-"""Time that a new line waits for earlier lines of other logs, since hosts check for new lines every 0.1 s."""
+"""Time in seconds that a new line waits for earlier lines of other logs. Hosts check for new lines every 0.1 s."""
 LOOK_S = 2.0
 """Interval in seconds between two searches for new logs."""
 
@@ -35,12 +35,12 @@ Readers = Callable[[], Sequence[LogReader]]
 
 @dataclass
 class LinePrinter:
-    """Prints lines of logs. With several replicas, each line begins with the replica's name."""
+    """Prints lines of logs. Lines of several replicas, or of a local rank above 0, begin with the replica's name."""
 
     several: bool
     as_json: bool
     raw: bool = False
-    """Whether control characters are printed on a terminal, too."""
+    """Whether control characters are printed even on a terminal."""
     timestamps: bool = False
     _colours: dict[str, str] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class FollowedLogs:
     def __init__(self, find: Readers, printer: LinePrinter):
         """Creates the view.
 
-        `find` is called every LOOK_S seconds, and returns a reader for each existing or expected log.
+        `find` returns a reader for each existing or expected log. It is called repeatedly, about every LOOK_S seconds.
         """
         self._find = find
         self._printer = printer
@@ -175,18 +175,18 @@ class FollowedLogs:
 def _past_lines(reader: LogReader) -> Iterator[LogLine]:
     """Yields the current lines of a log.
 
-    If the host does not answer, some lines are missing and the reader reports the error.
+    An error ends the iteration. Following the log continues after the last line and reports the error.
     """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)
 
 
 LAST_LINES_S = 5.0
-"""Time limit for the last lines of a run that is over."""
+"""Time limit in seconds for the last lines of a run that has ended."""
 
 
 class ChiefLog:
-    """Reads the log of one replica on a separate thread, and calls `show` with each line."""
+    """Reads the log of a replica's first local rank on a separate thread, and calls `show` with each line."""
 
     def __init__(self, run_id: str, replica: str, link: AgentLink, reattach: Reattach, show: Callable[[str], None]):
         self._reader = LogReader(run_id, replica, 0, link, reattach)
@@ -214,7 +214,7 @@ class ChiefLog:
             pass
 
     def raise_failure(self) -> None:
-        """Raises the OSError of the first failed write, which occurs for example if the reader closes the pipe."""
+        """Raises the OSError of a failed write, if any, such as the one after the reader has closed the pipe."""
         if self._failure is not None:
             raise self._failure
 

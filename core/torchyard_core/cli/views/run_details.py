@@ -23,11 +23,11 @@ EXCHANGE = {
     "clients": ("CLIENTS", count),
     "bytes_s": ("TRAFFIC", format_byte_rate),
 }
-"""Columns about parts of a step and about servers, each shown where a replica has a value of it."""
+"""Columns about the parts of a step and about servers. A column is shown if any replica has a value for it."""
 
 
 def print_run(shown: dict[str, Any]) -> None:
-    """Prints the details of a run as returned by `show_run`."""
+    """Prints the details of a run as returned by `show_run` or `show_record`."""
     say(f"{shown['run_id']}  {shown['name']}")
     reason = f": {shown['reason']}" if shown["reason"] else ""
     stale = "" if shown["fresh"] or is_over(shown["state"]) else f" (as of {since(shown['as_of'])})"
@@ -40,6 +40,11 @@ def print_run(shown: dict[str, Any]) -> None:
         if request["what"] == "stop":
             how = "stopped at once" if request.get("force") else "stopped"
             say(f"{how} {since(request['time'])} by {user_of(request) or 'an unknown desktop'}")
+    if memberships := shown.get("memberships"):
+        last = memberships[-1]
+        left, lost = len(last["members"]), len(last["lost"])
+        names = f"; lost: {', '.join(last['lost'])}" if lost else ""
+        say(f"step {last['step']}: {left} of {left + lost} workers{names}")
     if shown["replicas"]:
         say()
         metrics = shown["metrics"]
@@ -56,7 +61,7 @@ def print_run(shown: dict[str, Any]) -> None:
 
 
 def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
-    """Prints a line with the metrics whose names the program has chosen."""
+    """Prints the metrics whose names the program has chosen, in one line. Prints nothing if there are none."""
     values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.custom_metrics(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")

@@ -18,9 +18,9 @@ Event = dict[str, Any]
 
 _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
 NAMED_HOSTS = 8
-"""Number of hosts above which they are counted instead of named."""
+"""Maximum number of hosts that are named; if there are more, they are only counted."""
 REPORT_EVERY = 5.0
-"""Seconds between two lines about the training's progress, without a terminal."""
+"""Minimum number of seconds between two lines about the training's progress, without a terminal."""
 
 
 class JsonView:
@@ -43,7 +43,11 @@ class JsonView:
 
 
 class PlainView:
-    """Prints lines on stderr, and progress bars if stderr is a terminal."""
+    """View that prints lines, and progress bars if stderr is a terminal.
+
+    The end of the run is printed on stdout, and so are log lines if there are no progress bars. All other lines are
+    printed on stderr.
+    """
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -111,6 +115,10 @@ class PlainView:
         elif kind == "gang_restart":
             what = "the trainers" if event["gang"] == "trainers" else event["gang"]
             self._styled("↻", "yellow", f"{what} start again (restart {event['generation']}): {event['cause']}")
+        elif kind == "membership":
+            left, lost = len(event["members"]), len(event["lost"])
+            count = f"step {event['step']}: {left} of {left + lost} workers"
+            self._styled("↻", "yellow", f"{count} continue: {event['cause']}")
         elif kind == "replica_state":
             self._replica_state(event)
         elif kind == "report":
@@ -148,7 +156,7 @@ class PlainView:
         if not event["ok"]:
             self._styled("✗", "red", f"{event['host']}: {event['message']}" if event["host"] else event["message"])
             return
-        # Equal messages of several hosts are combined in one line after all checks.
+        # Equal messages of several hosts are combined in one line, which is printed after the checks.
         hosts = self._passed.setdefault((event["message"], bool(event.get("warning"))), [])
         if event["host"] and event["host"] not in hosts:
             hosts.append(event["host"])
@@ -198,7 +206,7 @@ class PlainView:
         self._styled(*_SIGNS[state], f"{event['replica']} on {event['host']} {state}{': ' + reason if reason else ''}")
 
     def _report(self, event: Event) -> None:
-        """Shows the first trainer's step and loss and the throughput of all trainers. Other replicas have no step."""
+        """Shows the first trainer's step and loss, and the throughput of all trainers. Ignores other replicas."""
         role, _, index = event["replica"].rpartition("-")
         if role not in TRAINER_ROLES or not (index.isdecimal() and len(index) < 10):
             return

@@ -1,7 +1,7 @@
-"""User authentication with keys of the ssh-agent, key files, and prompts, in this order.
+"""User authentication with keys of the ssh-agent, key files, and prompts.
 
-The order avoids prompts: keys without a passphrase are tried first, and an encrypted file is not opened if the
-ssh-agent holds its key. A server may require several methods (AuthenticationMethods).
+The order of attempts avoids prompts: keys of the ssh-agent and unencrypted files are tried first, and an encrypted file
+is not opened if the ssh-agent holds its key. A server may require several methods (AuthenticationMethods).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchyard_core.fleet.ssh.route import Route, existing_identities
 from torchyard_core.next_steps import Advice, SetHostField
 
 LOGIN_TIMEOUT_S = 60.0
-"""Timeout of a login. It is generous, since logins of 10 s occur on slow hosts."""
+"""Timeout in seconds of each authentication request. It is long, since logins of 10 s occur on slow hosts."""
 PATIENT_FOR_S = 10.0
 """Time in seconds after which a connection closed during a prompt counts as expired (LoginGraceTime)."""
 METHODS = ("publickey", *ASKING_METHODS)
@@ -59,7 +59,7 @@ class Login:
         """Authenticates the user.
 
         Raises:
-            LoginRefused: The server accepted no method. The message lists the methods and problems.
+            LoginRefused: The server accepted no method, or the user cancelled. The message lists attempts and problems.
             LoginExpired: The server closed the connection during a prompt.
             paramiko.SSHException, EOFError, OSError: The connection was lost.
         """

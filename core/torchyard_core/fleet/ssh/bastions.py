@@ -1,4 +1,4 @@
-"""Logins on bastions. All hosts behind a bastion share one login, which is closed when no host needs it."""
+"""Logins on bastions. Hosts with the same route to a bastion share one login, which is closed when no host needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An SSH connection to a host, and the only channel of the connection."""
+"""SSH connections to hosts and bastions, and their channels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.errors import Unreachable
 from torchyard_core.fleet.ssh.route import Route
 
 WINDOW_BYTES = 4 * 1024 * 1024
-"""Receive window, large enough for downloads at the speed of the network."""
+"""Receive window in bytes, large enough for downloads at the speed of the network."""
 CHANNEL_TIMEOUT_S = 60.0
 
 
@@ -39,7 +39,7 @@ class Tunnel:
 
 
 class SshConnection:
-    """An SSH connection to a host. `close` also releases the bastions on its route."""
+    """An SSH connection to a host or bastion. `close` also releases the bastion before it on the route."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, release: Callable[[], None]):
         """Creates a connection over an authenticated transport. `close` calls `release`, which releases the bastion."""
@@ -51,7 +51,7 @@ class SshConnection:
 
     @property
     def is_active(self) -> bool:
-        """Whether the connection is active, as far as the transport knows."""
+        """Whether the transport is active. It may not have detected a broken connection yet."""
         return self._transport.is_active()
 
     @property
@@ -62,7 +62,7 @@ class SshConnection:
         return self._transport
 
     def execute(self, command: str) -> SshChannel:
-        """Runs `command` in the only channel of the connection. Raises Unreachable."""
+        """Runs `command` in a new channel, which is the only session of the connection. Raises Unreachable."""
         transport = self.transport
         try:
             channel = transport.open_session(window_size=WINDOW_BYTES, timeout=CHANNEL_TIMEOUT_S)

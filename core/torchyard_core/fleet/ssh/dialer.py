@@ -26,9 +26,9 @@ from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
 HANDSHAKE_TIMEOUT_S = 30.0
-"""Timeout of the server's banner and of the key exchange. Servers with failing DNS are slow."""
+"""Timeout in seconds of the server's banner and of the key exchange. Servers with failing DNS are slow."""
 DROPS_FOR_S = 20.0
-"""Time of repeated drops, excluding waits for a slot, after which an sshd counts as unreachable."""
+"""Time in seconds after the first drop. An sshd that drops a connection later than that counts as unreachable."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
@@ -51,7 +51,7 @@ class SshDialer:
         self._config = UserConfig()
         self._secrets = CredentialCache(questions)
         self.throttle = LoginThrottle()
-        """Throttles of logins, including those of the system's ssh."""
+        """The throttle of all logins, including those of the system's ssh."""
         self._bastions = Bastions(lambda route: self._connect(route, time.monotonic()))
 
     def reread(self) -> None:
@@ -77,7 +77,7 @@ class SshDialer:
         return {kind: fingerprint(key) for kind, key in self._keys.keys_of(self._route(host)).items()}
 
     def bastions(self, host: Host) -> list[Host]:
-        """Returns the bastions on the way to `host`, the nearest first. The keys of bastions are also checked."""
+        """Returns the bastions on the way to `host`, the nearest first. Their host keys are checked at the login."""
         return [as_host(hop) for hop in self._route(host).hops[:-1]]
 
     def trust(self, host: Host, line: str) -> None:
@@ -141,7 +141,7 @@ class SshDialer:
             if sock is not None:
                 sock.close()
             release()
-            if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
+            if isinstance(error, (paramiko.SSHException, OSError, EOFError, UnicodeError)):
                 raise explain(route, error) from error
             raise
 
@@ -204,7 +204,7 @@ def _await_first_response(transport: paramiko.Transport) -> None:
 
 
 def _was_dropped(error: BaseException) -> bool:
-    """Returns whether the server closed the connection before the key exchange, judging by paramiko's errors."""
+    """Returns whether the server closed the connection, according to the error or an error that preceded it."""
     while not isinstance(error, (EOFError, ConnectionResetError, BrokenPipeError)):
         if error.__context__ is None:
             return False

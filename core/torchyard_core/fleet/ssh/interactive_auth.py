@@ -11,7 +11,7 @@ from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Cred
 from torchyard_core.fleet.ssh.route import Route
 
 ANSWER_TIMEOUT_S = 600.0
-"""Time for the user to answer. Most servers close after two minutes; the answer is then used by the next attempt."""
+"""Time limit in seconds for the user's answers to a server's prompts. Most servers close after two minutes."""
 ASKING_METHODS = ("keyboard-interactive", "password")
 
 
@@ -29,18 +29,19 @@ class InteractiveAuth:
         self._complaint = ""
         self._used: set[tuple[str, ...]] = set()
         self.asked = False
-        """Whether the user was prompted, by this login or by another one of the same account."""
+        """Whether authentication has begun, in which the user may be prompted by this or another login."""
         self.refused = False
         """Whether the server rejected an answer."""
 
     def authenticate(self, method: str) -> Sequence[str] | None:
-        """Tries the method with up to TRIES answers. Stores accepted answers except one-time codes.
+        """Tries the method up to TRIES times. Keeps accepted passwords in the cache, but no one-time codes.
 
         Returns:
             The methods that the server still requires (empty: authenticated), or None if all answers were rejected.
 
         Raises:
-            NotAnswered: The user cancelled a prompt.
+            NotAnswered: The user cancelled a prompt, or cannot be prompted.
+            paramiko.SSHException: The connection was lost, or the server does not support the method.
         """
         self._complaint = ""
         self.asked = True

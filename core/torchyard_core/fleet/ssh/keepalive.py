@@ -33,7 +33,10 @@ class KeepalivePacketizer(Packetizer):
         self._ask: Callable[[], None] = lambda: None
 
     def watch(self, interval_s: float, count: int, ask: Callable[[], None]) -> None:
-        """Starts calling `ask` after each `interval_s` of silence. The connection ends after `count` calls in a row."""
+        """Starts calling `ask` after each `interval_s` of silence.
+
+        If the silence continues for another interval after `count` calls, the connection ends.
+        """
         self._heard_at = time.monotonic()
         self._ask, self._count, self._interval_s = ask, count, interval_s
 
@@ -76,7 +79,7 @@ def keepalive_request() -> paramiko.Message:
 
 
 def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> None:
-    """Ends the transport after `count` unanswered requests, one per `interval_s` of silence."""
+    """Starts sending a request after each `interval_s` of silence. `count` unanswered requests end the transport."""
     packetizer = transport.packetizer
     assert isinstance(packetizer, KeepalivePacketizer)
 

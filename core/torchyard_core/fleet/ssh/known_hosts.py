@@ -159,5 +159,5 @@ def _is_name(name: str, known: str) -> bool:
         return known == name
     try:
         return paramiko.HostKeys.hash_host(name, known) == known
-    except (ValueError, IndexError, AssertionError):  # The line is truncated.
+    except (ValueError, IndexError, AssertionError):  # The hashed name is damaged.
         return False

@@ -13,7 +13,7 @@ from torchyard_core.next_steps import Advice, SetHostField
 
 
 def explain(route: Route, error: BaseException) -> HostError:
-    """Returns the HostError for an error of paramiko or the operating system."""
+    """Returns the HostError for an error of a login: of paramiko or the system, an EarlyDrop or a HostError."""
     name, place = route.name, f"{route.name} ({route.place})"
     if isinstance(error, HostError):
         return error
@@ -24,11 +24,14 @@ def explain(route: Route, error: BaseException) -> HostError:
             hint="Is its sshd flooded with logins (MaxStartups), does it block this computer, or does the port belong "
             "to another program?",
         )
-    if isinstance(error, socket.gaierror):
+    # An address that cannot be encoded as a host name, such as one with more than 63 letters between two dots, raises
+    # UnicodeError.
+    if isinstance(error, (socket.gaierror, UnicodeError)):
         hint: Advice = ("Use an IP address, or a Host of ~/.ssh/config.", SetHostField(name, "address"))
         if route.is_bastion:
-            hint = "Set its HostName in ~/.ssh/config."
-        return Unreachable(name, f"the address {route.address} of {name} is not known to this computer.", hint=hint)
+            hint = "Set its HostName in ~/.ssh/config, or correct the jump host in the fleet file."
+        of_name = f" of {name}" if name != route.address else ""
+        return Unreachable(name, f"the address {route.address}{of_name} is not known to this computer.", hint=hint)
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
             name, f"port {route.port} of {route.address} ({name}) refused.", hint="Is sshd running there?"

@@ -1,4 +1,4 @@
-"""Limit of concurrent logins: an sshd drops connections beyond its MaxStartups (10 by default)."""
+"""Limit of concurrent logins: an sshd may drop connections beyond its MaxStartups (10 by default)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 AT_ONCE = 8
-"""Number of concurrent logins on one sshd. From the eleventh on, the default MaxStartups (10:30:100) drops at random.
+"""Maximum number of concurrent logins on one sshd.
+
+From the eleventh on, an sshd with the default MaxStartups (10:30:100) drops connections at random.
 """
 
 
 class EarlyDrop(Exception):
-    """Raised if an sshd closes the connection before the login, because of MaxStartups or a restart."""
+    """Raised if an sshd closes the connection before the login, for example because of MaxStartups or a restart."""
 
 
 class LoginGate:
@@ -26,7 +28,7 @@ class LoginGate:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Waits for a slot and holds it until the login has ended.
+        """Waits for a slot and holds it until the end of the `with` block.
 
         An EarlyDrop in the `with` block lowers the limit.
         """
@@ -46,7 +48,10 @@ class LoginGate:
 
 
 class LoginThrottle:
-    """The login gates of all sshds, each of which limits the logins on one sshd. The keys are `Route.throttle_key`."""
+    """The login gates of all sshds, each of which limits the logins on one sshd.
+
+    The keys are values of `Route.throttle_key`, or texts for logins of the system's ssh.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +72,10 @@ class Backoff:
         self.failures = 0
 
     def next(self) -> float:
-        """Returns the pause after another failure in seconds. Half of the pause is random."""
+        """Returns the pause in seconds after another failure.
+
+        Its maximum doubles with each failure, up to `most_s`. The pause is random, from half of the maximum on.
+        """
         whole = min(self._most_s, self._first_s * 2.0 ** min(self.failures, 30))
         self.failures += 1
         return whole * (0.5 + self._chance() / 2)

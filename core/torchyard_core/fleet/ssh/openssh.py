@@ -1,6 +1,7 @@
 """The system's `ssh` as transport: its command line and the interpretation of its error output.
 
-`ssh` checks host keys itself, against the user's known_hosts and Torchyard's file, which is passed as the global file.
+`ssh` checks host keys itself, against the user's known_hosts, Torchyard's file, which is passed as a further global
+file, and the system's global files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _UNREACHABLE = (
     *("Network is unreachable", "Connection reset", "Connection closed by", "kex_exchange_identification"),
 )
 CONFIGURATION_WITHIN_S = 10.0
-"""Timeout of `ssh -G`, which opens no connection but may run a `Match exec`."""
+"""Timeout in seconds of `ssh -G`, which opens no connection but may run a `Match exec`."""
 
 
 def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle) -> Channel:
@@ -32,7 +33,7 @@ def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle
 
 
 class _SlotChannel:
-    """A channel that releases its login slot at the first output of the host or at the end of the output."""
+    """A channel that releases its login slot at the first output of the host, at its end, or when it is closed."""
 
     def __init__(self, channel: Channel, slot: ExitStack):
         self._channel = channel
@@ -70,12 +71,12 @@ def _first_hop(host: Host, known_hosts: Path) -> str:
 
 
 def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
-    """The command line that runs `remote` on `host` without prompts."""
+    """Returns the command line that runs `remote` on `host` without prompts."""
     return ["ssh", "-o", "BatchMode=yes", "-T", *_options(host, known_hosts), "--", host.address or host.name, remote]
 
 
 def terminal_command(host: Host, known_hosts: Path) -> list[str]:
-    """The command line of a login shell on `host`, for a terminal in which ssh may prompt the user."""
+    """Returns the command line of a login shell on `host`, for a terminal in which ssh may prompt the user."""
     return ["ssh", *_options(host, known_hosts), "--", host.address or host.name]
 
 

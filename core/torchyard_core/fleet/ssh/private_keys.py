@@ -21,7 +21,7 @@ from torchyard_core.fleet.ssh.route import Route
 from torchyard_core.home import expand_user
 
 AGENT_TIMEOUT_S = 30.0
-"""Timeout of the ssh-agent, which may ask its user to confirm the use of a key."""
+"""Timeout in seconds of the ssh-agent, which may ask its user to confirm the use of a key."""
 _OPENSSH = b"openssh-key-v1\0"
 
 
@@ -34,7 +34,7 @@ class KeyFile:
     """The public key in SSH's wire format; empty if unknown."""
     encrypted: bool
     private: bool
-    """False for a file with a public key only, which selects a key of the ssh-agent."""
+    """Whether the file may hold a private key. False for a public key, which selects a key of the ssh-agent."""
 
     @property
     def display_path(self) -> str:
@@ -69,7 +69,10 @@ class WrongPassphrase(BadKey):
 
 
 def inspect_key_file(path: Path) -> KeyFile:
-    """Reads the public key of a file, and whether the private key is encrypted. Files may have any content."""
+    """Returns the public key in a file or in the `.pub` file next to it, and whether the private key is encrypted.
+
+    Files may be unreadable or have any content.
+    """
     try:
         text = path.read_bytes()
     except OSError:
@@ -121,7 +124,7 @@ def _public_blob(line: bytes) -> bytes:
 
 
 class _Agent(AgentSSH):
-    """An ssh-agent at the given path (IdentityAgent)."""
+    """A connection to the ssh-agent whose socket is at the given path (IdentityAgent)."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -130,7 +133,7 @@ class _Agent(AgentSSH):
         try:
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # the stubs leave it out
-        except BaseException:  # BaseException includes KeyboardInterrupt: the socket must be closed.
+        except BaseException:  # The socket is also closed after KeyboardInterrupt.
             connection.close()
             raise
 

@@ -38,7 +38,7 @@ class ProxyCommand:
                 stderr=self._errors,
                 start_new_session=True,
             )
-        except BaseException:  # BaseException includes KeyboardInterrupt: the sockets and the process must not remain.
+        except BaseException:  # Also after KeyboardInterrupt, neither socket nor temporary file may remain open.
             own_end.close()
             self._errors.close()
             raise
@@ -52,7 +52,7 @@ class ProxyCommand:
         return self._socket.send(data)
 
     def complaint(self, within_s: float = 0.5) -> str:
-        """Returns the error output of a program that has failed, or an empty string."""
+        """Returns the error output of a program that fails within `within_s`, otherwise an empty string."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(within_s):
                 with self._lock:

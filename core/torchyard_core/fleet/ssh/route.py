@@ -26,7 +26,7 @@ ALIVE_INTERVAL_S = 15
 ALIVE_COUNT = 3
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_HOPS = 32
-"""Maximum length of a chain of jumps. A longer chain is treated as a circle."""
+"""Maximum length of a chain of jumps. A longer chain is treated as a loop."""
 
 Settings = Mapping[str, str | list[str]]
 """The settings of ~/.ssh/config for one host by lower-case keyword. Repeatable keywords have lists."""
@@ -38,7 +38,7 @@ class Route:
     """One login on the way to a host. `via` is the previous login. Equal routes can share a login."""
 
     name: str = field(compare=False)
-    """Name for messages: the host's in the fleet, or the bastion's as written."""
+    """Name for messages: the host's name in the fleet, or the bastion's name as written."""
     address: str
     port: int
     user: str
@@ -50,11 +50,11 @@ class Route:
     proxy_command: str = ""
     """The ProxyCommand with its tokens expanded."""
     proxy_template: str = field(default="", compare=False)
-    """The ProxyCommand without expansion, equal for all hosts behind the same gateway."""
+    """The ProxyCommand without expansion, which is usually equal for all hosts behind the same gateway."""
     key_name: str = ""
     """Name of the host in known-hosts files."""
     is_bastion: bool = field(default=False, compare=False)
-    """Whether it is a login on the way to another host."""
+    """Whether this is a login on the way to another host."""
     batch: bool = field(default=False, compare=False)
     """Whether prompts are forbidden (BatchMode)."""
     refused_methods: frozenset[str] = frozenset()
@@ -83,8 +83,9 @@ def route_to(host: Host, lookup: Lookup) -> Route:
     """Returns the route to a host. The fleet file takes precedence over `~/.ssh/config`, which overrides the defaults.
 
     Raises:
-        Unreachable: The jumps form a loop or are malformed.
+        Unreachable: The jumps form a loop, or a jump or a number in the configuration is malformed.
         LoginRefused: The user name is unknown.
+        FileProblem: The configuration is malformed.
     """
     return _route(host, lookup, host.proxy_jump, ())
 
@@ -158,7 +159,10 @@ def _own_login(name: str) -> str:
 
 
 def jump_host(name: str, jump: str) -> Host:
-    """Parses a jump of ssh_config(5): `user@address:port` or `[address]:port`, optionally after `ssh://`."""
+    """Parses a jump of ssh_config(5): `user@address:port` or `[address]:port`, optionally after `ssh://`.
+
+    Raises Unreachable for another form, as an error of the host `name`.
+    """
     match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d+))?/?", jump)
     if not match:
         hint = "Write it as user@address:port in ProxyJump of ~/.ssh/config, or in the fleet file's `proxy_jump`."
@@ -178,7 +182,7 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """Returns the existing key files of a route: the configured files, otherwise the files with default names."""
+    """Returns the existing key files of a route: the configured files, or without any, those with default names."""
     named = [Path(path) for path in route.identity_files]
     default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or default if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
@@ -268,7 +272,7 @@ class UserConfig:
         self._config: paramiko.SSHConfig | None = None
 
     def lookup(self, alias: str) -> Settings:
-        """Returns the settings that apply to `ssh NAME`. Raises FileProblem."""
+        """Returns the settings that apply to `ssh ALIAS`. Raises FileProblem if the configuration is malformed."""
         with self._lock:
             try:
                 if self._config is None:

@@ -53,7 +53,7 @@ _OUTSIDE = {"labels": "they are that cloud's", "jobId": "runs get their own"} | 
 
 
 def read(text: str, source: str = "config.yaml") -> Imported:
-    """Reads a job. Raises FileProblem for text that is not a CloudML job, and for a job that CloudML would refuse."""
+    """Reads a job. Raises FileProblem for text that is not a CloudML job, for an invalid job, and for TPUs."""
     expect("cloudml", text, source, ALLOWED)
     reader = DocumentReader.of(text, source)
     _in_camel_case(reader.document.composed)
@@ -142,7 +142,7 @@ def _types_hint() -> str:
 
 
 def _machine(reader: DocumentReader, kind: Place, config: Place, role: Role) -> dict[str, Any]:
-    """Returns the keys of a pool for a machine type and a configuration."""
+    """Returns the keys of a pool for a machine type and a configuration. Raises FileProblem for an unknown type."""
     name = reader.text(kind) or ""
     known = machine(name)
     if known.cpus is None and "-" not in name:
@@ -204,7 +204,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _tier_of(pools: list[Pool]) -> str:
-    """Returns the scale tier with exactly these roles, counts and machine types."""
+    """Returns the scale tier with exactly these roles, counts, machine types and GPUs, otherwise `CUSTOM`."""
     if len(pools) > 1 or pools[0].machine is not None:
         signature = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:
@@ -238,7 +238,7 @@ def _counted(pool_data: dict[str, Any], pool: Pool, word: str) -> dict[str, Any]
 
 
 def _smallest(pool: Pool) -> Machine:
-    """Returns the smallest CloudML machine type that satisfies a pool, or the largest if none does."""
+    """Returns the smallest CloudML machine type that satisfies a pool, or `complex_model_l` if none does."""
     takes_gpus = pool.gpus and pool.role is not Role.PS
     models = {one.gpu_model for one in cloudml_machines() if one.gpus}
     built_in = takes_gpus and (pool.gpu_model is None or pool.gpu_model in models)

@@ -1,6 +1,6 @@
 """Vertex AI's CLUSTER_SPEC: the addresses of worker pools, the task of its replica, and the job.
 
-The CLUSTER_SPEC of a Torchyard run is imported without loss, since its `job` is the topology.
+The CLUSTER_SPEC of a Torchyard run contains the topology as `job`, which is imported without loss.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POOLS = {"workerpool0": Role.CHIEF, "workerpool1": Role.WORKER, "workerpool2": R
 
 
 def read(text: str, source: str = "CLUSTER_SPEC") -> Imported:
-    """Reads a CLUSTER_SPEC. Raises FileProblem for other text, and for a value that no service would set."""
+    """Reads a CLUSTER_SPEC. Raises FileProblem for other text, and for an invalid value."""
     expect("cluster-spec", text, source, ALLOWED)
     reader = value_of("CLUSTER_SPEC", text, source)
     jobs = read_jobs(reader, ("cluster",), POOLS)
@@ -80,5 +80,8 @@ def _built(reader: DocumentReader, jobs: dict[str, Job], source: str) -> Topolog
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for an unknown replica."""
+    """Writes the variable of the chief, or of the chosen replica.
+
+    Raises UsageError for an unknown replica, or one that gets no CLUSTER_SPEC.
+    """
     return written("CLUSTER_SPEC", topology, options)

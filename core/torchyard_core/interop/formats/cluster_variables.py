@@ -11,6 +11,7 @@ import json
 from torchyard_agent.protocol.messages import Cluster, ReplicaPlan
 from torchyard_agent.protocol.rank_environment import RankEnvironment
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import counted
 from torchyard_core.interop.cluster_addresses import Job, addresses_for
 from torchyard_core.interop.document_reader import DocumentReader
 from torchyard_core.interop.document_writer import Exported, ExportOptions, chief_replica
@@ -26,7 +27,10 @@ FORMS = ("json", "export")
 
 
 def value_of(variable: str, text: str, source: str) -> DocumentReader:
-    """Returns the document in a variable. Raises FileProblem if it does not parse."""
+    """Returns the document that a text assigns to a variable, or that is the whole text.
+
+    Raises FileProblem if the document does not parse.
+    """
     script = script_in(text, source)
     node = script.find([variable, variable.lower()]) if script is not None else None
     if script is None or node is None:
@@ -37,7 +41,10 @@ def value_of(variable: str, text: str, source: str) -> DocumentReader:
 
 
 def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | None:
-    """Returns the topology that Torchyard has stored in `job`, if it still matches the cluster."""
+    """Returns the topology that Torchyard has stored in `job`.
+
+    Returns None if there is none, or if its number of replicas differs from the cluster's.
+    """
     job = reader.at(("job",))
     if not isinstance(job, dict) or not {"version", "pools", "program"} <= job.keys():
         return None
@@ -48,7 +55,9 @@ def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | Non
     planned = sum(pool.replicas for pool in topology.pools if pool.role not in (Role.EVALUATOR, Role.REDUCER))
     with_reducers = planned + sum(pool.replicas for pool in topology.pools if pool.role is Role.REDUCER)
     if replicas not in (planned, with_reducers):
-        reader.remark(f"`job` has {planned} replicas and the cluster {replicas}: the cluster was taken.", ("job",))
+        reader.remark(
+            f"`job` has {counted(planned, 'replica')}, and the cluster {replicas}: the cluster was taken.", ("job",)
+        )
         return None
     return topology
 
@@ -82,7 +91,10 @@ def check_task(reader: DocumentReader, jobs: dict[str, Job], allowed: tuple[str,
 
 
 def written(variable: str, topology: Topology, options: ExportOptions) -> Exported:
-    """Writes the variable of the chief, or of the chosen replica."""
+    """Writes the variable of the chief, or of the chosen replica.
+
+    Raises UsageError for an unknown replica, or one that does not get the variable.
+    """
     chosen = options.replica or chief_replica(topology)
     plans = _plans(topology)
     by_name = {plan["name"]: plan for plan in plans}

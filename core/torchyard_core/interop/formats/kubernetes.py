@@ -45,7 +45,7 @@ hosts_of() {  # so many pods as host:port,host:port, and what is before and afte
   printf '%s' "${list#,}"
 }"""
 _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
-"""Text that the kubelet would expand as a variable or an escape."""
+"""A dollar sign that begins a variable or an escape for the kubelet."""
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:

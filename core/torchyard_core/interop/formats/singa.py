@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import counted
 from torchyard_core.interop.document_reader import Imported, built, refuse
 from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions, count_of, omission_remarks
 from torchyard_core.interop.format_detection import detect_format, expect
@@ -42,7 +43,19 @@ _LEFT = {
     "poll_time": "it is SINGA's own",
     "server_update": "it is SINGA's own",
 }
-_OTHERS = ("vertex", "cloudml", "tf-config", "cluster-spec", "tensorflow", "topology", "torchx", "slurm", "kubernetes")
+_OTHERS = (
+    "vertex",
+    "cloudml",
+    "tf-config",
+    "cluster-spec",
+    "tensorflow",
+    "accelerate",
+    "deepspeed",
+    "topology",
+    "torchx",
+    "slurm",
+    "kubernetes",
+)
 """Formats that are detected before the text is parsed as SINGA's."""
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
@@ -132,7 +145,7 @@ class _Cluster:
         return self._counts["nserver_groups"] * self._counts["nservers_per_group"]
 
     def _kind(self) -> StrategyKind:
-        """Returns the strategy that the counts determine."""
+        """Returns the strategy that the counts determine. Raises FileProblem for several groups without servers."""
         groups = self._counts["nworker_groups"]
         if not self._servers():
             if groups > 1:
@@ -154,7 +167,7 @@ class _Cluster:
                 message = f"{counts[key]} {process}s share a process in SINGA; here each is a replica of its own."
                 self._remarks.append(Remark(message, line(key)))
         if kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR) and counts["nserver_groups"] > 1:
-            message = f"{counts['nserver_groups']} server groups become one of {self._servers()} servers."
+            message = f"{counts['nserver_groups']} server groups become one of {counted(self._servers(), 'server')}."
             self._remarks.append(Remark(message, line("nserver_groups")))
         if kind is StrategyKind.DOWNPOUR and not self._separate:
             message = "servers beside the workers become replicas of their own, maybe on the same hosts."

@@ -71,7 +71,7 @@ def read(text: str, source: str = "cluster") -> Imported:
 
 
 def _dictionary(text: str, source: str) -> DocumentReader:
-    """Reads a dictionary: alone, or as the argument of `tf.train.ClusterSpec(…)` in a script."""
+    """Reads a dictionary that is the whole text, the argument of `ClusterSpec(…)`, or the value of a variable."""
     script = script_in(text, source)
     node = script.argument("ClusterSpec") or script.find(_DICTIONARIES) if script is not None else None
     if script is not None and node is not None:
@@ -171,7 +171,10 @@ class _Commands:
         return parted[0]
 
     def _set_variables(self, pool: dict[str, Any], job: str) -> None:
-        """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the other variables."""
+        """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the other variables.
+
+        Adds a remark on each variable that Torchyard reserves.
+        """
         env: dict[str, str] = {}
         for (name, _), command in self._tasks.items():
             if name != job:
@@ -226,9 +229,9 @@ def _short(start: list[str]) -> set[str]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a command for each task, the dictionary, or the sparse dictionary of a worker.
+    """Writes a command for each trainer and parameter server, the dictionary, or the sparse dictionary of a worker.
 
-    Raises UsageError for a topology without trainers.
+    Raises UsageError for the sparse dictionary of a replica that is not a worker.
     """
     form = options.form or FORMS[0]
     remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
@@ -258,7 +261,10 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
-    """Returns the sparse dictionary of one worker, which contains the worker and all servers."""
+    """Returns the sparse dictionary of a worker, by default the last: the worker and all tasks of other jobs.
+
+    Raises UsageError if there is no such worker.
+    """
     workers = cluster.get("worker", [])
     name = name or f"worker-{max(0, len(workers) - 1)}"
     if addresses.get(name) not in workers:

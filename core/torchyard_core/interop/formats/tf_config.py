@@ -20,7 +20,7 @@ TASKS = (*TYPES, "evaluator")
 
 
 def read(text: str, source: str = "TF_CONFIG") -> Imported:
-    """Reads a TF_CONFIG. Raises FileProblem for other text, and for a value that TensorFlow would refuse."""
+    """Reads a TF_CONFIG. Raises FileProblem for other text, and for an invalid value."""
     expect("tf-config", text, source, ALLOWED)
     reader = value_of("TF_CONFIG", text, source)
     cluster = ("cluster",)
@@ -63,7 +63,10 @@ def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for a replica without TF_CONFIG."""
+    """Writes the variable of the chief, or of the chosen replica.
+
+    Raises UsageError for an unknown replica, or one that gets no TF_CONFIG.
+    """
     exported = written("TF_CONFIG", topology, options)
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         note = replace(exported.remarks[0], message="reducers are not in it: TensorFlow has no word for them.")

@@ -24,7 +24,9 @@ from torchyard_core.interop.start_scripts import Component, components_of
 from torchyard_core.topology.model import Launcher, Program, Topology
 
 RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
-"""TorchX replaces the placeholder by a variable's name, and the shell that by its value."""
+"""The address of the rendezvous. TorchX replaces the placeholder by the name of a variable, and the shell replaces the
+variable by its value.
+"""
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:

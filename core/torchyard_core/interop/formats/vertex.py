@@ -107,7 +107,7 @@ class _Vertex(DocumentReader):
 
 
 def read(text: str, source: str = "job.yaml") -> Imported:
-    """Reads a job. Raises FileProblem for other text, and for a job that Vertex AI would refuse."""
+    """Reads a job. Raises FileProblem for other text, for an invalid job, and for TPUs."""
     expect("vertex", text, source, ALLOWED)
     common: dict[str, list[str]] = {}
     if are_flags(text):
@@ -154,7 +154,7 @@ def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> lis
 
 
 def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
-    """Sets the line of all values below a location to the line of the corresponding flag."""
+    """Sets the line number of a location and of all keys below it to that of the flag that described them."""
     composed = reader.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line
@@ -162,7 +162,7 @@ def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
 
 
 def _find(reader: _Vertex) -> Place:
-    """Returns the location of the list of pools."""
+    """Returns the location of the list of pools. Raises FileProblem if there is no pool."""
     if isinstance(reader.data, list):
         return ()
     around: Place = ()
@@ -222,7 +222,7 @@ def _machine(reader: _Vertex, place: Place, role: Role) -> dict[str, Any]:
 
 
 def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
-    """Reads the program of a pool's replicas."""
+    """Reads the container or the Python package that the replicas of a pool run."""
     container, package = reader.key(place, "containerSpec"), reader.key(place, "pythonPackageSpec")
     if reader.block(container) and reader.block(package):
         hint = "Allowed is one of `containerSpec` and `pythonPackageSpec`"
@@ -264,7 +264,7 @@ def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
 
 
 def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
-    """Returns one program for all pools. Arguments that differ between pools become arguments of the pools."""
+    """Returns one program for all pools, and sets arguments and variables that differ between pools in the pools."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
     tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run a program provided by the service.
     first = tasks[0]
@@ -355,7 +355,10 @@ def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
 
 
 def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
-    """Returns the machine type with these GPUs built in, otherwise the smallest n1 with the pool's CPUs and memory."""
+    """Returns the machine type with these GPUs built in, otherwise the smallest n1 with the pool's CPUs and memory.
+
+    Returns DEFAULT_MACHINE for a pool without requirements, and the largest n1 if none is large enough.
+    """
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
     if gpus is not None and (built_in := machine_with(*gpus)) is not None:
         name = built_in
@@ -417,7 +420,7 @@ def is_in_script(text: str) -> bool:
 
 
 def job_of_script(text: str, source: str) -> Document:
-    """Returns the pools, and the job's name if it is a literal. Raises FileProblem for computed pools."""
+    """Returns the pools, and the job's name if it is a literal. Raises FileProblem for missing or computed pools."""
     script = PythonText(text, source)
     pools = script.find([KEY])
     if pools is None:

@@ -41,7 +41,7 @@ def are_flags(text: str) -> bool:
 
 
 def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], list[Remark]]:
-    """Parses the command, and raises FileProblem for unknown keys of a flag.
+    """Parses commands. Raises FileProblem for an unknown key of a `--worker-pool-spec` flag.
 
     Returns:
         The job, the line of each pool, and remarks on other flags.
@@ -71,7 +71,10 @@ def _listed(value: str) -> list[str]:
 
 
 def _as_list(entries: list[str]) -> str:
-    """Returns a list flag's value, with a separator other than the comma if an entry contains a comma."""
+    """Returns a list flag's value.
+
+    The separator is a comma unless an entry contains a comma, or the first entry begins with `^`.
+    """
     if not any("," in entry for entry in entries) and not entries[0].startswith("^"):
         return ",".join(entries)
     sign = next(
@@ -81,7 +84,7 @@ def _as_list(entries: list[str]) -> str:
 
 
 def _option_lines(text: str, command: CommandLine) -> list[int]:
-    """Returns the line of each option, determined from the backslashes before it."""
+    """Returns the line of each option. The lines are found by searching the text for the names of the options."""
     lines = text.splitlines()
     at, found = command.line - 1, []
     column = 0

@@ -1,6 +1,6 @@
 """Bandwidth between the hosts of a run, which is measured per pair and cached for a day.
 
-A link in use is never measured.
+A pair is not measured if the network of one of its hosts is busy when the measurements begin.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""Duration of the transfer for one pair, in both directions at once. A pair takes 2 s at most."""
+"""Duration in seconds of the transfer between the hosts of a pair, in both directions at the same time."""
 DAY_S = 86400.0
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""Fraction of the median bandwidth below which a pair gets a warning."""
+"""Fraction of the median bandwidth below which a pair gets a warning, if at least three pairs are measured."""
 
 Pair = tuple[str, str]
 
@@ -48,7 +48,7 @@ class Measurement:
     at: float = 0.0
     """Time of the measurement in seconds since 1970."""
     why_old: str = ""
-    """The reason why a measurement that was due did not take place."""
+    """The reason why a measurement that was due did not take place; empty if it did or was not due."""
 
 
 class BandwidthCache:
@@ -64,7 +64,7 @@ class BandwidthCache:
     def of(self, pair: Pair, key: str) -> Measurement:
         """Returns the last measurement of a pair, or a Measurement without a value.
 
-        `key` contains the addresses of the pair.
+        `key` contains the names and addresses of the hosts.
         """
         entry: Any = self._known.get(key)
         try:
@@ -73,7 +73,10 @@ class BandwidthCache:
             return Measurement(pair, None)
 
     def slowest(self, hosts: Collection[str]) -> float | None:
-        """Returns the lowest bandwidth of the known pairs among these hosts; None if no pair is known."""
+        """Returns the lowest bandwidth of the known pairs among these hosts in bytes per second.
+
+        Returns None if no pair is known.
+        """
         wanted = set(hosts)
         found = []
         for key in self._known:
@@ -98,10 +101,10 @@ def slowest_measured(file: Path, hosts: Collection[str]) -> float | None:
 
 
 def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Measurement]:
-    """Returns measurements of all pairs of the run's hosts.
+    """Returns measurements of the pairs of `neighbours`.
 
-    Measurements older than a day are repeated unless a link is in use. `stop` ends the measurements after the current
-    round.
+    Pairs without a measurement of the last day are measured unless one of their hosts is busy. `stop` ends the
+    measurements after the current round.
     """
     bandwidths = BandwidthCache(file)
     pairs = neighbours(context.plan.hosts)
@@ -185,7 +188,10 @@ def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
-    """Returns a checklist line with the age of each measurement, and warnings for slow and unmeasured pairs."""
+    """Returns a checklist line with the lowest bandwidths, and warnings for slow and unmeasured pairs.
+
+    The line contains the age of measurements that are more than a minute old.
+    """
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]
     lines = []

@@ -17,10 +17,10 @@ class CheckSpec:
     """A row of the checklist, which contains the lines of one check for all hosts."""
 
     name: str
-    """`Check.name`, and `name` in `run --json`."""
+    """The name in `Check.name` and in the events of `run --json`."""
     title: str
     anchor: str
-    """The page and section in docs/ that describes it."""
+    """The page and section in docs/ that describe the check."""
 
 
 CHECKLIST = (
@@ -48,7 +48,7 @@ CHECKLIST = (
     CheckSpec("starting", "Started", "launch.md#the-checklist"),
     CheckSpec("history", "Noted on this computer", "launch.md#the-checklist"),
 )
-"""Every row, in the order of display. A row whose anchor is not its own `#check-…` is a step of the launch."""
+"""All rows in the order of display. A row whose section in docs/ is not named `check-…` is a step of the launch."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Check:
     name: str
     """A name of `CHECKLIST`."""
     host: str
-    """Empty for all hosts."""
+    """The host that the line is about; empty for all hosts."""
     ok: bool
     message: str
     advice: Advice = ""
     warning: bool = False
     code: str = ""
-    """The code of the error that caused the line, if any: the window chooses a remedy by it."""
+    """The code of the error that caused the line, or an empty string. The window selects a remedy by the code."""
 
     def to_event(self) -> dict[str, Any]:
         """Returns the line as an event of `run --json`."""
@@ -82,7 +82,7 @@ class Check:
 
     @property
     def severity(self) -> Severity:
-        """The severity of the line: an error prevents the launch, a warning does not."""
+        """The severity of the line: `red` prevents the launch, `amber` is a warning, `green` is a success."""
         return "red" if not self.ok else "amber" if self.warning else "green"
 
 

@@ -1,4 +1,4 @@
-"""Connectivity between the hosts of a run in both directions, on the ports that the hosts hold."""
+"""Connectivity between the hosts of a run in both directions, on ports that the hosts hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.next_steps import SetHostField
 
 ALL_PAIRS_UP_TO = 8
-"""Number of hosts up to which all pairs are checked; above it only a ring of pairs."""
+"""Number of hosts up to which all pairs are tested. With more hosts, the pairs form a ring."""
 MAX_PORTS = 8
 """Maximum number of ports tested per host, since firewalls allow or block whole ranges."""
 ANSWER_S = 30.0
@@ -44,7 +44,7 @@ def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
 def check_connectivity(
     context: LaunchContext, prepared: Mapping[str, Prepared], progress: LaunchProgress
 ) -> list[Check]:
-    """Tests all connections, and closes the listeners. Returns no lines for a run on one host."""
+    """Tests the connections of `directions`, and closes the listeners. Returns no lines for a run on one host."""
     hosts = context.plan.hosts
     if len(hosts) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Checks of the answers to `host.facts`, before any data is sent to the hosts, as pure functions."""
+"""Checks of the plan and of the answers to `host.facts`, before any data is sent to the hosts, as pure functions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from torchyard_core.errors import agent_problem
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.next_steps import RemoveHost, SetField, SetHostField
-from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
+from torchyard_core.topology.model import Launcher, Role, Shard, StrategyKind, Topology
 
+SHARDING_TORCH = (2, 6)
+"""The oldest version of torch with which Torchyard shards models."""
 MIN_DISK_MB = 200
-"""Free space in MB that a launch needs in addition to the working folder."""
+"""Free space in MB that a launch needs on the disk of the agent's folder."""
 
 
 def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Check]:
-    """Returns the lines for one host from its answer to `host.facts`."""
+    """Returns the checklist lines for one host from its answer to `host.facts`."""
     return [
         *_check_python(topology, host, facts),
         _check_disk(host, facts),
@@ -30,9 +32,9 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
 
 
 def check_working_folders(plan: Plan) -> list[Check]:
-    """Returns a warning for each host on which several replicas run the training loop in one working folder.
+    """Returns a warning for each host on which several replicas may write to one working folder.
 
-    With launcher `torch`, parameter servers and reducers do not execute the loop.
+    With launcher `torch`, only trainers and evaluators are counted, since the others do not execute the training loop.
     """
     any_writes = plan.topology.program.launcher is Launcher.COMMAND
     writers = Counter(
@@ -52,8 +54,21 @@ def check_working_folders(plan: Plan) -> list[Check]:
     ]
 
 
+def check_sharding(plan: Plan) -> list[Check]:
+    """Returns an error if several hosts would save a sharded model, and no shared checkpoint folder is set."""
+    topology = plan.topology
+    hosts = {planned.host for planned in plan.replicas if planned.trains}
+    if topology.strategy.shard is Shard.NONE or topology.program.checkpoint_dir is not None or len(hosts) < 2:
+        return []
+    message = (
+        f"A sharded model is saved by all {len(hosts)} hosts into one folder, but program.checkpoint_dir is not set."
+    )
+    advice = ("Set it to a folder that all hosts share.", SetField("program.checkpoint_dir"))
+    return [Check("strategy", "", False, message, advice)]
+
+
 def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Returns an error for each host that is the same machine as another host of the run."""
+    """Returns an error for each host that has the same daemon as an earlier host of the run."""
     lines: list[Check] = []
     first: dict[str, str] = {}
     for host, found in facts.items():
@@ -65,7 +80,10 @@ def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 
 def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
-    """Returns a warning if the strategy needs `torchyard_roles` and the program does not join (`joins` is false)."""
+    """Returns a warning if the strategy needs `torchyard_roles` and the program does not import it.
+
+    `joins` tells whether the program imports `torchyard_roles`; None means that this is unknown.
+    """
     kind = topology.strategy.kind
     if joins is not False or kind in (StrategyKind.NONE, StrategyKind.ALL_REDUCE):
         return []
@@ -97,7 +115,7 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
         return [Check("python", host, False, message, hint)]
     lines = [Check("python", host, True, f"Python {python['version']} at {python['path']}")]
     if facts.get("torch"):
-        lines.append(Check("torch", host, True, f"torch {facts['torch']}"))
+        lines.append(_check_torch(topology, host, python["path"], str(facts["torch"])))
     elif topology.program.setup:
         # `setup` may activate a virtual environment with another interpreter.
         message = f"torch is not installed for {python['path']} on {host}; `setup` may activate an environment with it."
@@ -109,6 +127,20 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
         )
         lines.append(Check("torch", host, False, f"torch is not installed for {python['path']} on {host}.", install))
     return lines
+
+
+def _check_torch(topology: Topology, host: str, python: str, version: str) -> Check:
+    """Returns the line for the torch of a host, an error if the version is too old for sharded models."""
+    numbers = tuple(int(number) for number in version.split("+")[0].split(".")[:2] if number.isdecimal())
+    if topology.strategy.shard is Shard.NONE or numbers >= SHARDING_TORCH:
+        return Check("torch", host, True, f"torch {version}")
+    oldest = ".".join(map(str, SHARDING_TORCH))
+    message = f"torch {version} on {host} is too old for strategy.shard, which needs {oldest} or newer."
+    advice = (
+        f"Upgrade it there with `{python} -m pip install --upgrade torch`, or set strategy.shard to none.",
+        SetField("strategy.shard"),
+    )
+    return Check("torch", host, False, message, advice)
 
 
 def _check_disk(host: str, facts: dict[str, Any]) -> Check:

@@ -20,7 +20,7 @@ NOFILE_A_RANK = 8
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""Fraction of a GPU's memory above which processes of other users prevent the launch."""
+"""Fraction of a GPU's memory above which the memory of processes that use the GPU prevents the launch."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""
@@ -46,9 +46,9 @@ class Clock:
 
 
 def check_start_clock(primary: str, clock: Clock) -> Check:
-    """Returns an error if the primary's clock differs from this computer's by more than 5 s.
+    """Returns the line about the primary's clock, which determines the start of a scheduled run.
 
-    The primary's clock determines the start of a scheduled run.
+    It is an error if the clock certainly differs from this computer's by more than 5 s.
     """
     by = clock.offset
     if abs(by) - clock.error <= CLOCKS_WITHIN_S:
@@ -64,7 +64,7 @@ def check_start_clock(primary: str, clock: Clock) -> Check:
 
 
 def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
-    """Returns a line for all hosts, or a warning for each host whose clock is wrong.
+    """Returns a line for all hosts, or a warning for each host whose clock is wrong. Returns no lines for one host.
 
     The reference is the median of the hosts' clocks, not this computer's clock.
     """
@@ -95,7 +95,7 @@ def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
 
 
 def check_conditions(host: str, measured: Measured, launcher: Launcher, ranks: int) -> list[Check]:
-    """Returns the lines for one host. `ranks` is the number of ranks of the whole run."""
+    """Returns the checklist lines for one host. `ranks` is the number of ranks of the whole run."""
     return [
         *_check_limits(host, measured, ranks),
         *(_check_shm(host, measured) if launcher is Launcher.TORCH else []),

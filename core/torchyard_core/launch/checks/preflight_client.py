@@ -1,4 +1,4 @@
-"""Requests `host.preflight` from all hosts of a launch at the same time."""
+"""The client of the request `host.preflight`, which is sent to all hosts of a launch at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Launcher
 
 ANSWERS_WITHIN_S = 30.0
-"""Timeout of the answers, since a GPU driver that hangs blocks NVML forever."""
+"""Timeout of the answers in seconds. A GPU driver that hangs can block NVML without end."""
 
 
 class PreflightClient:
@@ -37,9 +37,10 @@ class PreflightClient:
         self._received[host] = time.time()
 
     def checks(self, launcher: Launcher, progress: LaunchProgress, *, scheduled: bool = False) -> list[Check]:
-        """Waits for all answers and returns the lines of the checklist. Raises Cancelled or HostError.
+        """Waits for the answers and returns the lines of the checklist. Raises Cancelled, HostError or AgentRefused.
 
-        The primary's clock is also checked for a `scheduled` run, which starts by that clock.
+        A host that does not answer in time gets a line that prevents the launch. The primary's clock is also checked
+        for a `scheduled` run, which starts by that clock.
         """
         ranks = sum(replica.ranks for replica in self._context.plan.replicas)
         clocks: dict[str, Clock] = {}

@@ -14,9 +14,9 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 def check_versions(facts: Facts) -> list[Check]:
-    """Returns a warning for each product whose versions differ.
+    """Returns a warning for each product whose versions differ, and for each driver that is too old for torch.
 
-    CUDA and driver are compared only on hosts with GPUs.
+    Python is compared by major and minor version. CUDA and driver are compared only on hosts with GPUs.
     """
     with_gpus = {host: found for host, found in facts.items() if found.get("gpus")}
     found = [
@@ -32,7 +32,7 @@ def check_versions(facts: Facts) -> list[Check]:
 def check_torch_builds(plan: Plan, facts: Facts) -> list[Check]:
     """Returns an error for each host where replicas need GPUs and torch was built without CUDA.
 
-    The line is only a warning if `setup` may activate an environment with another torch.
+    If the program has a `setup`, which may activate an environment with another torch, the line is only a warning.
     """
     program = plan.topology.program
     if program.launcher is not Launcher.TORCH:

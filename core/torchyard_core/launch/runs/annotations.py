@@ -49,7 +49,7 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 class Annotations:
-    """The file of annotations. Every change reads the file first, so that several windows can write to it."""
+    """The file of annotations. A change reads the file first, so that earlier changes by other windows are kept."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -66,7 +66,8 @@ class Annotations:
     def set(self, run_id: str, annotation: Annotation) -> None:
         """Replaces the annotation of a run; an empty one is removed.
 
-        Raises FileProblem if the file cannot be written, or contains anything other than annotations.
+        Raises UsageError for a note that is too long, and FileProblem if the file cannot be read or written, or is not
+        a file of annotations.
         """
         if len(annotation.note) > MAX_NOTE:
             message = f"the note has {len(annotation.note):,} letters, and at most {MAX_NOTE:,} are kept."
@@ -78,7 +79,7 @@ class Annotations:
         write_atomically(self._file, json.dumps(all_, ensure_ascii=False, indent=1) + "\n")
 
     def _load_for_change(self) -> dict[str, object]:
-        """Returns the content of the file. Annotations of newer versions are returned unchanged."""
+        """Returns the content of the file, in which annotations of newer versions are unchanged. Raises FileProblem."""
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Download of a run's files from its hosts: each file once, and each checkpoint completely or not at all."""
+"""Download of a run's files from its hosts. A checkpoint that several hosts have is downloaded from one of them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")
 def list_files(
     run_id: str, pattern: str, hosts: Sequence[str], links: Mapping[str, AgentLink]
 ) -> tuple[dict[str, Files], dict[str, TorchyardError]]:
-    """Lists the files to download from each host. A replicated checkpoint is taken from the first of `hosts`.
+    """Lists the files to download from each host. A replicated checkpoint is taken from the first host that has it.
 
     Returns:
-        The files and the errors, both by host name. A host without files of the run is in neither of them.
+        The files and the errors, both by host name. A host without the run, or not in `links`, is in neither of them.
     """
     pending: dict[str, Future[Any]] = {
         host: links[host].submit("files.list", {"run_id": run_id, "pattern": pattern})
@@ -93,7 +93,7 @@ def fetch_files(
         place.parent.mkdir(parents=True, exist_ok=True)
         before = done
         try:
-            for size in _fetch(run_id, str(file["path"]), int(file["size"]), place, link):
+            for size in fetch_file(run_id, str(file["path"]), int(file["size"]), place, link):
                 done += size
                 progress(host, min(done, total), total)
         except AgentRefused as refusal:
@@ -108,10 +108,11 @@ def fetch_files(
     return [path for path in written if path.parent not in gone]
 
 
-def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
+def fetch_file(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
     """Downloads a file to a temporary file and renames it at the end. Yields the size of each received block.
 
-    Bytes beyond the announced `size` are ignored, for example those of a growing log.
+    Bytes beyond the announced `size` are ignored, for example those of a growing log. Raises HostError for malformed
+    data, and the errors of `AgentLink.call`.
     """
     scratch = place.with_name(place.name + ".part")
     offset = 0

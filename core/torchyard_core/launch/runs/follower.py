@@ -1,4 +1,4 @@
-"""Follows a run through its primary's journal until the run ends, across lost connections."""
+"""Observation of a run through its primary's journal until the run ends, even if connections are lost."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torchyard_core.launch.agent_interface import AgentLink, Reattach
 from torchyard_core.next_steps import ShowLogs
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses before attempts to reconnect; the last one repeats."""
+"""Pauses in seconds before attempts to reconnect; the last one repeats."""
 POLL_S = 0.2
-"""Interval in which a follower can notice Ctrl-C."""
+"""Maximum time in seconds to wait for an event, so that the program reacts to Ctrl-C."""
 
 Event = dict[str, Any]
 
@@ -29,7 +29,8 @@ class Follower:
     """Yields the events of a run as they happen, and maintains the `view` that results from them.
 
     A lost connection is reported as a `connection` event with the time of the last journal entry. After a new
-    connection, the journal is replayed from that entry. Links outlive a follower: call `close` before stopping early.
+    connection, the journal is replayed from that entry. A follower does not close its links. Call `close` if not all
+    events are read.
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class Follower:
         self._stops: list[Callable[[], None]] = []
         self._with_telemetry = with_telemetry
         self._away: dict[str, _Retry] = {host: _Retry(host) for host in away}
-        """Retries of hosts other than the primary."""
+        """The attempts to reconnect to hosts other than the primary, by host."""
         self._retry: _Retry | None = None
 
     def events(self, duration: float | None = None) -> Iterator[Event | None]:
         """Yields journal events and live reports in order, and None every POLL_S without events.
 
-        Ends after `run_ended` or `duration` seconds. Raises RunFailed if the run's keeper died.
+        Ends after `run_ended` or `duration` seconds. Raises RunFailed if the primary's keeper has exited before the end
+        of the run, and HostError or AgentRefused if the first subscription fails.
         """
         deadline = None if duration is None else time.monotonic() + duration
         try:
@@ -101,7 +103,7 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Removes the follower's listeners and subscriptions from the links."""
+        """Removes the follower's listeners from the links, and ends telemetry that no other listener uses."""
         for stop in self._stops:
             stop()
         self._stops.clear()
@@ -186,7 +188,7 @@ class Follower:
             }
 
     def _bring_back(self) -> Iterator[Event]:
-        """Yields events for hosts that answer again. New connections are opened on other threads and never block."""
+        """Yields events for hosts that answer again. Connections are opened on other threads."""
         for host, retry in list(self._away.items()):
             link = retry.link(self._reattach)
             if link is not None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from torchyard_core.launch.runs.history import History
 
 REPORTED = "gradient_bytes"
-"""Name by which a training script reports the size: `cluster.report(gradient_bytes=…)`."""
+"""Name of the metric. `distribute()` reports it; a script that does not call `distribute()` may report it itself."""
 
 
 def last_gradient_sizes(history: History) -> dict[str, float]:
-    """Returns the size in bytes by run name, as reported by the newest run of that name."""
+    """Returns the size in bytes by run name, from the newest run of each name that has reported one.
+
+    If several replicas have reported sizes, the largest is used.
+    """
     found: dict[str, float] = {}
     for record in sorted(history.records(), key=lambda record: record.submitted):
         sizes = [metrics.get(REPORTED) for metrics in record.metrics.values() if isinstance(metrics, dict)]

@@ -37,15 +37,15 @@ class RunRecord:
     snapshot: str | None = ""
     """Root hash of the code; None without code, empty in records of older versions."""
     lineage: str = ""
-    """ID of the first run of its lineage, if that is another run."""
+    """ID of the first run of the run's lineage; empty in records of older versions."""
     planned: list[dict[str, Any]] = field(default_factory=list)
     """Name, host and GPU UUIDs of each replica, for drawing the run when no host answers."""
     restarted_from: str = ""
     """ID of the ended run that was restarted as this one."""
     booking: str = ""
-    """ID of the booking that held its GPUs."""
+    """ID of the booking that held the run's GPUs."""
     is_confirmed: bool = True
-    """False if the primary was asked to start the run and has not confirmed it."""
+    """Whether the primary has confirmed that it started the run."""
 
     @property
     def tells_what_ran(self) -> bool:

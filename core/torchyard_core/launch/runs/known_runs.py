@@ -32,10 +32,10 @@ class KnownRun:
     primary: str
     hosts: tuple[str, ...]
     is_fresh: bool
-    """False if the primary did not answer, so that `state` is as of `as_of`."""
+    """Whether the primary answered; if not, `state` is as of `as_of`."""
     submitted: str = ""
     booking: str = ""
-    """ID of the booking that holds its GPUs."""
+    """ID of the booking that holds the run's GPUs."""
     reported_by: str = ""
     """The member that reported the state in place of the primary. The run may have changed since."""
     restarted_from: str = ""
@@ -68,13 +68,13 @@ def list_runs(
 ) -> list[KnownRun]:
     """Returns the runs known to the reachable hosts or to this desktop, newest first.
 
-    `on_problem` is called with the error of a host that did not answer. Its runs are listed with their last known
-    state.
+    `on_problem` is called with the error of a host that did not answer. Runs of that host that are known elsewhere are
+    listed in their last known state.
     """
     answers: dict[str, Future[Any]] = {name: link.submit("run.list", {}) for name, link in links.items()}
     found: dict[str, KnownRun] = {}
     reported_by_primary: set[str] = set()
-    """Runs whose primary has answered. Reports of other hosts about them are ignored."""
+    """Runs that their primary has listed. Later reports of other hosts about them are ignored."""
     unconfirmed: dict[str, str] = {}
     records = {record.run_id: record for record in history.records()}
     for record in records.values():
@@ -114,7 +114,8 @@ def list_runs(
 def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
     """Returns the run with this ID, else the only run whose ID starts or ends with it, else the newest of this name.
 
-    `last` means the newest run. Raises UsageError if no run or several runs match.
+    `last` means the newest run. `runs` must be sorted from newest to oldest. Raises UsageError if no run or several
+    runs match.
     """
     if not run_id.strip():  # The empty value of an unset shell variable must not select the only run.
         raise UsageError("the run's ID is empty.", code="no_run", hint=ListRuns())
@@ -149,7 +150,7 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
     about = record.get("record", {})
     state, reason = _state_of(shown)
     replicas = _with_planned(shown["replicas"], about.get("replicas", []))
-    if state != shown["state"]:  # The keeper died before it could record the end of its replicas.
+    if state != shown["state"]:  # The keeper has exited before it could record the end of its replicas.
         replicas = [_lost(replica) for replica in replicas]
     return {
         **run.to_json(),
@@ -185,7 +186,7 @@ def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
 
 
 def _with_planned(replicas: list[dict[str, Any]], planned: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns all replicas in the plan's order. Replicas without a reported state are pending."""
+    """Returns the planned replicas in the plan's order, then others. Replicas without a reported state are pending."""
     reported = {replica["name"]: replica for replica in replicas}
     pending = {"state": "pending", "exit_code": None, "restarts": 0, "reason": ""}
     all_pending = {
@@ -204,7 +205,7 @@ def stop_run(run: KnownRun, link: AgentLink, *, force: bool = False) -> None:
 
 
 def free_prepared(run: KnownRun, links: Iterable[AgentLink]) -> None:
-    """Makes hosts release the resources of a run that was stopped before it began."""
+    """Makes hosts release the resources of a run that was stopped before it began. Waits up to FREE_WITHIN_S."""
     answers = [link.submit("run.abort", {"run_id": run.run_id, "by": desktop_identity()}) for link in links]
     wait(answers, FREE_WITHIN_S)
 
@@ -217,7 +218,7 @@ def stop_request(run_id: str, *, force: bool, how: str = "") -> dict[str, Any]:
 
 
 def host_of(replica: str, shown: dict[str, Any]) -> str:
-    """Returns the host of a replica. Raises UsageError with the names of all replicas."""
+    """Returns the host of a replica. Raises UsageError with the names of all replicas if the name is unknown."""
     by_name = {found["name"]: str(found["host"]) for found in shown["replicas"]}
     if replica not in by_name:
         names = ", ".join(sorted(by_name)) or "none yet"
@@ -261,7 +262,7 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
 
 
 def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
-    """Returns a run of this desktop's history with only its state taken from a host's report."""
+    """Returns a run of this desktop's history with only its state, reason and time taken from a host's report."""
     return replace(
         reported,
         name=own.name,
@@ -276,7 +277,10 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
 
 
 def _state_of(report: dict[str, Any]) -> tuple[str, str]:
-    """Returns the state and reason of a run from a host's report. A run whose keeper died before its end has failed."""
+    """Returns the state and reason of a run from a host's report.
+
+    A run whose keeper has exited before the end of the run has failed.
+    """
     if report["alive"] or is_over(report["state"]):
         return report["state"], report["reason"]
     return "failed", report.get("died") or "its keeper died"

@@ -18,7 +18,10 @@ class LogTimes:
         self._times: list[float] = []
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Adds entries for later bytes. Beyond MOST_ENTRIES, older entries are thinned out."""
+        """Adds entries. Entries for bytes that already have a time are ignored.
+
+        If there are more than MOST_ENTRIES, their number is reduced.
+        """
         for size, time in entries:
             if not self._sizes or size > self._sizes[-1]:
                 self._sizes.append(size)
@@ -28,7 +31,10 @@ class LogTimes:
             self._sizes, self._times = [size for size, _ in kept], [time for _, time in kept]
 
     def time(self, offset: int) -> float:
-        """Returns the time at which the byte at `offset` was written, or 0 if unknown."""
+        """Returns the time at which the byte at `offset` was written.
+
+        Bytes after the last entry have its time. Without entries, the time is 0.
+        """
         number = min(bisect_right(self._sizes, offset), len(self._times) - 1)
         return self._times[number] if self._times else 0.0
 

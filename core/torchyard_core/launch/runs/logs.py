@@ -24,12 +24,12 @@ class LogLine(NamedTuple):
 
 
 class LogReader:
-    """Reads the lines of one rank's log from its start, even while the log is growing."""
+    """Reads the lines of one rank's log, even while the log is growing."""
 
     def __init__(
         self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach, tail: int | None = None
     ):
-        """Creates a reader. With `tail`, it begins with that number of last complete lines."""
+        """Creates a reader. It begins with the first line, or with the last `tail` lines of the present log."""
         self.replica = replica
         self.local_rank = local_rank
         self._run_id = run_id
@@ -58,7 +58,10 @@ class LogReader:
         self._offset = end
 
     def lines(self, *, wait: bool) -> Iterator[LogLine]:
-        """Yields new complete lines. With `wait`, the host waits up to LOG_WAIT_S for new lines."""
+        """Yields new complete lines, and at the end of the log also an incomplete last line.
+
+        With `wait`, the host waits up to LOG_WAIT_S for new lines. Otherwise, all lines of the present log are read.
+        """
         if self._tail is not None:
             self._skip_to_last(self._tail)
             self._tail = None

@@ -17,7 +17,8 @@ def recorded_plan(
 ) -> tuple[Plan, tuple[HostFacts, ...]] | None:
     """Restores the plan of a run and the facts of its hosts from the record's `topology` and `replicas`.
 
-    A host that is not in `known` gets the GPUs that the run used. Returns None for an unreadable topology.
+    GPUs that the run used and that are not in `known` are added to the facts of their host. Returns None for an
+    unreadable topology, or if no replicas are recorded.
     """
     topology = topology_from_text(text).topology if text else None
     if topology is None or not planned:
@@ -31,7 +32,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
     for replica in planned:
         used.setdefault(str(replica["host"]), []).extend(map(str, replica["gpus"]))
     hosts = {}
-    # Hosts are in the order of the fleet, like the racks of a topology. Hosts outside the fleet come last.
+    # Hosts are in the order of the fleet. Hosts outside the fleet come last.
     for name in [*(name for name in known if name in used), *(name for name in used if name not in known)]:
         uuids = used[name]
         host = known.get(name, HostFacts(name))
@@ -46,7 +47,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
 
 
 def _placed(topology: Topology, planned: Sequence[Mapping[str, Any]], hosts: Mapping[str, HostFacts]) -> Plan:
-    """Returns the plan of `topology` with each replica on the host and GPUs in the record."""
+    """Returns the plan of `topology` with the recorded replicas on their recorded hosts and GPUs."""
     places = {str(replica["name"]): replica for replica in planned}
     unplaced = plan(topology, ())
     replicas = []

@@ -23,7 +23,11 @@ def check_hosts(topology: Topology, hosts: Sequence[HostFacts]) -> Findings:
 
 
 def check_pins(topology: Topology, hosts: Sequence[HostFacts] | None) -> Findings:
-    """Yields errors for invalid pins, unknown replicas, hosts and GPUs, and GPUs to which two replicas are pinned."""
+    """Yields problems of pins.
+
+    Errors are invalid pins, unknown replicas, hosts and GPUs, a wrong number of GPUs, and two pins to one GPU. A host
+    that the pool does not list is a warning.
+    """
     if not topology.pins:
         return
     replicas = {replica.name: replica for replica in replicas_of(topology)}

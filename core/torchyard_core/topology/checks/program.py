@@ -13,7 +13,7 @@ from torchyard_core.topology.strategies.registry import spec_of
 
 
 def check_program(topology: Topology) -> Findings:
-    """Checks the launcher and its keys."""
+    """Checks the launcher and its keys, and that no text for a process contains a NUL character."""
     program = topology.program
     if program.launcher is Launcher.COMMAND:
         if not program.command:
@@ -40,7 +40,7 @@ def check_program(topology: Topology) -> Findings:
 
 
 def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
-    """Yields all text that becomes an argument or an environment variable."""
+    """Yields all text that becomes an argument, an environment variable or a shell command."""
     program = topology.program
     for key in ("script", "module", "python", "notify"):
         yield ("program", key), getattr(program, key) or ""
@@ -57,7 +57,7 @@ def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
 
 
 def check_variables(topology: Topology) -> Findings:
-    """Checks the names of environment variables and secrets."""
+    """Checks the names of environment variables and secrets, and that no secret has its value in the file."""
     program = topology.program
     blocks: list[tuple[Place, dict[str, str]]] = [(("program", "env"), program.env)]
     blocks += [(("pools", position, "env"), pool.env) for position, pool in enumerate(topology.pools)]
@@ -80,7 +80,7 @@ def _variable(variable: str, place: Place) -> Findings:
 
 
 def check_exclude(topology: Topology) -> Findings:
-    """Checks the exclude patterns, and yields a problem for each that matches nothing."""
+    """Yields an error for each invalid exclude pattern."""
     for number, pattern in enumerate(topology.program.exclude):
         if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
             continue
@@ -92,7 +92,7 @@ def check_exclude(topology: Topology) -> Findings:
 
 
 def check_files(topology: Topology, folder: Path) -> Findings:
-    """Checks that the working folder and the script exist."""
+    """Checks that the working folder, script and notify program exist, and that the script supports the strategy."""
     program = topology.program
     if program.workdir is None:
         return
@@ -109,7 +109,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
 
 
 def _script(program: Program, workdir: Path) -> Findings:
-    # An absolute path refers to a folder on the hosts.
+    # An absolute path refers to a file on the hosts.
     if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
         return
     at = ("program", "script")

@@ -1,4 +1,4 @@
-"""Environment variables that Torchyard sets for every replica. A topology may not set them."""
+"""Environment variables that Torchyard sets for replicas. A topology may not set them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_reserved(variable: str) -> bool:
-    """Returns whether Torchyard sets the variable. Another value would break rendezvous or GPU assignment."""
+    """Returns whether Torchyard reserves the variable. Another value could break rendezvous or GPU assignment."""
     return variable in _NAMES or variable.startswith(_PREFIXES)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torchyard_core.formatting import counted
 from torchyard_core.problems import Findings, error_finding, warning_finding
-from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
+from torchyard_core.topology.model import Launcher, OnWorkerLoss, Role, StrategyKind, Topology
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
+from torchyard_core.topology.strategies.sharding import SHARD_SETTINGS
 from torchyard_core.topology.strategies.spec import RoleCounts, StrategySpec
 
 _CALLED = {Role.PS: "parameter servers (a pool with role ps)", Role.REDUCER: "reducers (a pool with role reducer)"}
@@ -15,7 +16,7 @@ def check_strategy(topology: Topology) -> Findings:
     spec = spec_of(topology.strategy.kind)
     counts = {role: sum(pool.replicas for pool in topology.pools if pool.role is role) for role in Role}
     needed = spec.server_role
-    if needed is not None and not counts[needed]:
+    if needed is not None and not counts[needed] and not spec.servers_are_optional:
         yield error_finding(
             "strategy-needs", f"{spec.kind} needs {_CALLED[needed]}, and there are none", "strategy", "kind"
         )
@@ -23,6 +24,9 @@ def check_strategy(topology: Topology) -> Findings:
     yield from _worker_groups(topology, spec, counts)
     yield from _server_groups(topology, spec, counts)
     yield from spec.check(topology, counts)
+    if topology.strategy.on_worker_loss is OnWorkerLoss.CONTINUE and spec.kind is not StrategyKind.ALL_REDUCE:
+        message = f"{spec.kind} cannot continue without a lost worker in this version. Set `on_worker_loss` to restart"
+        yield error_finding("worker-loss", message, "strategy", "on_worker_loss")
     yield from _unused_settings(topology)
 
 
@@ -46,11 +50,14 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
 
 def _unused_settings(topology: Topology) -> Findings:
     strategy = topology.strategy
-    for spec in all_specs():
-        for setting in spec.own_settings if spec.kind is not strategy.kind else ():
-            if getattr(strategy, setting.key) != type(strategy).model_fields[setting.key].default:
-                message = f"`{setting.key}` is for {spec.kind}; {strategy.kind} does not use it"
-                yield warning_finding("strategy-ignores", message, "strategy", setting.key)
+    used = {"on_worker_loss", *spec_of(strategy.kind).settings}  # For on_worker_loss, see check_strategy().
+    for setting in (*SHARD_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings)):
+        if setting.key in used or getattr(strategy, setting.key) == type(strategy).model_fields[setting.key].default:
+            continue
+        users = " and ".join(spec.kind for spec in all_specs() if setting.key in spec.settings)
+        message = f"`{setting.key}` is for {users}; {strategy.kind} does not use it"
+        finding = error_finding if setting.is_essential else warning_finding
+        yield finding("strategy-ignores", message, "strategy", setting.key)
 
 
 def _worker_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -> Findings:
@@ -80,7 +87,7 @@ def _server_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -
     kind, groups = spec.kind, strategy.server_groups
     if groups == 1:
         return
-    if spec.server_role is Role.PS:
+    if spec.server_role is Role.PS and (counts[Role.PS] or not spec.servers_are_optional):
         # This is an error, since the run would fail at the start of its trainers.
         message = (
             f"the parameter servers of {kind} are one group, which share the parameters among themselves, and not "

@@ -1,7 +1,7 @@
 """Copying and pasting of replicas, within a topology or between two topologies.
 
-The text on the clipboard is JSON: each pool with the number of copied replicas, and their pins by position. It contains
-no names of replicas, since their numbers differ between topologies.
+The text on the clipboard is JSON: each pool with the number of copied replicas, and a list of their pins. It contains
+no names of replicas, since the numbers in these names differ between topologies.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _entry(entry: Any) -> Copied:
 def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topology, tuple[str, ...]]:
     """Returns the topology with the copied replicas, and the names of these replicas.
 
-    The replicas are added to the pool with their pool's name if the two differ only in the number of replicas, else to
-    a new pool. A pin to GPUs to which another replica is pinned is dropped. Raises UsageError if the only replica to
-    paste would be a second chief.
+    The replicas are added to the pool that equals their pool except for `replicas` and `min_replicas`, else to a new
+    pool. A second chief is not pasted. A pin to GPUs to which another replica is pinned is dropped. Raises UsageError
+    if nothing remains to be pasted, or there would be too many replicas.
     """
     pools = list(topology.pools)
     members: list[list[str | None]] = [list(names) for names in members_of(topology)]

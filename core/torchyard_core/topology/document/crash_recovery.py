@@ -1,10 +1,10 @@
-"""Snapshots of unsaved changes, which are restored after a crash of the program.
+"""Snapshots of unsaved changes, which can be restored after a crash of the program.
 
-Each open document has two files: the snapshot (`<token>.json`) and a lock file (`<token>.lock`) with the writer's PID,
-which the writer keeps locked. The lock, not the PID, determines whether the writer is alive, since the system releases
-locks however a process ends, but reuses PIDs.
+A document with unsaved changes has two files: the snapshot (`<token>.json`) and a lock file (`<token>.lock`) with the
+writer's PID, which the writer keeps locked. The lock, not the PID, determines whether the writer is running, since the
+system releases locks regardless of how a process ends, but reuses PIDs.
 
-The files are in Torchyard's own folder, since the document's folder is uploaded to hosts.
+The files are in Torchyard's own folder, since the document's folder may be uploaded to hosts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True)
 class UnsavedWork:
-    """Unsaved changes of a program that has crashed."""
+    """Unsaved changes of a document whose writer has ended."""
 
     token: str
     path: Path | None
@@ -38,7 +38,7 @@ class UnsavedWork:
 
 
 class Recovery:
-    """The snapshot of one open document, and access to the snapshots of crashed programs.
+    """The snapshot of one open document, and access to snapshots whose writers have ended.
 
     Writing may raise FileProblem.
     """
@@ -67,7 +67,7 @@ class Recovery:
         write_atomically(self._snapshot(self._token), json.dumps(record, ensure_ascii=False), PRIVATE)
 
     def clear(self) -> None:
-        """Removes the snapshot when there are no unsaved changes."""
+        """Removes the snapshot and its lock file, after the changes were saved or discarded."""
         if self._lock is not None:
             self._snapshot(self._token).unlink(missing_ok=True)
             self.abandon()
@@ -80,12 +80,12 @@ class Recovery:
             self._lock = None
 
     def unsaved_work(self) -> list[UnsavedWork]:
-        """Returns the snapshots whose writers have ended, the latest first."""
+        """Returns the readable snapshots whose writers have ended, from newest to oldest."""
         found = [work for token in self._tokens() if self._is_orphan(token) and (work := self._read(token))]
         return sorted(found, key=lambda work: work.written_at, reverse=True)
 
     def discard(self, work: UnsavedWork) -> None:
-        """Removes a snapshot after it was restored or declined."""
+        """Removes a snapshot and its lock file, after the changes were restored or declined."""
         self._snapshot(work.token).unlink(missing_ok=True)
         self._lock_file(work.token).unlink(missing_ok=True)
 

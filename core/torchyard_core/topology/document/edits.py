@@ -36,7 +36,10 @@ def empty_topology(name: str) -> Topology:
 
 
 def with_parts(topology: Topology, **parts: Any) -> Topology:
-    """Returns the topology with the given top-level keys replaced. Empty values are omitted from the file."""
+    """Returns the topology with the given top-level keys replaced.
+
+    Empty pins, a strategy without settings and a missing layout are omitted from the file.
+    """
     given = {name: getattr(topology, name) for name in topology.model_fields_set} | parts
     if not given.get("pins", True):
         del given["pins"]
@@ -50,7 +53,7 @@ def with_parts(topology: Topology, **parts: Any) -> Topology:
 
 
 def changed_block(block: Block, changes: Mapping[str, Any]) -> Block:
-    """Returns a block with some keys changed. Keys with their default value are omitted.
+    """Returns a block with some keys changed. A key that is changed to its default value is omitted from the file.
 
     Raises UsageError for an invalid value.
     """
@@ -119,9 +122,9 @@ def _sized(pool: Pool, replicas: int) -> Pool:
 
 
 def _moved(by_name: Mapping[str, Any], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the entries under the new names of their replicas.
+    """Returns the entries under the new names of their replicas, without the entries of removed replicas.
 
-    Entries of unknown replicas are kept, since checks report them.
+    Entries of names that were never replicas are kept, since checks report them.
     """
     moved: dict[str, Any] = {}
     for name, value in by_name.items():
@@ -147,7 +150,7 @@ def add_replicas(
     `gpus` is the number of GPUs per replica of a new pool. Returns the topology and the names of the new replicas.
     """
     if count < 1:
-        raise UsageError(f"{count} replicas cannot be added", code="wrong-value")
+        raise UsageError(f"the number of replicas to add is {count}; it must be 1 or more", code="wrong-value")
     if role is Role.CHIEF and (count > 1 or any(other.role is Role.CHIEF for other in topology.pools)):
         raise UsageError("a run has one chief", code="chief-count")
     of_role = [position for position, other in enumerate(topology.pools) if other.role is role]
@@ -169,7 +172,7 @@ def add_replicas(
 
 
 def free_pool_name(topology: Topology, wish: str) -> str:
-    """Returns the requested name with the lowest number that makes it unique."""
+    """Returns the requested name, with the lowest number from 2 that makes it unique if another pool has the name."""
     taken = {pool.name for pool in topology.pools}
     number = 1
     name = wish
@@ -207,9 +210,9 @@ def set_pools(topology: Topology, positions: Collection[int], **changes: Any) ->
 
 
 def _without_too_high_minimum(pool: Pool, before: Pool) -> Pool:
-    """Lowers `min_replicas` to a reduced number of replicas.
+    """Lowers `min_replicas` to the number of replicas if it has become too high.
 
-    A minimum that was too high before is unchanged, since checks report it.
+    A minimum that was already too high before the edit is unchanged, since checks report it.
     """
     least = pool.min_replicas
     if least is None or least <= pool.replicas or (before.min_replicas or 0) > before.replicas:

@@ -75,7 +75,7 @@ def regrouping(topology: Topology, names: Sequence[str], target: str) -> Regroup
 
 
 def next_group(topology: Topology, names: Sequence[str]) -> str | None:
-    """Returns the key of the group after the first replica's group, or None if its kind has no other group."""
+    """Returns the key of the group after the group of `names[0]`, cyclically, or None without another group."""
     groups = replica_groups(topology)
     own = next((group for group in groups if names and names[0] in group.members), None)
     alike = [group for group in groups if own is not None and group.kind is own.kind]
@@ -89,6 +89,9 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
 
     Args:
         places: The current host and GPUs of each placed replica, in the syntax of a pin.
+
+    Raises:
+        UsageError: Neither replica of an exchange has a place.
     """
     after = change.after if change.after is not None else topology
     pins: dict[str, str | None] = {}
@@ -100,7 +103,7 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
 
 
 def _within(topology: Topology, group: ReplicaGroup, names: Sequence[str], member: str) -> Regrouping:
-    """Returns the exchange of one replica with another replica of its group."""
+    """Returns the exchange of one replica with another replica of its group. Without one of them, nothing changes."""
     if len(names) != 1 or not member or member in names:
         return Regrouping()
     return Regrouping((), _partners(topology, names, group, set(names), member, backwards=False), topology)
@@ -115,7 +118,10 @@ def _partners(
     *,
     backwards: bool,
 ) -> tuple[tuple[str, str], ...]:
-    """Returns pairs of a joining replica and the member that leaves. Members next to the other group leave first."""
+    """Returns pairs of a joining replica and the member that leaves.
+
+    `member` leaves first, then the members that are next to the other group. Raises UsageError if no member fits.
+    """
     pools = {replica.name: replica.pool.name for replica in replicas_of(topology)}
     order = [name for name in (reversed(into.members) if backwards else into.members) if name not in moved]
     order = [*(name for name in order if name == member), *(name for name in order if name != member)]
@@ -151,7 +157,7 @@ def _new_group(topology: Topology, kind: GroupKind, groups: Sequence[ReplicaGrou
 
 
 def _counted(topology: Topology, kind: GroupKind, count: int) -> Regrouping:
-    """Returns the effect of changing the number of groups. Raises UsageError if the strategy has no such number."""
+    """Returns the effect of changing the number of groups. Raises UsageError if the strategy does not permit it."""
     strategy = topology.strategy
     key = _SETTINGS.get(kind)
     spec = spec_of(strategy.kind)

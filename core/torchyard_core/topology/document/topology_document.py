@@ -42,18 +42,18 @@ class DocumentState:
     typed: Written | None = None
     """The valid text that was typed last. Later edits of the value change this text."""
     invalid_text: str = ""
-    """A text that is not a topology, opened or typed after `value`."""
+    """Text that is not a valid topology, opened or typed after `value` was set."""
     problems: tuple[Problem, ...] = ()
-    """The problems of the invalid text; empty without one."""
+    """The problems of the invalid text; empty if there is none."""
 
 
 class TopologyDocument:
     """An open topology. Its state is immutable, and `replace` and `restore` set another state."""
 
     changed = Signal()
-    """Emitted when `value` has been replaced."""
+    """Emitted when the state has been replaced."""
     path_changed = Signal()
-    """Emitted when a file was opened, saved, or saved under another name."""
+    """Emitted when a document was started, opened or saved, and after `keep_mine`."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -71,7 +71,7 @@ class TopologyDocument:
 
     @property
     def value(self) -> Topology:
-        """The topology of the text, or of the last valid text. It is empty for an invalid file."""
+        """The topology of the text, or of the last valid text. It has no pools after an invalid file was opened."""
         return self._state.value
 
     @property
@@ -118,7 +118,7 @@ class TopologyDocument:
 
     @property
     def shown_text(self) -> str:
-        """The text as an editor shows it."""
+        """The text for an editor, with line breaks normalized and without a byte order mark."""
         return shown_text(self.text)
 
     def _written(self) -> str:
@@ -159,7 +159,7 @@ class TopologyDocument:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the file, to which `workdir` is relative."""
+        """The folder of the file, to which `workdir` is relative; None without a file."""
         return self.path.parent if self.path is not None else None
 
     def as_file(self) -> TopologyFile:
@@ -203,8 +203,8 @@ class TopologyDocument:
     def save(self, path: Path | str | None = None) -> None:
         """Writes the file atomically. With `path`, saves the document under another name.
 
-        Raises FileProblem with the code `broken_file`, `read_only_file`, `changed_on_disk` (see `keep_mine`) or
-        `unwritable_file`.
+        Raises FileProblem with the code `no_file`, `broken_file`, `read_only_file`, `changed_on_disk` (see `keep_mine`)
+        or `unwritable_file`.
         """
         target = Path(path).absolute() if path is not None else self.path
         if target is None:
@@ -265,7 +265,7 @@ def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, t
 
 
 def _draft(document: Document) -> Topology | None:
-    """Returns a topology that lacks only pools, as an editor may save before the first pool is drawn."""
+    """Returns a topology that lacks only pools, as an editor may save before the first pool is drawn, else None."""
     data = document.data
     if not isinstance(data, dict) or document.problems or data.get("pools") != []:
         return None

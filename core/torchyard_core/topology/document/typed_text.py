@@ -1,7 +1,7 @@
 """Conversion between the text of a file and the text of an editor, whose lines end with "\\n".
 
-An editor cannot show a byte order mark, other line ends, or characters that it replaces. Lines that the user has not
-changed keep the bytes of the file.
+The text of an editor contains no byte order mark and no other line ends. Lines that the user has not changed keep the
+bytes of the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LINE = re.compile(r"[^\n\r\u2029]*(?:\r\n|[\n\r\u2029])|[^\n\r\u2029]+\Z")
 
 
 def shown_text(text: str) -> str:
-    """Returns the text of a file as an editor shows it."""
+    """Returns the text of a file for an editor, with line breaks normalized and without a byte order mark."""
     return _ENDS.sub("\n", text.removeprefix(BOM))
 
 

@@ -94,7 +94,7 @@ class _TopLevelParts:
         return [indent + line for line in text.splitlines(keepends=True)]
 
     def _pools(self, body: Lines, pools: Sequence[Any]) -> Lines | None:
-        """Returns the text of the entries of `pools`. Unchanged entries are preserved byte for byte."""
+        """Returns the text of `pools`, or None for an unsupported style. Unchanged entries keep their bytes."""
         first = self._document.composed.key_lines[("pools",)]
         old = self._data["pools"]
         starts = [self._document.spans[("pools", position)].line - first for position in range(len(old))]

@@ -15,14 +15,20 @@ GB_IN_GIB = 1e9 / 2**30
 
 
 def spread_class(role: Role) -> str:
-    """Returns the class of replicas that are spread evenly together: all trainers, or all servers and reducers."""
+    """Returns the class of a role. The replicas of a class are spread evenly together.
+
+    The classes are trainers, evaluators, and parameter servers with reducers.
+    """
     if role.trains:
         return TRAINERS
     return EVALUATORS if role is Role.EVALUATOR else SERVERS
 
 
 class HostCapacity:
-    """Free GPUs, CPUs and memory of a host. They are unlimited for a host that was never checked."""
+    """Free GPUs, CPUs and memory of a host. A host that was never checked has no limits.
+
+    An unknown number of CPUs or amount of memory is no limit either.
+    """
 
     def __init__(self, host: HostFacts, order: int):
         self.host = host
@@ -82,7 +88,7 @@ class HostCapacity:
         return gpus
 
     def named(self, index: int) -> Gpu | None:
-        """Returns the free GPU with an index, or None. A host that was never checked has a GPU for each index."""
+        """Returns the free GPU with an index, or None. A host that was never checked is assumed to have all indices."""
         if self.host.checked:
             return next((gpu for gpu in self.free if gpu.index == index), None)
         return None if index in self._named else self._imagined(index)

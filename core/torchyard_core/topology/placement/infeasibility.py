@@ -36,7 +36,7 @@ def explain_infeasible(
         wanted = gpu_wish(pool) + _as_machine(pool, "gpu_model")
         return f"{who} {needs} {wanted}; {_most_gpus(pool, allowed, most)}"
     if pool.cpus is not None and pool.cpus > max(capacity.cpus for capacity in allowed):
-        what, short = f"{pool.cpus:g} CPUs{_as_machine(pool, 'cpus')}", lambda one: one.cpus
+        what, short = f"{counted(pool.cpus, 'CPU')}{_as_machine(pool, 'cpus')}", lambda one: one.cpus
     elif pool.memory_gb is not None and pool.memory_gb * GB_IN_GIB > max(capacity.memory_gb for capacity in allowed):
         what, short = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}", lambda one: one.memory_gb
     if short is not None:
@@ -92,6 +92,6 @@ def _by_others(capacities: Sequence[HostCapacity]) -> str:
 
 def _everything(pool: Pool) -> str:
     parts = [gpu_wish(pool)] if pool.gpus else []
-    parts += [f"{pool.cpus:g} CPUs"] if pool.cpus is not None else []
+    parts += [counted(pool.cpus, "CPU")] if pool.cpus is not None else []
     parts += [f"{pool.memory_gb:g} GB of memory"] if pool.memory_gb is not None else []
     return " and ".join(parts)

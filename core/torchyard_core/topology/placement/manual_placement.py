@@ -25,9 +25,9 @@ def pins_for(
     """Returns the pins of replicas that the user drags onto a target. Raises UsageError if the drop is refused.
 
     If the target is a GPU, the replicas are pinned to consecutive GPUs from that GPU on, skipping GPUs that are in use
-    or to which other replicas are pinned. The replicas that occupied the GPUs of the first dragged replica swap with
-    it: they get the GPUs that it leaves, by a pin if the planner would not place them there. Replicas without GPUs, and
-    replicas dragged onto a host, are pinned to the host.
+    or to which other replicas are pinned. The first dragged replica with GPUs swaps with the replicas whose GPUs it
+    takes, if they fit: they get the GPUs that it leaves, by a pin if the planner would not place them there. Replicas
+    without GPUs, and replicas dragged onto a host, are pinned to the host. An empty target removes the pins.
     """
     return _Drop(topology, hosts, names, target).pins
 
@@ -86,7 +86,7 @@ class _Swap:
         self._placed = placed
         self._dragged = dragged
         self._left: dict[str, str] = {}
-        """By replica, the pin to its part of the GPUs that are left."""
+        """The pins of the other replicas to the GPUs that the dragged replica leaves, by replica."""
 
     def partners(self, replica: Replica, host: str, taken: Sequence[int]) -> Collection[str]:
         """Returns the replicas whose GPUs a dragged replica takes; empty unless they all fit on the GPUs it leaves."""
@@ -156,12 +156,15 @@ class _Slots:
         return list(range(first, first + replica.pool.gpus))
 
     def free(self, names: Collection[str]) -> None:
-        """Removes the pins of replicas that leave their GPUs."""
+        """Makes the GPUs available to which the given replicas are pinned."""
         gone = {f"taken by {name}" for name in names}
         self._holders = {index: why for index, why in self._holders.items() if why not in gone}
 
     def take(self, replica: Replica, first: int, *, exactly: bool) -> list[int]:
-        """Reserves free GPUs for a replica from index `first` on, with `exactly` including it. Raises UsageError."""
+        """Reserves free GPUs for a replica from index `first` on, and returns their indices.
+
+        With `exactly`, the first of them must be free. Raises UsageError if there are not enough free GPUs.
+        """
         wanted = replica.pool.gpus
         if not self._end:
             raise UsageError(f"{self._host.name} has no GPU, and {replica.name} takes {counted(wanted, 'GPU')}")

@@ -5,22 +5,22 @@ possible GPUs or hosts, smallest first, so that flexible pools leave scarce GPUs
 trainers come first, then evaluators, then servers and reducers. If replicas remain unplaced, other orders are tried,
 and the placement with the most trainers, then the most replicas, is returned.
 
-A pin moves as few other replicas as possible. The *home* of a replica is its slot in the placement without any pins. A
-replica that is not pinned stays at home unless a pinned replica takes its GPUs, in which case it moves to the home of
-the pinned replica if it fits there. A replica without GPUs leaves its host if a replica of the same class is pinned
-there, so that a spread stays even. If this leaves replicas unplaced, the pools are placed around the pins instead,
-provided that this places more replicas. Homes depend only on topology and hosts, so the same file gives the same plan
-in the window, in the command and in a launch.
+A pin should move few other replicas. The *home* of a replica is its slot in the placement without any pins. A replica
+that is not pinned stays at home unless a pinned replica takes its GPUs, in which case it moves to the home of the
+pinned replica if it fits there. A replica without GPUs leaves its host if a replica of the same class is pinned there,
+so that a spread stays even. If this leaves replicas unplaced, the pools are placed around the pins instead, provided
+that this places more trainers or, with as many trainers, more replicas. Homes depend only on topology and hosts, so the
+same file gives the same plan in the window, in the command and in a launch.
 
 - *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas or, if
   there is none, the largest host. The chief is packed together with the workers.
 - *spread* uses the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
-  fewest replicas of the run. It is the default of pools without GPUs.
-- A chief without GPUs is placed on the host with the most workers, after the workers. A chief leaves its home if pins
-  have taken all other trainers from that host.
+  fewest replicas of the run. It is the default of pools without GPUs, and of pools whose hosts were never checked.
+- If workers use GPUs, a chief without GPUs is placed after them, on the host with the most workers that has capacity. A
+  chief leaves its home if pins have taken all other trainers from that host.
 - A machine type determines CPUs, memory and GPU model unless the pool sets them. Hosts whose label `machine` names this
   type are preferred.
-- Servers and reducers are placed on hosts without GPUs as long as one has capacity.
+- Servers and reducers are placed on hosts with GPUs only if no comparable host without GPUs has capacity.
 - If the fleet has remote hosts, this computer is used only for replicas that are pinned to it or whose pool lists it in
   `hosts`.
 - A host that was never checked is assumed to have capacity; packing uses it after the checked hosts.
@@ -62,7 +62,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Placement:
-    """The slots by replica, and the problems of the replicas without a slot."""
+    """The slots by replica, errors about replicas without a slot, and warnings about hosts that were never checked."""
 
     slots: Mapping[str, Slot]
     problems: tuple[Problem, ...]
@@ -76,7 +76,8 @@ def place(
 ) -> Placement:
     """Assigns a host and GPUs to every replica that fits. GPUs in a host's `busy_gpus` are not used.
 
-    `homes` is `homes_of(topology, hosts)`, for callers that compare pins of the same pools on the same hosts.
+    `homes` is the result of `homes_of(topology, hosts)`. Callers that try several pins of the same pools on the same
+    hosts pass it, so that it is computed only once.
     """
     topology = with_machine_sizes(topology)
     if not topology.pins:
@@ -97,7 +98,10 @@ def homes_of(topology: Topology, hosts: Sequence[HostFacts]) -> Mapping[str, Slo
 
 
 def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) -> _PlacementAttempt:
-    """Returns the attempt that places the most replicas. Among equals, the usual order of pools is preferred."""
+    """Returns the attempt that places the most trainers, then the most replicas. The usual order of pools is preferred.
+
+    Other orders are tried only if they could place more replicas.
+    """
     best = _PlacementAttempt(topology, hosts, line)
     tried = [best.order(_usual_order)]
     best.place_pools(tried[0])
@@ -114,7 +118,7 @@ def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) 
 
 
 class _PlacementAttempt:
-    """An attempt to place a topology: pinned replicas, then replicas at home, then the pools in a given order."""
+    """An attempt to place a topology: pinned replicas, replicas in their homes, then the pools in a given order."""
 
     def __init__(
         self,
@@ -130,7 +134,7 @@ class _PlacementAttempt:
         self._by_name = {capacity.host.name: capacity for capacity in self._capacities}
         self._homes = homes
         self._free_homes: Counter[tuple[str, str, bool]] = Counter()
-        """Homes that pinned replicas have not taken, by lane."""
+        """Number of homes that pinned replicas do not occupy, by lane (see `_lane`)."""
         self._home_gpus = {gpu.uuid for slot in homes.values() for gpu in slot.gpus}
         self._names_of_allowed: dict[int, frozenset[str]] = {}
         self.slots: dict[str, Slot] = {}
@@ -138,13 +142,13 @@ class _PlacementAttempt:
         self._choices: dict[object, float] = {}
         self._problems: list[Problem] = []
         self.short: list[int] = []
-        """Pools with replicas that have no place."""
+        """Positions of the pools with replicas that have no place."""
         self._replicas = replicas_of(topology)
         self._place_pinned(self._replicas)
         self._stay_at_home()
         settled = {*self.slots, *self._failed_pins}
         self.left: dict[int, list[Replica]] = {}
-        """Replicas that are not pinned, by pool."""
+        """Replicas that remain to be placed after those with pins and homes, by the position of their pool."""
         for replica in self._replicas:
             if replica.name not in settled:
                 self.left.setdefault(replica.pool_index, []).append(replica)
@@ -171,7 +175,7 @@ class _PlacementAttempt:
         return Placement(self.slots, tuple(self._problems))
 
     def is_worth_another_try(self) -> bool:
-        """Returns whether an unplaced replica would fit if other pools were placed later."""
+        """Returns whether an unplaced replica would fit on an empty host, so that another order could place it."""
         if len(self.left) < 2:
             return False
         empty = [HostCapacity(host, order) for order, host in enumerate(self._hosts)] if self.short else []
@@ -179,7 +183,10 @@ class _PlacementAttempt:
         return any(capacity.fits(pool) for pool in pools for capacity in self._allowed(pool, empty))
 
     def choice(self, pool: Pool) -> float:
-        """Returns the number of GPUs that suit a pool, or of hosts for a pool that reserves only CPUs or memory."""
+        """Returns the number of free GPUs that suit a pool, or infinity for a pool without requirements.
+
+        For a pool that reserves only CPUs or memory, it is the number of allowed hosts plus MANY.
+        """
         if not pool.gpus and pool.cpus is None and pool.memory_gb is None:
             return inf
         wish = (pool.hosts, tuple(sorted(pool.labels.items())), pool.gpus > 0, pool.gpu_model, pool.gpu_memory_gb)
@@ -239,16 +246,16 @@ class _PlacementAttempt:
         line = self._line(("pins", replica.name))
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
 
-    # Placement of replicas at home
+    # Placement of replicas in their homes
 
     def _stay_at_home(self) -> None:
-        """Places replicas without a pin at home, or in the home of the pinned replica that took their GPUs."""
+        """Places replicas without a pin in their homes, or in the home of the pinned replica that took their GPUs."""
         if not self._homes:
             return
         taken_by = {gpu.uuid: name for name, slot in self.slots.items() for gpu in slot.gpus}
         settled = {*self.slots, *self._failed_pins}
         moving = [one for one in self._replicas if one.name not in settled]
-        # The chief follows the workers, which decide whether it stays.
+        # The chief comes last, since it stays only on a host with other trainers, if any are placed.
         moving.sort(key=lambda one: one.role is Role.CHIEF)
         self._free_homes = Counter(self._lane(one) for one in self._replicas if one.name in self._homes)
         self._free_homes.subtract(
@@ -329,7 +336,10 @@ class _PlacementAttempt:
         return True
 
     def _allowed(self, pool: Pool, among: Sequence[HostCapacity]) -> Sequence[HostCapacity]:
-        """Returns the hosts that match the pool's `hosts` and `labels`, in the order of `hosts` or the fleet."""
+        """Returns the hosts that match the pool's `hosts` and `labels`, in the order of `hosts` or the fleet.
+
+        This computer is included only if `hosts` lists it, or the fleet has no remote host.
+        """
         capacities: Sequence[HostCapacity] = [one for one in among if one.host.address is not None] or among
         if pool.hosts:
             by_name = {capacity.host.name: capacity for capacity in among}
@@ -359,7 +369,10 @@ class _PlacementAttempt:
         )
 
     def _packed(self, pool: Pool, allowed: Sequence[HostCapacity], count: int) -> Iterator[HostCapacity]:
-        """Yields a host for each of `count` replicas, on as few hosts as possible."""
+        """Yields a host for each of `count` replicas, as long as a host has capacity.
+
+        A host is yielded again while it has capacity.
+        """
         companions = self._companions(pool)
         # Sorting keeps equal hosts in the order of `hosts` or, without `hosts`, of the fleet.
         capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
@@ -382,7 +395,7 @@ class _PlacementAttempt:
             yield current
 
     def _last_of_trainers(self, allowed: Sequence[HostCapacity]) -> HostCapacity | None:
-        """Returns the host on which the chief, or another pool of workers, was placed last."""
+        """Returns the host of the trainer that was placed last, or None if there is none or its host is not allowed."""
         for name in reversed(self.slots):
             if name.startswith((f"{Role.CHIEF}-", f"{Role.WORKER}-")):
                 capacity = self._by_name[self.slots[name].host]
@@ -392,7 +405,7 @@ class _PlacementAttempt:
     def _pack_key(self, capacity: HostCapacity, pool: Pool, wanted: float) -> tuple[float, ...]:
         free = capacity.free_gpus(pool) if pool.gpus else 0.0
         holds_all = free >= wanted
-        # A chief whose workers are all placed is assigned to the host with the most workers.
+        # A chief whose workers are all placed prefers the host with the most workers.
         joins = capacity.class_counts[TRAINERS] if pool.role is Role.CHIEF and wanted == pool.gpus else 0
         return (
             not _is_machine_of(capacity, pool),
@@ -443,7 +456,7 @@ class _PlacementAttempt:
 
 
 def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Sorts pools by their number of possible GPUs or hosts, smallest first."""
+    """Returns a key that sorts pools by their number of possible GPUs or hosts, smallest first."""
     pool = attempt.pool(pool_index)
     after = {Role.WORKER: 1, Role.EVALUATOR: 3, Role.PS: 4, Role.REDUCER: 4}.get(pool.role, 0)
     if pool.role is Role.CHIEF and not pool.gpus and attempt.workers_take_gpus():
@@ -452,14 +465,17 @@ def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ..
 
 
 def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Sorts pools by the number of possible GPUs that remain after placing the pool, smallest first."""
+    """Returns a key that sorts pools by the number of possible GPUs that remain after the pool, smallest first."""
     pool = attempt.pool(pool_index)
     share = len(attempt.left[pool_index]) * max(1, pool.gpus)
     return attempt.choice(pool) - share, *_usual_order(attempt, pool_index)
 
 
 def _order_by_size(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Sorts pools by the size of their replicas, largest first, since small ones fit into the remaining capacity."""
+    """Returns a key that sorts pools by the size of their replicas, largest first.
+
+    Small replicas fit into the remaining capacity.
+    """
     pool = attempt.pool(pool_index)
     return -pool.gpus, -(pool.cpus or 0), -(pool.memory_gb or 0), *_usual_order(attempt, pool_index)
 

@@ -29,7 +29,8 @@ def _traffic(participants: Participants) -> Traffic:
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
     """Yields a warning if `max_staleness` is too low for the number of worker groups.
 
-    The exchange of a group overlaps its next step, so a gradient is as old as two exchanges of the group.
+    The exchange of a group overlaps its next step. If G groups push in turn, each push is therefore computed from
+    parameters that are 2G−1 versions old.
     """
     strategy = topology.strategy
     groups = strategy.worker_groups or counts[Role.WORKER]

@@ -6,19 +6,19 @@ The unit is M, the size of the gradients. A link is full-duplex, and its load is
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torchyard_core.topology.model import StrategyKind, Topology
-from torchyard_core.topology.strategies.reduction_cost import mixed_time, ring_time
-from torchyard_core.topology.strategies.traffic import Pattern, Traffic
+from torchyard_core.topology.strategies.reduction_cost import mixed_parts, ring_time
+from torchyard_core.topology.strategies.traffic import Bundle, Pattern, Traffic
 
 
 def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]) -> dict[str, float]:
     """Returns the load by location, in M per step.
 
     Data between replicas at the same location uses no link. Exchanges between neighbours (Hogwild) and of averages
-    (DiLoCo) are omitted, since most steps do not include them.
+    (DiLoCo, also with servers) are omitted, since most steps do not include them.
 
     Args:
         traffic: The traffic of the topology.
@@ -31,12 +31,9 @@ def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]
         if len(places) > 1:
             for place in places:
                 sent[place] += ring_time(len(bundle.sources))
-    serve = traffic.of(Pattern.SERVE)
+    serve = traffic.of(Pattern.SERVE) if topology.strategy.kind is not StrategyKind.DILOCO else ()
     if traffic.trainers_reduce and serve:
-        trainers = {name for bundle in serve for name in bundle.sources}
-        reducers = {name for bundle in serve for name in bundle.targets}
-        share = mixed_time(len(trainers), len(reducers))
-        return {place_of[name]: share for name in (*trainers, *reducers) if name in place_of}
+        return _mixed_loads(serve, place_of)
     push, pull = _intervals(topology)
     servers: Counter[str] = Counter()
     for bundle in serve:
@@ -55,6 +52,21 @@ def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]
     return {place: load for place, load in loads.items() if load}
 
 
+def _mixed_loads(serve: Iterable[Bundle], place_of: Mapping[str, str]) -> dict[str, float]:
+    """Returns the loads if trainers and reducers both sum gradients. A link has equal loads in both directions."""
+    trainers = Counter(place_of[name] for name in {name for each in serve for name in each.sources} if name in place_of)
+    reducers = Counter(place_of[name] for name in {name for each in serve for name in each.targets} if name in place_of)
+    of_trainer, of_reducer = mixed_parts(trainers.total(), reducers.total())
+    loads = {}
+    for place in {*trainers, *reducers}:
+        trainers_elsewhere = trainers.total() - trainers[place]
+        reducers_elsewhere = reducers.total() - reducers[place]
+        # A trainer sends each part to the participant that sums it, and the sum of its own part to all trainers.
+        by_trainer = 2 * of_trainer * trainers_elsewhere + of_reducer * reducers_elsewhere
+        loads[place] = trainers[place] * by_trainer + reducers[place] * of_reducer * trainers_elsewhere
+    return {place: load for place, load in loads.items() if load}
+
+
 def _intervals(topology: Topology) -> tuple[int, int]:
     """Returns the number of steps between two pushes, and between two pulls."""
     strategy = topology.strategy
@@ -66,14 +78,14 @@ class ExchangeFacts:
     """The known properties of an exchange. Unknown values are None."""
 
     gradient_bytes: float | None = None
-    """M."""
+    """M: the size of the gradients in bytes."""
     link_bytes_s: float | None = None
-    """B, the bandwidth of the slowest link."""
+    """B: the bandwidth of the slowest link in bytes per second."""
 
     def bytes_of(self, load: float) -> float | None:
         return None if self.gradient_bytes is None else load * self.gradient_bytes
 
     def seconds_of(self, load: float) -> float | None:
-        """Returns the duration of sending a load over the slowest link."""
+        """Returns the duration in seconds of sending a load over the slowest link, or None if it is unknown."""
         size = self.bytes_of(load)
         return None if size is None or not self.link_bytes_s else size / self.link_bytes_s

@@ -8,5 +8,5 @@ from torchyard_core.topology.strategies.spec import StrategySpec
 SPEC = StrategySpec(
     StrategyKind.NONE,
     title="None",
-    sentence="The script keeps its parameters in step itself, for example with DDP.",
+    sentence="The script synchronises its parameters itself, for example with DDP.",
 )

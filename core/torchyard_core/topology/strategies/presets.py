@@ -1,4 +1,4 @@
-"""Presets: a strategy with the pools that it needs, modelled on another framework or a scale tier of CloudML.
+"""Presets: a strategy with the pools that it needs. Some are modelled on other frameworks or scale tiers of CloudML.
 
 The presets of strategies are part of their descriptors; the other presets are files in `resources/presets`.
 """
@@ -30,15 +30,17 @@ from torchyard_core.topology.strategies.spec import StrategySpec
 from torchyard_core.yaml_io.parser import parse_yaml
 
 PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
-"""The strategies with a preset, whose key is their kind."""
+"""The kinds of the strategies that have a preset. The kind is the key of the preset."""
 GROUPS = ("strategies", "frameworks", "scale tiers")
 """Values of `group`, in the order of display."""
 BEATS_RING = "beats_ring"
-"""Value of `replicas`: the number of reducers that are faster than a ring."""
+"""Value of `replicas`: the lowest number of reducers that are faster than a ring."""
 BANDWIDTH = "bandwidth"
-"""Value of `replicas`: the number with the workers' bandwidth, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
+"""Value of `replicas`: the number of reducers that match the trainers' total bandwidth (see `reducers_for_bandwidth`).
+
+The bandwidths are `worker_gbps` and `reducer_gbps`."""
 MIN_REDUCERS = 1
-"""Reducers for topologies in which no number of them is faster than a ring."""
+"""Number of reducers for topologies in which no number of reducers is faster than a ring."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Preset:
     """A strategy, and pools to add to a topology."""
 
     key: str
-    """The kind of its strategy, or the name of its file."""
+    """The kind of the preset's strategy, or the name of the preset's file."""
     group: str
     title: str
     sentence: str
@@ -138,10 +140,13 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ...]]:
-    """Returns the topology's servers and reducers that the preset's strategy does not use, by role."""
+    """Returns the topology's servers and reducers whose role neither the preset's strategy nor its pools use, by role.
+
+    Returns nothing with launcher `command`.
+    """
     chosen = preset(key)
     if topology.program.launcher is Launcher.COMMAND:
-        return {}  # The framework, not the strategy, determines the task of its servers.
+        return {}  # A framework determines by itself what its servers do.
     used = {spec_of(StrategyKind(chosen.strategy["kind"])).server_role, *(pool.role for pool in chosen.pools)}
     names = {
         role: tuple(replica.name for replica in replicas_of(topology) if replica.role is role)
@@ -156,9 +161,9 @@ def with_preset(
 ) -> tuple[Topology, tuple[str, ...]]:
     """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
-    If the topology has pools of a role, they are not changed; `removes_unused` removes the replicas that
-    `unused_replicas` returns. Other settings of the strategy are reset. Without `has_gpus` the new trainers require no
-    GPUs.
+    A pool of the preset is added only if the topology has no pool of its role. `removes_unused` removes the replicas
+    that `unused_replicas` returns. Other settings of the strategy are reset. Without `has_gpus` the new replicas
+    require no GPUs.
     """
     chosen = preset(key)
     if removes_unused:
@@ -206,6 +211,9 @@ def _by_rule(topology: Topology, pool: PresetPool) -> int:
 
 
 def reducers_for(topology: Topology) -> int:
-    """Returns the number of reducers that are faster than a ring of the topology's trainers, at least MIN_REDUCERS."""
+    """Returns the lowest number of reducers that are faster than a ring of the topology's trainers.
+
+    Returns MIN_REDUCERS if no number of reducers is faster.
+    """
     trainers = sum(replica.role.trains for replica in replicas_of(topology))
     return reducers_that_beat_the_ring(trainers) or MIN_REDUCERS

@@ -50,6 +50,15 @@ def mixed_time(trainers: int, reducers: int) -> float:
     return 2 * trainers * (trainers - 1) / divisor
 
 
+def mixed_parts(trainers: int, reducers: int) -> tuple[float, float]:
+    """Returns the parts of the gradients that each trainer and each reducer sums in an exchange over both.
+
+    They load all links equally if each participant has a link of its own.
+    """
+    of_reducer = mixed_time(trainers, reducers) / trainers
+    return (1 - reducers * of_reducer) / trainers, of_reducer
+
+
 def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
     """Returns the fastest reduction. Among equals the ring is preferred, then reducers alone."""
     if trainers < 2:
@@ -63,7 +72,7 @@ def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
 
 
 def reducers_that_beat_the_ring(trainers: int) -> int | None:
-    """Returns how many reducers are needed to be faster than the ring: S > N²/(2(N−1)). None if impossible."""
+    """Returns the lowest number of reducers that are faster than the ring: S > N²/(2(N−1)). None if there is none."""
     if trainers < 3:
         return None  # An exchange over a ring of two lasts as long as one transfer, which is the lower bound.
     return trainers**2 // (2 * (trainers - 1)) + 1

@@ -21,7 +21,7 @@ def _traffic(participants: Participants) -> Traffic:
         return Traffic()
     best = fastest_reduction(len(trainers), len(reducers)).best
     if best is Reduction.RING:
-        return Traffic(ring(trainers))  # The run does not use reducers that would slow it down.
+        return Traffic(ring(trainers))  # Reducers are not used if they would not make the exchange faster.
     return Traffic(served(trainers, reducers), trainers_reduce=best is Reduction.MIXED)
 
 
@@ -49,9 +49,9 @@ def _check(topology: Topology, counts: RoleCounts) -> Findings:
 SPEC = StrategySpec(
     StrategyKind.REDUCTION_SERVER,
     title="Reduction server",
-    sentence="Reducers on hosts of their own sum the gradients of all trainers.",
+    sentence="Reducers on separate hosts sum the gradients of all trainers.",
     preset=StrategyPreset(
-        "Four workers, and as many reducers as beat a ring, more than N²/(2(N−1)).",
+        "Four workers with enough reducers to be faster than a ring: more than N²/(2(N−1)).",
         (
             {"name": "workers", "role": "worker", "replicas": 4, "gpus": 1},
             {"name": "reducers", "role": "reducer", "replicas": "beats_ring"},

@@ -6,6 +6,7 @@ from functools import cache
 from importlib import import_module
 
 from torchyard_core.topology.model import OnNan, ReductionOrder, StrategyKind
+from torchyard_core.topology.strategies.sharding import SHARD_SETTINGS
 from torchyard_core.topology.strategies.spec import StrategySetting, StrategySpec
 
 SHARED_SETTINGS = (
@@ -23,7 +24,7 @@ SHARED_SETTINGS = (
     StrategySetting(
         "reduction_order",
         "Sum gradients",
-        "By rank, equal runs give bitwise equal results. By arrival is faster.",
+        "By rank: equal runs have bitwise equal results. By arrival: faster.",
         choices=((ReductionOrder.RANK, "by rank"), (ReductionOrder.ARRIVAL, "by arrival")),
     ),
     StrategySetting(
@@ -35,6 +36,7 @@ SHARED_SETTINGS = (
     StrategySetting(
         "bucket_mb", "Bucket, MiB", "Gradients are sent in buckets of this size while others are still computed."
     ),
+    *SHARD_SETTINGS,
 )
 """Settings that have an effect under more than one strategy."""
 

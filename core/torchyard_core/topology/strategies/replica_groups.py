@@ -24,11 +24,11 @@ class GroupKind(StrEnum):
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Replicas that act as one, in their order."""
+    """A group of replicas of one kind, in their order."""
 
     kind: GroupKind
     number: int | None
-    """None where all replicas of the kind form one group."""
+    """The number of the group among the groups of its kind, from 0; None if all replicas of the kind form one group."""
     members: tuple[str, ...]
 
     @property

@@ -32,7 +32,7 @@ def _check(topology: Topology, counts: RoleCounts) -> Findings:
     backups = topology.strategy.backup_workers
     trainers = counts[Role.CHIEF] + counts[Role.WORKER]
     if backups and backups >= trainers:
-        message = f"{backups} backup workers leave none of the {counted(trainers, 'trainer')} to count"
+        message = f"`backup_workers` is {backups}, and leaves none of the {counted(trainers, 'trainer')} to count"
         yield error_finding("strategy-counts", message, "strategy", "backup_workers")
 
 
@@ -56,7 +56,7 @@ SPEC = StrategySpec(
     title="Sandblaster",
     sentence="Trainers send gradients to parameter servers and wait for the sum.",
     preset=StrategyPreset(  # The counterpart in SINGA has 1 group of 3 workers and 1 group of 2 servers.
-        "Three workers in step with two parameter servers.",
+        "Three synchronous workers with two parameter servers.",
         (
             {"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},
             {"name": "servers", "role": "ps", "replicas": 2},

@@ -27,10 +27,12 @@ class StrategySetting:
     title: str
     sentence: str
     """Description of the setting's effect."""
-    choices: tuple[tuple[str, str], ...] = ()
-    """Values and their titles, for a field that is an enum."""
+    choices: tuple[tuple[str | bool, str], ...] = ()
+    """Values and their titles, for a field that is an enum or a boolean."""
     if_unset: str = ""
-    """What the editor shows in the empty field of a setting whose default is None."""
+    """Text that the editor shows in the empty field of a setting whose default is None."""
+    is_essential: bool = False
+    """Whether a run could not work without the setting, so that it is an error under other strategies."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,11 @@ class ExchangeCost:
     """The estimated duration of the exchange of one step."""
 
     sentences: tuple[str, ...]
-    """Templates of `durations`, `counts`, `{trainers}` and `{servers}`. Durations are formatted with their unit."""
+    """Templates with the placeholders `{trainers}`, `{servers}`, and the keys of `durations` and `counts`."""
     durations: Mapping[str, float]
-    """In M/B, the size of the gradients over the bandwidth of a host's link."""
+    """Durations by placeholder in units of M/B: the size of the gradients divided by the bandwidth of a host's link."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of servers."""
+    """Other numbers of servers, by placeholder."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,7 @@ class Participants:
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """The descriptor of a strategy.
-
-    The class with the same name in `torchyard_roles` implements its behaviour in a run.
-    """
+    """The descriptor of a strategy. `torchyard_roles.strategies` implements the strategy's behaviour in a run."""
 
     kind: StrategyKind
     title: str
@@ -80,21 +79,26 @@ class StrategySpec:
     """Description of the strategy, shown in the choice of a strategy."""
     preset: StrategyPreset | None = None
     server_role: Role | None = None
-    """Role of the servers that the strategy cannot work without."""
+    """Role of the servers that the strategy uses."""
+    servers_are_optional: bool = False
+    """Whether the strategy also works without these servers."""
     is_asynchronous: bool = False
     """Whether each worker group trains independently, with its own process group and gang."""
     trainers_serve: bool = False
-    """Whether each worker group serves the parameters by itself, without pools of servers."""
+    """Whether each worker group can serve the parameters by itself, without pools of servers."""
     own_settings: tuple[StrategySetting, ...] = ()
-    """Settings of this strategy alone; other kinds ignore them with a warning."""
+    """Settings of this strategy alone. Under other strategies, the checks report them."""
     shared_settings: tuple[str, ...] = ()
     """Keys of `registry.SHARED_SETTINGS` that have an effect."""
     edge_labels: tuple[tuple[str, str], ...] = ()
     """Labels of the canvas' edges: templates of `{steps}`, and the setting that gives the number."""
     traffic: Callable[[Participants], Traffic] = lambda participants: Traffic()
-    """Edges and groups; without edges while servers are missing."""
+    """Returns the edges and groups. There are no edges if required servers are missing."""
     exchange_cost: Callable[[int, int], ExchangeCost | None] = lambda trainers, servers: None
-    """By the numbers of trainers (2 or more) and servers; None for an exchange that no step waits for."""
+    """Returns the cost for numbers of trainers (2 or more) and servers.
+
+    Returns None if steps do not wait for the exchange, or if required servers are missing.
+    """
     check: Callable[[Topology, RoleCounts], Findings] = lambda *given: iter(())
     """Yields problems that are specific to this strategy."""
     check_script: Callable[[Strategy, str, str], Findings] = lambda *given: iter(())

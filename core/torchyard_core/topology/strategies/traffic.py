@@ -24,13 +24,13 @@ class Pattern(StrEnum):
     RING = "ring"
     """From each trainer to the next, and from the last to the first: an all-reduce."""
     SERVE = "serve"
-    """Between every trainer and every server or reducer."""
+    """Between each trainer and each server or reducer of the bundle."""
     NEIGHBOURS = "neighbours"
     """From a group's trainers to those of the next group, rank by rank: Hogwild."""
     AVERAGE = "average"
     """Between the first trainers of all groups, drawn as a loop: DiLoCo."""
     CHECKPOINTS = "checkpoints"
-    """From the chief to an evaluator; no part of a step's exchange."""
+    """From the chief to an evaluator, independent of the exchange of a step."""
 
 
 LOOPS = (Pattern.RING, Pattern.AVERAGE)
@@ -46,7 +46,7 @@ class Bundle:
     targets: tuple[str, ...]
     """Names of replicas; those of `sources` for a ring and an average."""
     in_step: bool = True
-    """False for an exchange that no step waits for, such as that of asynchronous strategies or of checkpoints."""
+    """Whether steps wait for this exchange, unlike exchanges of asynchronous strategies or of checkpoints."""
 
     @property
     def count(self) -> int:
@@ -59,7 +59,7 @@ class Bundle:
         return len(self.sources) * len(self.targets)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yields every edge as a pair of replicas."""
+        """Yields every edge as a pair of replicas. A loop of two replicas yields both directions."""
         if self.pattern in LOOPS:
             yield from zip(self.sources, (*self.sources[1:], self.sources[0]), strict=True)
         elif self.pattern is Pattern.NEIGHBOURS:
@@ -84,7 +84,7 @@ class Traffic:
 
     bundles: tuple[Bundle, ...] = ()
     groups: tuple[Group, ...] = ()
-    """Worker and server groups; empty if all replicas form one group."""
+    """Worker and server groups. Groups of a kind are listed only if there are several."""
     trainers_reduce: bool = False
     """Whether trainers also perform the work of servers, as in Hogwild, DiLoCo and a mixed reduction."""
 

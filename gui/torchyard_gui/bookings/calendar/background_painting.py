@@ -14,13 +14,13 @@ from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.theme import theme
 
 WIDTH_NOW = 12.0
-"""The least width of the mark of a GPU in use now, so that it is seen at once."""
+"""Minimum width in pixels of the mark of a GPU that is in use now."""
 REPORTED_WITHIN = timedelta(minutes=15)
 LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints the columns of days and the lanes. The origin of the painter is the start of the first lane."""
+    """Paints the columns of days and the rows. The origin of the painter is the top left corner of the first row."""
     look = theme()
     painter.fillRect(clip, look.color("s0"))
     bottom = min(clip.bottom(), float(picture.lanes.height))
@@ -48,7 +48,7 @@ def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF
 
 
 def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints the number of booked slots of each folded host over time, such as `3 of 4`."""
+    """Paints the number of booked slots of each folded host over time, as bars with texts such as `3 of 4`."""
     look = theme()
     since, until = axis.starts[0], axis.days[-1].end
     painter.setFont(look.font("tiny"))
@@ -71,14 +71,14 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
 
 
 def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
-    """Returns the boxes for a GPU's use without a booking. If the GPU is in use now, the last box extends to now."""
+    """Returns the boxes for a GPU's use without a booking. If such use goes on, the last box extends to now."""
     row = picture.lanes.lane_of.get(gpu)
     if row is None:
         return []
     times = list(picture.usage.unbooked.get(gpu, ()))
     use = picture.used_now.get(gpu)
     if use is not None and picture.now is not None:
-        # A record that ended shortly before belongs to the same use, because agents report only every few minutes.
+        # A record that ended shortly before `use.since` belongs to the same use: agents report every few minutes.
         begin = min((time.start for time in times if time.end >= use.since - REPORTED_WITHIN), default=use.since)
         begin = min(begin, use.since, picture.now - timedelta(seconds=1))
         times = merge([*times, Interval(begin, picture.now)])

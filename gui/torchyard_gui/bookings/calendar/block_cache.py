@@ -28,7 +28,7 @@ class BlockCache:
         self._inks.clear()
 
     def draw(self, painter: QPainter, rect: QRectF, token: str, own: bool, is_selected: bool) -> None:
-        """Draws the body of a block. `rect` must have whole pixels."""
+        """Draws the body of a block. The coordinates of `rect` must be whole pixels."""
         look = token, own, is_selected
         fill, line = self._ink(look)
         if rect.width() < 2 * CORNER or rect.height() < 2 * CORNER:
@@ -54,7 +54,7 @@ class BlockCache:
             painter.drawPixmap(QPointF(x, y), pixmap)
 
     def _ink(self, look: Look) -> tuple[QColor, QColor]:
-        """Returns the two colours of a block: the tint blended with the card, and the outline. Both are opaque."""
+        """Returns the two colours of a block: the owner's colour blended with the background, and the outline."""
         found = self._inks.get(look)
         if found is None:
             token, own, is_selected = look

@@ -17,7 +17,9 @@ from torchyard_gui.bookings.calendar.lanes import Lanes, Row
 HUES = 5
 LEAST_HELD = timedelta(minutes=1)
 SHORTEST_SHOWN = timedelta(minutes=5)
-"""Shorter idle times, or uses without a booking, are noise of starting and stopping and are not shown."""
+"""Duration below which idle times and uses without a booking are not shown, since programs that start or stop cause
+them.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,12 @@ class Block:
     top: int
     bottom: int
     start: float
-    """Seconds since 1970, as for every drawn time."""
+    """Seconds since 1970, as for all times that are drawn."""
     end: float
 
 
 def is_shown(booking: Booking) -> bool:
-    """Returns whether a booking is shown. Bookings released before or right after their start are not shown."""
+    """Returns whether a booking is shown. Cancelled bookings and those released within `LEAST_HELD` are not."""
     return booking.is_live or (booking.state is not State.CANCELLED and booking.duration >= LEAST_HELD)
 
 
@@ -61,17 +63,17 @@ def _block(booking: Booking, rows: Sequence[Row]) -> Block:
 
 
 def hue_of(person: str) -> int:
-    """Returns the number of an owner's colour, which is one of five. It is the same on every desktop."""
+    """Returns the number of an owner's colour, from 0 to 4. It is the same on every desktop."""
     return crc32(person.encode(), 55) % HUES
 
 
 def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
-    """Returns the number of booked slots of a folded host over time, as (start, end, count).
+    """Returns the number of booked slots of a folded host over time, as (interval, count).
 
     Counts of zero are omitted.
 
     Args:
-        booked: The booked times of each slot.
+        booked: The booked intervals of all slots of the host.
     """
     changes: dict[datetime, int] = defaultdict(int)
     for interval in booked:
@@ -105,19 +107,21 @@ class Usage:
     """Actual use of GPUs, for comparison with the bookings."""
 
     used: Mapping[str, Sequence[Interval]]
-    """By GPU, merged."""
+    """Intervals of use by GPU, merged."""
     unbooked: Mapping[str, Sequence[Interval]]
-    """By GPU: in use without a booking."""
+    """Intervals of use without a booking, by GPU."""
     idle: Mapping[str, Sequence[Interval]]
-    """By booking: times in which none of its GPUs was in use, as far as hosts were watched."""
+    """Intervals by booking in which none of its GPUs was in use, as far as the hosts were observed."""
 
 
 class UsageBuilder:
-    """Computes `Usage` incrementally: only GPUs and bookings that changed since the last call are compared again.
+    """Computes `Usage` incrementally.
+
+    While the records of use stay the same, only changed and current bookings are compared with them.
 
     Hosts are not watched all the time, and unwatched time is not regarded as idle. Idle time is the time that an agent
-    reports as idle, the whole duration of a booking that was never used, and gaps between two uses observed on the same
-    host.
+    reports as idle, the past time of a booking that was released as unused (`NO_SHOW`), and the time in which none of
+    the booking's GPUs was in use, between the first and the last use that was observed on one of its hosts.
     """
 
     def __init__(self) -> None:
@@ -134,7 +138,7 @@ class UsageBuilder:
 
     @property
     def booked(self) -> Mapping[str, Mapping[str, Interval]]:
-        """The times of the shown bookings, by GPU and booking."""
+        """The times of the shown bookings, by slot and booking ID."""
         return self._booked
 
     def of(
@@ -212,7 +216,7 @@ class UsageBuilder:
 
 
 def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
-    """Returns the intervals that touch `within`. `times` must be sorted and disjoint."""
+    """Returns the intervals that touch `within`, and possibly one before it. `times` must be sorted and disjoint."""
     first = bisect_right(times, within.start, key=_start)
     return times[max(first - 1, 0) : bisect_right(times, within.end, key=_start)]
 

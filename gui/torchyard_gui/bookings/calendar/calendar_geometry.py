@@ -62,11 +62,11 @@ class CalendarGeometry(QAbstractScrollArea):
         return tuple(rows[number].slots[0].id for number in cursor.lanes if number < len(rows))
 
     def in_lanes(self, position: QPoint) -> QPointF:
-        """Converts a viewport position to one relative to the start of the first lane."""
+        """Converts a viewport position to one relative to the top left corner of the first row and day."""
         return QPointF(position.x() - M.lane_header, self._content_y(position))
 
     def show_rows(self, top: int, bottom: int) -> None:
-        """Scrolls by the smallest distance that makes the rows from `top` to `bottom` visible."""
+        """Scrolls until the rows from `top` to `bottom` are visible; upwards, by the height of a heading more."""
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():
             bar.setValue(max(0, top - M.host_row))

@@ -1,4 +1,4 @@
-"""Painting of the calendar except drags, keyboard edits and other transient input."""
+"""Painting of the calendar without proposals, previews and the keyboard cursor, and a cache of the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarPainter:
-    """Paints the calendar with cached pens, texts and corners. Call `forget` when the theme changes."""
+    """Paints the calendar with cached labels and corners. Call `forget` when the theme changes."""
 
     def __init__(self) -> None:
         self.blocks = BlockPainter()
@@ -41,7 +41,7 @@ class CalendarPainter:
 
         Args:
             selected: ID of the selected booking.
-            lifted: ID of the booking that is being moved.
+            lifted: ID of the booking that is being moved or resized.
             marked: Lanes under the keyboard cursor.
         """
         down = M.days_header - scrolled
@@ -76,7 +76,7 @@ class CalendarPainter:
 
 
 class SnapshotCache:
-    """Cache of the painted viewport. Call `forget` when the calendar, days, selection or scroll position change."""
+    """Cache of the painted viewport. Call `forget` after each change of what is painted."""
 
     def __init__(self, viewport: QWidget, paint: Callable[[QPainter, QRectF], None]):
         self._viewport = viewport

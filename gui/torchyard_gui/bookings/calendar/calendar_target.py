@@ -34,7 +34,7 @@ class GestureTarget(Protocol):
     def lane_rows(self) -> Sequence[Row]: ...
 
     def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
-        """Shows a preview of a booking with its times, or with the reason for its refusal.
+        """Shows a preview of a booking with its times and, if it would be refused, the reason.
 
         Returns:
             The reason for the refusal, or "".

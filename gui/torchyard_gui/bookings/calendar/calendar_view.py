@@ -51,25 +51,25 @@ from torchyard_gui.widgets.gesture import Gesture
 class CalendarView(CalendarGeometry):
     """Calendar with painting, selection, and input by mouse and keyboard.
 
-    `refuse` validates a booking during a drag.
+    `refuse` validates a booking during a drag or a keyboard edit.
     """
 
     book_wanted = Signal(tuple, float, float)
-    """GPUs, start, end."""
+    """Emitted with GPUs, start and end."""
     change_wanted = Signal(object, tuple, float, float)
-    """A Booking, and its new GPUs, start and end."""
+    """Emitted with a Booking and its new GPUs, start and end."""
     refused = Signal(str)
-    """The reason why a dropped or typed change is refused."""
+    """Emitted with the reason why a dropped or typed change is refused."""
     selected = Signal(str)
-    """A booking's ID, or "" for none."""
+    """Emitted with the ID of the selected booking, or "" if none is selected."""
     activated = Signal(str)
     fold_wanted = Signal(str)
     step_wanted = Signal(int)
-    """1 for the next days, -1 for the previous ones."""
+    """Emitted with 1 for the next days or -1 for the previous ones."""
     fit_pressed = Signal(int)
-    """The number, from 0, of a fit that was selected by a click or an arrow."""
+    """Emitted with the index of a fit that was selected by a click or an arrow key."""
     fit_wanted = Signal(int)
-    """The number of a fit to book."""
+    """Emitted with the index of a fit to book."""
     context_requested = Signal(QPoint)
 
     def __init__(self, parent: QWidget | None = None):
@@ -100,8 +100,6 @@ class CalendarView(CalendarGeometry):
         )
         self.viewport().setAccessibleName(self.accessibleName())
         theme().changed.connect(self._theme_changed)
-
-    # The page calls the following methods.
 
     def set_picture(self, picture: DisplayList) -> None:
         """Replaces the displayed calendar. A gesture in progress continues in the new calendar."""
@@ -139,7 +137,7 @@ class CalendarView(CalendarGeometry):
 
     @property
     def ghost(self) -> Overlay | None:
-        """Returns the preview of the current drag or keyboard edit."""
+        """The preview of the current drag or keyboard edit, or None."""
         return self._ghost
 
     def select(self, booking_id: str) -> None:
@@ -150,7 +148,7 @@ class CalendarView(CalendarGeometry):
             self.show_rows(block.top, block.bottom)
 
     def show_fit(self, number: int) -> None:
-        """Selects one of the proposed bookings by number and scrolls to it."""
+        """Selects one of the proposed bookings by its index and scrolls to it."""
         self.chosen_fit = number
         boxes = self.boxes(self.fits[number].gpus, 0, 0)
         if boxes:
@@ -158,7 +156,11 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def cancel(self) -> bool:
-        """Ends the gesture, edit or cursor in progress. Returns whether any was in progress."""
+        """Ends the gesture, or else the keyboard edit, or else removes the keyboard cursor.
+
+        Returns:
+            Whether there was any of the three.
+        """
         was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
         if self._mouse.cancel():
             pass  # Esc ends a gesture before it ends a keyboard edit.
@@ -170,8 +172,6 @@ class CalendarView(CalendarGeometry):
         self._mouse.leave()
         self._refresh()
         return was
-
-    # The following methods implement CalendarTarget.
 
     def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         reason = self.refuse(gpus, start, end, of)
@@ -191,7 +191,7 @@ class CalendarView(CalendarGeometry):
         return block_under(cursor, self.picture)
 
     def set_cursor(self, cursor: Cursor | None) -> None:
-        """Moves the keyboard cursor and selects the booking under it."""
+        """Moves the keyboard cursor and selects the booking under it, if any. None removes the cursor."""
         self.cursor_ = cursor
         if cursor is not None and self.picture.lanes.lanes:
             rows = [self.picture.lanes.lanes[number] for number in cursor.lanes]
@@ -202,7 +202,7 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def first_cursor(self) -> Cursor:
-        """Returns the initial keyboard cursor: on the selected booking, or else at the next hour."""
+        """Returns the initial keyboard cursor."""
         return first_cursor(self.picture, self.axis, self._selected)
 
     def preview_edit(self) -> None:
@@ -276,7 +276,7 @@ class CalendarView(CalendarGeometry):
         self._paint_moving(painter)
 
     def paint_all(self, painter: QPainter, height: int | None = None) -> None:
-        """Paints all lanes, including those outside the viewport, for screenshots and benchmarks."""
+        """Paints the calendar from its first row down to `height`, for benchmarks. None means only the viewport."""
         rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
         self._paint_still(painter, rect, scroll=0 if height else None)
 
@@ -329,9 +329,12 @@ class CalendarView(CalendarGeometry):
         return super().viewportEvent(event)
 
     def tooltip_at(self, position: QPoint) -> str:
-        """Returns the tool tip at a position: details of a booking or its label, name of a host, or the time zone."""
+        """Returns the tool tip at a position, or "".
+
+        It contains the time zone, the details of a booking, the use of a GPU without a booking, or the name of a host.
+        """
         if position.y() < M.days_header:
-            return self.tr("Times are of {zone}").format(zone=self.axis.zone)
+            return self.tr("Times are in {zone}").format(zone=self.axis.zone)
         block = self.block_at(position)
         if self.gesture is not None:
             return ""
@@ -342,14 +345,14 @@ class CalendarView(CalendarGeometry):
         return self.booking_tooltip(block.booking) if block is not None else ""
 
     def _host_tooltip(self, position: QPoint) -> str:
-        """Returns the name of a host, which may be elided, and its GPUs, over its heading."""
+        """Returns the full name of a host and the note about it, if the position is over its heading."""
         row = self.row_at(position)
         if row is None or row.is_lane or position.x() >= M.lane_header:
             return ""
         return " · ".join(filter(None, (row.host, self.picture.host_notes.get(row.host, ""))))
 
     def _use_tooltip(self, position: QPoint) -> str:
-        """Returns who uses a GPU without a booking, if the position is over the heading or the mark of that use."""
+        """Returns who uses a GPU without a booking, if the position is over its heading or the mark of the use."""
         row = self.row_at(position)
         use = self.picture.used_now.get(row.slots[0].id) if row is not None and row.is_lane else None
         if row is None or use is None:

@@ -35,18 +35,18 @@ class DisplayList:
     folded: Mapping[str, tuple[tuple[Interval, int], ...]] = field(default_factory=dict)
     dimmed: frozenset[str] = frozenset()
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By booking: the agents' note about its idle time."""
+    """A note about a booking's idle time, by booking ID."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """By host: the mark of its state."""
+    """The mark of a host's state, by host."""
     host_notes: Mapping[str, str] = field(default_factory=dict)
-    """By host: its GPU model, or its number of cores."""
+    """The GPU model of a host, the number of its GPUs if models differ, or the number of its CPU cores, by host."""
     person: str = ""
     zone: str = "UTC"
     now: datetime | None = None
     used_now: Mapping[str, UseNow] = field(default_factory=dict)
-    """By slot: use without a booking at this moment."""
+    """Current use without a booking, by slot."""
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    """The blocks on each lane by start, by the lane's top."""
+    """The blocks of each lane in order of their start, by the lane's top."""
 
     def following(self, block: Block) -> tuple[Block, ...]:
         """Returns the next block on the block's first lane, if there is one."""
@@ -60,7 +60,7 @@ _start_and_id = attrgetter("start", "booking.id")
 
 
 class DisplayListBuilder:
-    """Builds display lists incrementally: a change of one booking recomputes only the values of that booking."""
+    """Builds display lists incrementally: after a change of one booking, the blocks of the others are reused."""
 
     def __init__(self) -> None:
         self._usage = UsageBuilder()
@@ -70,7 +70,7 @@ class DisplayListBuilder:
         self._uses: object = None
         self._chosen: Filter | None = None
         self._own: dict[str, list[Block]] = {}
-        """By booking."""
+        """The blocks of a booking, by its ID."""
         self._blocks: list[tuple[Block, Strip]] = []
         """All blocks, in drawing order."""
         self._by_lane: dict[int, tuple[Block, ...]] = {}
@@ -92,7 +92,7 @@ class DisplayListBuilder:
         """Returns the display list for the current calendar.
 
         Args:
-            states: State of each host of the fleet.
+            states: State mark of each host of the fleet.
             cores: Number of CPU cores of each host of the fleet.
             used_now: Slots that are in use without a booking at this moment.
         """
@@ -205,7 +205,7 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}
     changed = [block for block in before.blocks if id(block) not in new]
     changed += [block for block in after.blocks if id(block) not in old]
-    if before.dimmed ^ after.dimmed - {block.booking.id for block in changed}:
+    if (before.dimmed ^ after.dimmed) - {block.booking.id for block in changed}:
         return None
     hosts = {row.host for row in after.lanes.rows if before.folded.get(row.host) != after.folded.get(row.host)}
     rows = [(row.top, row.bottom) for row in after.lanes.rows if row.host in hosts and row.kind == "folded"]
@@ -247,5 +247,5 @@ def _make_host_notes(lanes: Lanes, cores: Mapping[str, int]) -> dict[str, str]:
         elif models:
             host_notes[row.host] = labels.slots_count(slot.id for slot in row.slots)
         elif row.host in cores:
-            host_notes[row.host] = labels.translate("Bookings", "{count} cores").format(count=cores[row.host])
+            host_notes[row.host] = labels.core_count(cores[row.host])
     return host_notes

@@ -24,7 +24,7 @@ class _Drag(Gesture):
         self._from = position
         self._refused = refused
         self._held: tuple[tuple[str, ...], float, float] | None = None
-        """What is previewed, once the drag has started."""
+        """The GPUs, start and end that are previewed, once the drag has started."""
         self._reason = ""
 
     def _has_started(self, position: QPoint) -> bool:
@@ -94,7 +94,7 @@ class MoveBooking(_Edit):
         return tuple(sorted([*stay, *(self._lanes[number + lanes] for number in numbers.values())]))
 
     def _number(self, position: QPoint) -> int:
-        """Returns the index of the lane at a position."""
+        """Returns the index of the lane at a position, or 0 without lanes."""
         row = self._target.lane_at(position)
         return self._lanes.index(row.slots[0].id) if row is not None else 0
 

@@ -96,7 +96,8 @@ def paint_corner(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRec
 def paint_hosts(painter: QPainter, picture: DisplayList, clip: QRectF, marked: range) -> None:
     """Paints the headings of hosts and lanes.
 
-    The origin of the painter is the first row. `marked` contains the lanes under the keyboard cursor.
+    The origin of the painter is the top left corner of the first row. `marked` contains the indexes of the lanes under
+    the keyboard cursor.
     """
     look = theme()
     painter.fillRect(clip, look.color("s1"))

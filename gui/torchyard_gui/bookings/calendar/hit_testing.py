@@ -16,15 +16,15 @@ from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.tokens import METRICS as M
 
 EDGE = 6
-"""Width in pixels of the edges that resize a booking."""
+"""Maximum width in pixels of the edges by which a booking is resized."""
 HOUR = 3600.0
 Shape = Qt.CursorShape
 
 
 def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
-    """Returns the block at a position relative to the start of the first lane.
+    """Returns the block at a position relative to the top left corner of the first row.
 
-    If a released booking and its successor touch at the position, the successor is returned.
+    If two blocks of a lane touch at the position, the later one is returned.
     """
     found = None
     for block in picture.blocks:
@@ -38,7 +38,7 @@ def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
 
 
 def labelled_block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
-    """Returns the narrow block whose label, on its right, is at a position that no block covers."""
+    """Returns the nearest block on the left whose label may extend to a position that no block covers."""
     found, nearest = None, LABEL_WIDTH + 14.0
     for block in picture.blocks:
         if block.top > at.y():
@@ -58,7 +58,7 @@ def edges_at(block: Block, axis: Axis, x: float) -> tuple[bool, bool]:
 
 
 def fit_at(fits: Sequence[Fit], picture: DisplayList, axis: Axis, at: QPointF) -> int | None:
-    """Returns the number of the proposed booking at a position."""
+    """Returns the index of the proposed booking at a position."""
     for number, fit in enumerate(fits):
         boxes = boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), picture.lanes)
         for top, bottom, start, end in boxes:

@@ -11,7 +11,7 @@ from torchyard_gui.bookings.calendar.keyboard_cursor import KeyboardEdit
 
 Key = Qt.Key
 ARROWS = {Key.Key_Left: (0, -1), Key.Key_Right: (0, 1), Key.Key_Up: (-1, 0), Key.Key_Down: (1, 0)}
-"""Steps as (lanes, quarters of an hour)."""
+"""The step of each arrow key, as (lanes, quarters of an hour)."""
 HOUR_STEPS = 4
 _EARLIER = (Key.Key_BracketLeft, Key.Key_BraceLeft)
 _LATER = (Key.Key_BracketRight, Key.Key_BraceRight)
@@ -21,8 +21,9 @@ class KeyboardInput:
     """Translates keys into actions of the calendar.
 
     The arrow keys move the cursor by a lane or a quarter of an hour (with Ctrl, by an hour), Shift extends it, and
-    Enter creates or opens a booking. While proposed bookings are shown, the arrow keys select one of them and Enter
-    books it. `[` moves the start earlier and `]` the end later; with Shift, both move in the opposite direction.
+    Enter creates, changes or opens a booking. While proposed bookings are shown and there is no cursor, the arrow keys
+    select one of them and Enter books it. `[` moves the start earlier and `]` the end later; with Shift, both move in
+    the opposite direction.
     """
 
     def __init__(self, target: CalendarTarget):

@@ -1,4 +1,4 @@
-"""Rows of the calendar: for each host, a heading with one lane per GPU, or a single row if the host is folded.
+"""Rows of the calendar: for each host, a heading with one lane per slot, or a single row if the host is folded.
 
 Independent of Qt.
 """
@@ -16,7 +16,7 @@ from torchyard_gui.theme.tokens import METRICS
 
 LANE, HOST, FOLDED = METRICS.lane, METRICS.host_row, METRICS.host_folded
 SHOWN_AT_FIRST = 64
-"""Hosts of a fleet with more lanes than this are folded at first."""
+"""Number of lanes above which the hosts of a fleet are folded initially."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,21 @@ class Lanes:
     _tops: tuple[int, ...] = ()
 
     def row_at(self, y: float) -> Row | None:
-        """Returns the row at a height in pixels, or None outside the rows."""
+        """Returns the row at a vertical position in pixels, or None outside the rows."""
         if not self.rows or y < 0 or y >= self.height:
             return None
         return self.rows[bisect_right(self._tops, y) - 1]
 
     def between(self, top: float, bottom: float) -> tuple[Row, ...]:
-        """Returns the rows between two heights."""
+        """Returns the rows between two vertical positions."""
         first = max(bisect_right(self._tops, top) - 1, 0)
         return tuple(row for row in self.rows[first : bisect_right(self._tops, bottom)] if row.bottom > top)
 
     def lane_at(self, y: float) -> Row | None:
-        """Returns the lane at a height in pixels.
+        """Returns the lane at a vertical position in pixels, or None without lanes.
 
-        On a heading, the first lane of its host is returned; below all rows, the last lane.
+        On a heading or a folded host, and above all rows, the next lane below is returned. If there is none, and below
+        all rows, the last lane is returned.
         """
         if not self.lanes:
             return None
@@ -78,7 +79,7 @@ class Lanes:
 
 
 def lanes_of(slots: Iterable[Slot], folded: Collection[str] = ()) -> Lanes:
-    """Lays out the rows of slots, sorted by host and number."""
+    """Lays out the rows of slots, sorted by host and index. Hosts without GPUs come last."""
     rows: list[Row] = []
     y = 0
     for host, of_host in groupby(sorted(slots, key=_order), key=lambda slot: slot.host):
@@ -103,7 +104,7 @@ def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> 
     """Returns the hosts that are folded at first.
 
     If there are few slots, these are the hosts without GPUs, provided that any host has GPUs. If there are many slots,
-    these are all hosts except those in `keep_open` whose lanes fit.
+    these are all hosts except those in `keep_open`, as long as their lanes fit.
     """
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}

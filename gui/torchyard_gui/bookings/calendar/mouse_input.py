@@ -27,9 +27,11 @@ class MouseInput:
         self._target = target
         self.gesture: Gesture | None = None
         self.pressed: Block | None = None
-        """The block of the last press. After a click it may lie elsewhere, so that a double click is resolved by it."""
+        """The block under the last press. A double click refers to it, because the first click may have moved the
+        block.
+        """
         self._selects: str | None = None
-        """The selection after the release; None keeps it."""
+        """The ID to select at the release; None keeps the selection."""
 
     @property
     def lifted(self) -> str:
@@ -118,7 +120,7 @@ class MouseInput:
         if row is not None:
             lane = target.picture.lanes.lanes.index(row)
             step = target.drag_step()
-            start = target.snapped(target.second_at(position) - step / 2)  # the cell under the pointer
+            start = target.snapped(target.second_at(position) - step / 2)  # The start of the cell under the pointer.
             target.set_cursor(Cursor(lane, lane, start, start + HOUR))
 
     def _hover(self, position: QPoint) -> None:

@@ -15,18 +15,18 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
 Box = tuple[int, int, float, float]
-"""Top, bottom, start, end."""
+"""The top and bottom of a rectangle in pixels, and its start and end in seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """A proposed booking with its boxes. `reason` contains the reason why the booking would be refused."""
+    """A proposed or previewed booking with its boxes. `reason` states why the booking would be refused, or is ""."""
 
     boxes: tuple[Box, ...]
     caption: str = ""
     reason: str = ""
     number: int = 0
-    """Number of a fit, or 0 for an edit in progress."""
+    """Number of a proposed booking, from 1; 0 for a preview."""
     is_chosen: bool = False
 
 
@@ -48,7 +48,7 @@ def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tup
 
 
 def fit_overlays(fits: Sequence[Fit], lanes: Lanes, chosen: int) -> tuple[Overlay, ...]:
-    """Returns overlays for proposed bookings, with their numbers. Enter books the one with the number `chosen`."""
+    """Returns overlays for proposed bookings, with their numbers. `chosen` is the index of the selected one."""
     return tuple(
         Overlay(
             boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), lanes),
@@ -104,6 +104,6 @@ def paint_cursor(painter: QPainter, boxes: Sequence[Box], axis: Axis) -> None:
 
 
 def _in_sight(boxes: Iterable[Box], axis: Axis) -> list[Box]:
-    """Returns the boxes that lie within the shown days."""
+    """Returns the boxes that overlap the shown days."""
     since, until = axis.starts[0], axis.days[-1].end
     return [box for box in boxes if box[2] < until and box[3] > since]

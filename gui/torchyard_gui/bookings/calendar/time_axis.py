@@ -17,10 +17,10 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 Span = Literal["day", "week", "month", "agenda"]
 DAYS_BEFORE = 2
-"""Days of a week before the chosen one, which is thus in the first third: most bookings of interest lie ahead."""
+"""Number of days of a week before the chosen one. It is small because most bookings of interest lie ahead."""
 AGENDA_DAYS = 28
 STEP_S = 15 * 60
-"""Grid of drawing, moving and resizing."""
+"""Finest step in seconds of drags, and step of the keyboard cursor."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Axis:
         return day.start + share * (day.end - day.start)
 
     def snapped(self, second: float, step: float) -> float:
-        """Returns the nearest multiple of a step, counted from the start of the local day."""
+        """Returns the nearest multiple of a step, counted from the start of the local day and at most its end."""
         day = self.days[max(0, bisect_right(self.starts, second) - 1)]
         return min(day.start + snapped(second - day.start, step), day.end)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Returns the positions and two-digit labels of the hours."""
+        """Returns the positions and two-digit labels of the hours that are labelled."""
         every = _tick_hours(self.column)
         if not every:
             return
@@ -120,7 +120,7 @@ def stepped(span: Span, around: date, by: int) -> date:
 
 
 def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
-    """Returns the axis of the day, week or month that contains a day."""
+    """Returns the axis of the days that are shown around a day."""
     dates = days_of(span, around)
     starts = [to_utc(datetime.combine(one, time()), zone).timestamp() for one in dates]
     after = to_utc(datetime.combine(dates[-1] + timedelta(days=1), time()), zone).timestamp()
@@ -155,7 +155,7 @@ def local_day(moment: datetime, zone: str) -> date:
 
 
 def zone_mark(moment: datetime, zone: str) -> str:
-    """Returns the short name and offset of the time zone, such as `KST (UTC+9)`."""
+    """Returns the short name and offset of the time zone, such as `KST (UTC+9)`, or only the offset."""
     local = moment.astimezone(zone_of(zone))
     offset = local.utcoffset() or timedelta()
     minutes = int(offset.total_seconds() // 60)

@@ -32,7 +32,7 @@ def booking_tooltip(booking: Booking, picture: DisplayList, zone: str) -> str:
 
 
 def use_tooltip(slot: Slot, use: UseNow, picture: DisplayList, zone: str) -> str:
-    """Returns who uses a GPU without a booking, such as `gpu-a:0 is in use without a booking: kim, since 09:12`."""
+    """Returns a text such as `gpu-a:0 is in use without a booking: kim, since 09:12 or earlier`."""
     since = labels.clock(use.since, zone)
     if use.users:
         text = labels.translate("Bookings", "{gpu} is in use without a booking: {users}, since {time} or earlier")

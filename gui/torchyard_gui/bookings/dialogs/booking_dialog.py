@@ -20,7 +20,7 @@ from torchyard_gui.bookings.undo import change_series_to, change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, clear_layout, label
 from torchyard_gui.widgets.buttons import push_button
-from torchyard_gui.widgets.dialogs import DialogButtons, dialog_layout
+from torchyard_gui.widgets.dialogs import DialogButtons, dialog_layout, grow_to_fit
 from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 WIDTH = 480
 LISTED = 6
-"""Number of clashes of a series listed by name; the others are counted."""
+"""Maximum number of listed bookings of a series that were not made; the others are counted."""
 FOLLOWING, EVERYTHING = "following", "everything"
-"""Which other bookings of a series a change applies to."""
+"""Values of the field *Applies to* by which a change applies to several bookings of a series."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asia/Seoul", "Asia/Tokyo")
 
 
@@ -39,7 +39,7 @@ class BookingDialog(QDialog):
     """Dialog for one booking or one series. Show it with `open()`.
 
     `booked` is emitted with new bookings, `changed` with a booking after and before its change, and `series_changed`
-    with both versions of each booking of a series.
+    with the changed bookings of a series after and before the change.
     """
 
     booked = Signal(tuple)
@@ -122,6 +122,7 @@ class BookingDialog(QDialog):
         wrong = found if isinstance(found, dict) else {}
         for name, row in self.rows.items():
             row.set_problem(labels.error_text(wrong[name]) if name in wrong else "")
+        grow_to_fit(self)
         return None if isinstance(found, dict) else found
 
     def rule(self) -> str:
@@ -209,9 +210,10 @@ class BookingDialog(QDialog):
                 when = labels.time_span(fit.start, fit.end, zone, now)
                 where = format_slots(fit.gpus, self.model.seen.slots)
                 take = self._taker(where, format_time(fit.start, zone), format_time(fit.end, zone))
-                button = push_button(self.tr("Take {gpus}, {when}").format(gpus=where, when=when), take, "quiet")
+                button = push_button(self.tr("Use {gpus}, {when}").format(gpus=where, when=when), take, "quiet")
                 button.setAutoDefault(False)
                 self.ways.addWidget(button)
+            grow_to_fit(self)
 
     def _taker(self, gpus: str, start: str, end: str) -> Callable[[], None]:
         def take() -> None:
@@ -227,6 +229,7 @@ class BookingDialog(QDialog):
         self.problem.setVisible(bool(text))
         announce(self, text, urgent=True)
         clear_layout(self.ways)
+        grow_to_fit(self)
 
     def _busy(self, on: bool) -> None:
         self.ok.setEnabled(not on)
@@ -251,7 +254,7 @@ class BookingDialog(QDialog):
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
-        rows.addStretch()  # Otherwise, the rows would reserve height for a hidden sentence.
+        rows.addStretch()  # It takes the height of hidden rows.
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)

@@ -58,7 +58,7 @@ def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[s
     except Refused as refused:
         wrong["end"] = refused
     if "start" not in wrong and "end" not in wrong and end <= start:
-        wrong["end"] = Refused("the booking does not end after its start", code="end_before_start")
+        wrong["end"] = Refused("the booking ends at or before its start", code="end_before_start")
     if wrong:
         return wrong
     return Draft(

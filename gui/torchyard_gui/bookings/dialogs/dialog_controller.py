@@ -31,7 +31,7 @@ class DialogController(QObject):
         self.model = model
         self.commands = commands
         self.current: QDialog | None = None
-        """The open dialog."""
+        """The open dialog, or None."""
         self._page = page
 
     def book(self, gpus: Sequence[str] = (), length: timedelta = HOUR * 4) -> None:
@@ -57,7 +57,7 @@ class DialogController(QObject):
         self._open(BookingDialog(self.model, draft, booking, self._page))
 
     def paste(self) -> None:
-        """Parses the text on the clipboard as a booking and makes the booking after a confirmation."""
+        """Opens the booking dialog filled in from the text on the clipboard. Emits `failed` if it cannot be parsed."""
         seen = self.model.seen
         text = QGuiApplication.clipboard().text().strip()
         try:

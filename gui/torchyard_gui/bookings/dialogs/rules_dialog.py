@@ -25,7 +25,7 @@ class RulesDialog(QDialog):
         self.setMinimumWidth(560)
         self.fields: dict[str, QLineEdit | QPlainTextEdit] = {}
         self.flags: dict[str, QCheckBox] = {}
-        hint = label(self.tr("An empty field is no limit."), role="small", ink="2")
+        hint = label(self.tr("An empty field means no limit."), role="small", ink="2")
         rows = dialog_layout(self, hint, spacing=8)
         texts = form_texts(model.seen.rules)
         for one in FORM:

@@ -47,7 +47,7 @@ class TeamCalendarDialog(QDialog):
         self.setMinimumWidth(WIDTH)
         self._focused: QWidget | None = None
         self._made: TeamSetup | None = None
-        """The members of the calendar that was just created."""
+        """The result of *Create*, until the user joins the calendar."""
         role, address = _joined_calendar(model.home)
         self._is_member = bool(address)
         if self._is_member:
@@ -103,8 +103,6 @@ class TeamCalendarDialog(QDialog):
         self._show_form()
         self.address.setFocus()
 
-    # -- actions
-
     def test(self) -> None:
         """Connects with the address, role and password in the form and shows the result, without changing anything."""
         url = self._url()
@@ -117,7 +115,7 @@ class TeamCalendarDialog(QDialog):
             self._run(lambda team: team.test(url, password), self._calendar_found)
 
     def accept(self) -> None:
-        """Joins or creates the calendar. The dialog closes only after success."""
+        """Creates the calendar, or joins it and closes the dialog after success."""
         if self._made is not None:
             self._join_made(self._made)
             return
@@ -141,8 +139,6 @@ class TeamCalendarDialog(QDialog):
     @property
     def is_create(self) -> bool:
         return self.what.value == "create"
-
-    # -- answers
 
     def _calendar_found(self, found: CalendarFound) -> None:
         role = self.tr("an admin") if found.is_admin else self.tr("a member")
@@ -186,7 +182,7 @@ class TeamCalendarDialog(QDialog):
 
     def _join_made(self, made: TeamSetup) -> None:
         first: Member = made.members[0]
-        if first.password is None:  # the role already existed, so only its owner knows the password
+        if first.password is None:  # The role already existed, so only its owner knows the password.
             self._made = None
             self.outcome.hide()
             for row in self.rows.values():
@@ -209,8 +205,6 @@ class TeamCalendarDialog(QDialog):
         super().accept()
         self.changed.emit(text)
 
-    # -- helpers
-
     def _row(self, name: str, field: QLineEdit, note: str = "") -> FormRow:
         return FormRow(name, field, note, name_width=NAMES)
 
@@ -226,7 +220,7 @@ class TeamCalendarDialog(QDialog):
             self.ok.setText(self.tr("Create"))
         else:
             self.explanation.setText(self.tr("An admin of the team gives you the address, your role and a password."))
-            self.role.setPlaceholderText(login_name())
+            self.role.setPlaceholderText("kim")
             self.rows["role"].set_note("")
             self.rows["password"].set_note(self.tr("Kept in the keyring of this computer; empty if in ~/.pgpass"))
             self.ok.setText(self.tr("Join"))
@@ -236,15 +230,18 @@ class TeamCalendarDialog(QDialog):
     def _url(self) -> str | None:
         """Returns the address including the role, or shows why it is invalid and returns None."""
         from torchyard_core.app.team_calendar import team_url
+        from torchyard_core.booking.errors import BadRole
 
+        for key in ("address", "role"):
+            self.rows[key].set_problem("")
         try:
             url = team_url(self.address.text(), self.role.text())
         except TorchyardError as error:
-            self.rows["address"].set_problem(labels.error_text(error))
-            self.address.setFocus()
+            row = self.rows["role" if isinstance(error, BadRole) else "address"]
+            row.set_problem(labels.error_text(error))
+            row.field.setFocus()
             announce(self, labels.error_text(error), urgent=True)
             return None
-        self.rows["address"].set_problem("")
         return url
 
     def _run(self, work: Callable[[TeamCalendar], Result], done: Callable[[Result], None]) -> None:
@@ -252,7 +249,8 @@ class TeamCalendarDialog(QDialog):
         home = self.model.home
 
         def act() -> Result:
-            from torchyard_core.app.team_calendar import TeamCalendar  # imports the database libraries
+            # The database libraries are imported on this thread.
+            from torchyard_core.app.team_calendar import TeamCalendar
 
             return work(TeamCalendar(home))
 
@@ -270,7 +268,7 @@ class TeamCalendarDialog(QDialog):
 
     def _set_busy(self, busy: bool) -> None:
         if busy:
-            self._focused = self.focusWidget()  # a disabled button loses the focus
+            self._focused = self.focusWidget()  # A disabled button loses the focus.
         for button in (self.ok, self.test_button, self.leave_button):
             button.setEnabled(not busy)
         if not busy and self._focused is not None:
@@ -284,11 +282,11 @@ class TeamCalendarDialog(QDialog):
 
 
 def _joined_calendar(home: Home) -> tuple[str, str]:
-    """Returns the role and the address of the team's calendar from the settings, or "" without a team's calendar."""
+    """Returns the role and the address of the team's calendar from the settings, or two empty texts."""
     try:
         url = read_user_settings(home.settings_file).bookings_url or ""
     except TorchyardError:
-        return "", ""  # the page reports the error
+        return "", ""  # The page reports the error.
     role, _, address = url.partition("://")[2].rpartition("@")
     return unquote(role), "" if url.startswith("sqlite") else address
 

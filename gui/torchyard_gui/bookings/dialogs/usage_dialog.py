@@ -131,8 +131,8 @@ class UsageDialog(QDialog):
 class UsageBars(QWidget):
     """Chart with one bar per row.
 
-    The outline of a bar shows the booked hours, its filled part the used hours, and its hatched part the idle hours. An
-    amber outline behind the bar shows the hours used without a booking.
+    The outline of a bar shows the booked hours, its hatched part the idle hours, and its filled part the other booked
+    hours. An amber outline to the right of the bar shows the hours used without a booking.
     """
 
     def __init__(self, parent: QWidget | None = None):

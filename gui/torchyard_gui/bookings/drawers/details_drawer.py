@@ -15,6 +15,7 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.widgets import label
 from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import fill
+from torchyard_gui.widgets.text_labels import SectionLabel
 
 
 class DetailsDrawer(Drawer):
@@ -33,11 +34,12 @@ class DetailsDrawer(Drawer):
         self.show_run.setProperty("quiet", True)
         self.purpose = label(wrap=True)
         self.history = label(role="small", ink="2", wrap=True)
-        self.history.setVisible(False)
+        self.history_title = SectionLabel(labels.translate("Bookings", "History"))
+        self._show_history("")
         self.buttons = [action_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
         self.series = action_button(acts.cancel_series)
         lines = (self.when, self.gpus, self.who, self.state, self.note, self.run, self.show_run, self.purpose)
-        fill(self.body, *lines, 8, *self.buttons, self.series, 8, self.history, None)
+        fill(self.body, *lines, 8, *self.buttons, self.series, 8, self.history_title, self.history, None)
 
     def show_booking(
         self,
@@ -53,13 +55,13 @@ class DetailsDrawer(Drawer):
         """Shows a booking.
 
         Args:
-            can_change: Whether the buttons that change the booking are visible.
+            can_change: Whether the user may change the booking. If not, the buttons that change it are hidden.
             run_id: ID of the run that uses the booking, if known.
         """
         if booking.id != self._shown:
             self._shown = booking.id
             # The history of the previous booking is hidden until the history of the new booking arrives.
-            self.history.setVisible(False)
+            self._show_history("")
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)
         self.when.setText(labels.time_span(booking.start, booking.until, zone, now))
@@ -92,7 +94,11 @@ class DetailsDrawer(Drawer):
         self.buttons[-1].setText(release)
 
     def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Shows the changes of the booking, each with a headline and details, the latest first."""
+        """Shows the changes of the booking, each with a headline and details, the newest first."""
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
-        self.history.setText("\n".join([labels.translate("Bookings", "History"), *parts]))
-        self.history.setVisible(bool(parts))
+        self._show_history("\n".join(parts))
+
+    def _show_history(self, text: str) -> None:
+        self.history.setText(text)
+        for part in (self.history_title, self.history):
+            part.setVisible(bool(text))

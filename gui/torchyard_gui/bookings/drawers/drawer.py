@@ -1,4 +1,4 @@
-"""Base class of the drawers, and the layout of calendar and drawers."""
+"""Base class of the drawers, and the layout of the calendar and the drawers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Drawer(QFrame):
         self.setFixedWidth(METRICS.drawer)
         self.setAccessibleName(title)
         self.title = ElidedLabel(title, role="title")
-        self.cross = tool_button("close", self.tr("Close (Esc)"), self.closed, by_tab=True)
+        self.cross = tool_button("close", self.tr("Close (Esc)"), self.closed)
         contents = QWidget()
         self.body = vbox(parent=contents, margins=(14, 4, 14, 14), spacing=8)
         head = hbox((self.title, 1), self.cross, margins=(14, 10, 8, 4))
@@ -41,7 +41,10 @@ class Drawer(QFrame):
 
 
 class DrawerLayout(QWidget):
-    """Container of the views of the calendar and the drawers. In a narrow window, an open drawer covers the view."""
+    """Container of the views of the calendar and the drawers.
+
+    In a narrow window, an open drawer covers a part of the view.
+    """
 
     resized = Signal()
 

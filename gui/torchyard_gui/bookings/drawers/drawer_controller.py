@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 PASSED_FOR = timedelta(minutes=1)
-"""How long ago the start of a found slot may be."""
+"""Maximum time since the start of a slot that is still offered."""
 
 
 class DrawerController(QObject):
     """Opens and fills the drawers. While the drawer to find a slot is open, the calendar shows the found slots."""
 
     changed = Signal()
-    """Another drawer is open, or none: the page must lay them out again."""
+    """Emitted after a drawer was opened or closed. The page then updates its layout."""
     left = Signal()
-    """The calendar should get the keyboard focus."""
+    """Emitted when the calendar should receive the keyboard focus."""
     fit_chosen = Signal(object, int)
-    """The Fit that was selected, and its number."""
+    """Emitted with the selected Fit and its index."""
 
     def __init__(self, model: BookingsModel, surface: CalendarView, acts: BookingActions, parent: QObject):
         super().__init__(parent)
@@ -52,7 +52,7 @@ class DrawerController(QObject):
         self.fits: tuple[Fit, ...] = ()
         self._searching: Job | None = None
         self._history_of: Booking | None = None
-        """The booking whose history was loaded last."""
+        """The booking whose history was requested last."""
         self.finder.wished.connect(self._search)
         self.finder.chosen_changed.connect(self.choose_fit)
         for drawer in self.all():
@@ -97,7 +97,7 @@ class DrawerController(QObject):
         if was is not None:
             was.hide()
         if was is self.details:
-            self.surface.select_quietly("")  # so that another click opens the details again
+            self.surface.select_quietly("")  # Another click on the booking then opens the details again.
         self._forget_fits()
         self.changed.emit()
         if focus:
@@ -114,7 +114,10 @@ class DrawerController(QObject):
             self.close(focus=False)
 
     def show_booking(self, booking: Booking, note: str, can_change: bool, run_id: str) -> None:
-        """Fills the drawer with the details. The history of the booking is loaded unless it is already shown."""
+        """Fills the drawer with the details of a booking.
+
+        The history is requested if the calendar is reachable and another or a changed booking is shown.
+        """
         seen = self.model.seen
         self.details.show_booking(booking, seen.slots, seen.person, seen.zone, self.model.now, note, can_change, run_id)
         if seen.is_live and booking != self._history_of:
@@ -127,12 +130,15 @@ class DrawerController(QObject):
             )
 
     def renew_results(self) -> None:
-        """Repeats the search if the start of a found slot has passed, because such a slot cannot be booked."""
+        """Repeats an open search if a found slot began more than `PASSED_FOR` ago.
+
+        The store refuses bookings that begin in the past.
+        """
         if self.finds and any(fit.start < self.model.now - PASSED_FOR for fit in self.fits):
             self.finder.search()
 
     def update_results(self, *, searching: bool) -> None:
-        """Updates the drawers after a change of the calendar. If `searching`, the search for slots is repeated."""
+        """Updates the waitlist after a change of the calendar. If `searching`, an open search for slots is repeated."""
         seen = self.model.seen
         self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)
         if searching and self.finds and not self.finder.isHidden():
@@ -171,7 +177,10 @@ class DrawerController(QObject):
         self._searching = self.model.ask(look, found, failed, self)
 
     def _at_most(self) -> str:
-        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`, and lists GPUs that are offered later."""
+        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`
+
+        GPUs in use without a booking follow, with the time from which they are offered.
+        """
         seen, now = self.model.seen, self.model.now
         booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}
         used = self.model.unbooked_use

@@ -31,23 +31,23 @@ from torchyard_gui.widgets.screen_reader import announce
 SOON_MS = 250
 NAMES = 112
 EARLIER = timedelta(minutes=1)
-"""A slot is earlier than another by at least this."""
+"""Minimum difference between two starts for a slot to count as the earlier one."""
 SAME_WITHIN = timedelta(minutes=15)
 
 
 class FindSlotDrawer(Drawer):
     """Form and list of matches. Enter books the selected match.
 
-    Each change of the form emits `wished`, which the receiver answers by calling `show_fits`. `book_wanted` carries the
-    number of the match to book.
+    After a change of the requirements, `wished` is emitted with the Wish, and the receiver answers by calling
+    `show_fits` or `show_problem_text`. `book_wanted` carries the index of the match to book.
     """
 
     wished = Signal(object)
     book_wanted = Signal(int)
     chosen_changed = Signal(int)
-    """The number of the match that the user selected."""
+    """Emitted with the index of the match that the user selected."""
     wait_wanted = Signal(object)
-    """The Wish to wait for."""
+    """Emitted with the Wish to put on the waitlist."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Find a slot"), parent)
@@ -81,7 +81,7 @@ class FindSlotDrawer(Drawer):
         )
         self.cards: list[FitCard] = []
         self.chosen = 0
-        """The number of the selected match."""
+        """The index of the selected match."""
         self.summary = label(role="small", ink="2", wrap=True)
         self._cards_at = self.body.count()
         fill(self.body, self.summary, None)
@@ -89,7 +89,9 @@ class FindSlotDrawer(Drawer):
         self.wait = push_button(self.tr("Join the waitlist"), self._wait)
         self.begins = label(role="small", ink="2", wrap=True)
         self._wait_until: datetime | None = None
-        """The latest end of a waiting request: what is freed later is no gain over the first match."""
+        """The latest useful end of a waiting request; a later end is no improvement on the first match. None without
+        a match.
+        """
         buttons = hbox((self.book, 1), (self.wait, 1), spacing=8)
         self.footer = QFrame()
         self.footer.setProperty("panel", "bottom")
@@ -122,7 +124,7 @@ class FindSlotDrawer(Drawer):
             self.model.blockSignals(False)
 
     def wish(self) -> Wish | None:
-        """Returns the request, or shows the problem beside the field and returns None."""
+        """Returns the request, or shows the problems beside the fields and returns None."""
         length: timedelta | None = None
         earliest: datetime | None = None
         self.length_row.set_problem("")
@@ -148,7 +150,7 @@ class FindSlotDrawer(Drawer):
         )
 
     def search(self) -> None:
-        """Requests matches for the current form."""
+        """Requests matches for the current form, unless the form is invalid."""
         self._soon.stop()
         wish = self.wish()
         if wish is not None:
@@ -159,12 +161,13 @@ class FindSlotDrawer(Drawer):
     def show_fits(
         self, fits: Sequence[Fit], unbooked: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str
     ) -> None:
-        """Shows the matches and the maximum number of GPUs that are free now.
+        """Shows the matches of a search.
 
-        The match that was selected before a repeated search stays selected; otherwise, the first match is selected.
+        The match that was selected before stays selected if it is found again; otherwise, the first match is selected.
 
         Args:
-            unbooked: The first match if GPUs in use without a booking are included, as the waitlist does.
+            unbooked: The first match, if any, when GPUs in use without a booking count as free, as on the waitlist.
+            at_most: A text about the GPUs that are free now.
         """
         chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0
         has_focus = any(card.hasFocus() for card in self.cards)
@@ -180,7 +183,7 @@ class FindSlotDrawer(Drawer):
         )
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
-        if has_focus:  # also if the search was repeated after a change of the calendar
+        if has_focus:  # The focus would otherwise be lost with the deleted cards.
             target = self.cards[chosen] if self.cards else self.count
             target.show()  # A hidden widget takes no focus, and a layout shows new widgets later.
             target.setFocus()
@@ -200,7 +203,10 @@ class FindSlotDrawer(Drawer):
         self._announce()
 
     def _offer_waitlist(self, fits: Sequence[Fit], unbooked: Sequence[Fit], now: datetime) -> None:
-        """Offers the waitlist for GPUs released before the first match, unless the first match starts at once."""
+        """Enables or disables the button for the waitlist, and sets its tool tip.
+
+        The button is disabled if the first match begins at the requested time.
+        """
         first = unbooked[0] if unbooked else None
         self._wait_until = first.end - EARLIER if first is not None else None
         wish = self.wish()
@@ -271,7 +277,7 @@ class FindSlotDrawer(Drawer):
         announce(self, self.cards[number].accessibleName())
 
     def _book(self) -> None:
-        """Books the selected match. If the form has changed since the last search, it searches instead."""
+        """Requests the booking of the selected match, or a search if there is no match for the current form."""
         if self._is_stale or not self.cards:
             self.search()
         else:
@@ -291,7 +297,7 @@ class FindSlotDrawer(Drawer):
 
 
 def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
-    """Returns the number of the match that equals the previously selected match, or 0.
+    """Returns the index of the match that equals the previously selected match, or 0.
 
     The starts may differ a little, because "now" is later in the repeated search.
     """

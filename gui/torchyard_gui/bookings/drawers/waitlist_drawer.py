@@ -1,4 +1,4 @@
-"""Drawer of the waitlist: entries in order, with a button to leave the waitlist."""
+"""Drawer of the waitlist: its entries in order, and buttons to join and leave it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WaitlistDrawer(Drawer):
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Waitlist"), parent)
         self.summary = label(ink="2", wrap=True)
-        tip = self.tr("Say what you need. If no slot begins soon enough, join the waitlist")
+        tip = self.tr("Enter what you need. If no slot begins soon enough, join the waitlist")
         self.join = push_button(self.tr("Join the waitlist …"), self.join_wanted, tip=tip)
         self.cards: list[Card] = []
         self.leave_buttons: list[QPushButton] = []
@@ -38,13 +38,13 @@ class WaitlistDrawer(Drawer):
     def show_waiting(
         self, waiting: Sequence[Waiting], me: str, is_admin: bool, zone: str, now: datetime | None
     ) -> None:
-        """Lists the entries in the order in which they receive GPUs."""
+        """Lists the entries, numbered in the given order."""
         remove_widgets(self.body, self.cards)
         self.cards, self.leave_buttons = [], []
         self.summary.setText(
             self.tr("GPUs that are freed are booked for the first waiting request that they fit.")
             if waiting
-            else self.tr("The waitlist is empty. GPUs that are freed can be booked by everyone.")
+            else self.tr("The waitlist is empty. Every user can book GPUs that become free.")
         )
         for number, one in enumerate(waiting):
             card = self._card(number, one, me, is_admin, zone, now or one.created)

@@ -1,4 +1,4 @@
-"""Graphics items of edges: hops with arrows and ports, and trunks with their branches."""
+"""Graphics items of edges: hops between two racks, and trunks that many racks share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 ARROW = 7.0
 DASHES = (9.0, 5.0)
-"""Dash and gap in pixels of asynchronous edges."""
+"""Lengths in pixels of the dashes and gaps of dashed edges."""
 THIN = 1.5
 BACK_TO_BACK, SMALLER = 5.0, 0.75
 PALE = 0.4
 CHOSEN_ON_TOP = 1.0
 REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
-"""Sets the item's bounds to include ports and arrows; never drawn."""
+"""Transparent pen that is wide enough for the bounds of an item to include its ports and arrows."""
 
 
 class EdgeItem(QGraphicsPathItem):
-    """Item of one hop. It is derived from a path item so that Qt computes its bounds in C++, once per frame."""
+    """Item of one hop. It is derived from a path item so that Qt computes its bounds in C++."""
 
     def __init__(self, hop: Hop):
         super().__init__()
@@ -51,8 +51,8 @@ class EdgeItem(QGraphicsPathItem):
         """Sets the appearance.
 
         Args:
-            chosen: Whether a replica at one end is selected.
-            pale: Whether the state of one end is unknown.
+            chosen: Whether a replica on a rack at one of the ends is selected.
+            pale: Whether the state of a rack at one of the ends is unknown.
         """
         if (chosen, pale) != (self._chosen, self._pale):
             self._chosen, self._pale = chosen, pale
@@ -111,7 +111,7 @@ def arrows(hop: Hop) -> list[QPolygonF]:
 
 
 def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
-    """Returns an arrowhead in the direction `way`, centred at the distance `ahead` from the point `place`."""
+    """Returns an arrowhead in the direction `way`, at the distance `ahead` from the point `place`."""
     (across, down), size = way, ARROW * scale
     x, y = place[0] + across * ahead, place[1] + down * ahead
     side = size * 0.75
@@ -125,7 +125,7 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
 
 
 ABOVE = 0.5
-"""Z value of the pill above the lines."""
+"""Z value of a trunk with its label, above that of hops without a selected replica."""
 THICK = 1.5
 """Additional width of a trunk that stands for many edges."""
 
@@ -158,8 +158,8 @@ class TrunkItem(QGraphicsPathItem):
         """Sets the appearance.
 
         Args:
-            chosen: Hosts with a selected replica.
-            pale: Hosts whose state is unknown.
+            chosen: Racks or sections with a selected replica.
+            pale: Racks whose state is unknown.
         """
         if (frozenset(chosen), frozenset(pale)) != (self._chosen, self._pale):
             self._chosen, self._pale = frozenset(chosen), frozenset(pale)
@@ -230,8 +230,20 @@ def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
     return QRectF(at[0] - width / 2, at[1] - height / 2, width, height)
 
 
+def wrapped_label(text: str, width: float) -> list[str]:
+    """Returns a text in lines for a pill that is at most `width` pixels wide, if its words permit."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and paint_cache.width_of(longer, "tiny") + 2 * PILL_PAD <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
 def paint_pill(painter: QPainter, at: Point, lines: Sequence[str]) -> None:
-    """Paints a short text on a line."""
+    """Paints the lines of a label in a pill centred at `at`."""
     box = pill_box(at, lines)
     painter.setPen(paint_cache.outline("hair"))
     painter.setBrush(theme().brush("s1"))

@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 from PySide6.QtWidgets import QGraphicsItem
 
 from torchyard_gui.canvas import labels
-from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
+from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem, wrapped_label
 from torchyard_gui.canvas.edges.routes import Hop, arrow_at
 from torchyard_gui.canvas.edges.traffic import HostTraffic, Lines, lay, scaled
 from torchyard_gui.canvas.racks.layout import Grid
+from torchyard_gui.theme.tokens import METRICS as M
 
 
 class EdgeLayer:
@@ -21,7 +22,7 @@ class EdgeLayer:
         self._edges: list[EdgeItem] = []
         self._trunk: TrunkItem | None = None
         self._laid: list[tuple[Grid, HostTraffic, Lines]] = []
-        """The last routes of hosts and of sections, with their input; most edits move no rack."""
+        """The last two routings with their input. They are reused, because most edits move no rack."""
 
     @property
     def items(self) -> list[QGraphicsItem]:
@@ -31,14 +32,14 @@ class EdgeLayer:
         """Routes the edges and the trunk for a grid of racks or sections. Existing items are reused.
 
         Args:
-            scale: The zoom, if lines and texts have the same size at any zoom.
+            scale: The zoom of the view if lines and texts have the same size at any zoom; 1 if they grow with the zoom.
         """
         lines = self._routed(grid, wiring)
         if scale != 1.0:
             lines = scaled(lines, scale)
         self._layer.setScale(1 / scale)
-        label = (*wiring.label, *wiring.load) if wiring.neighbours or wiring.average else wiring.load
-        labelled = _labelled(lines.hops) if label else None
+        labelled = _labelled(lines.hops)
+        label = _label_at(labelled, wiring) if labelled is not None else ()
         for edge in self._edges[len(lines.hops) :]:
             self._remove(edge)
         del self._edges[len(lines.hops) :]
@@ -54,8 +55,8 @@ class EdgeLayer:
         """Sets the appearance of all edges.
 
         Args:
-            chosen: Hosts with a selected replica.
-            unknown: Hosts whose state is unknown.
+            chosen: Racks or sections with a selected replica.
+            unknown: Racks whose state is unknown.
         """
         for edge in self._edges:
             ends = (edge.hop.source, edge.hop.target)
@@ -90,7 +91,21 @@ class EdgeLayer:
         self._layer.scene().removeItem(item)
 
 
+def _label_at(hop: Hop, wiring: HostTraffic) -> tuple[str, ...]:
+    """Returns the lines of a label: narrow ones in a gutter between columns, or a single line elsewhere."""
+    label = wiring.label if wiring.neighbours or wiring.average else ()
+    is_across = bool(arrow_at(hop.points)[1][0])
+    is_straight = len(hop.points) == 2
+    if is_across != is_straight:
+        line = " · ".join(filter(None, (*label, " ".join(wiring.load))))
+        return (line,) if line else ()
+    return (*(part for text in label for part in wrapped_label(text, M.gap_across - 2)), *wiring.load)
+
+
 def _labelled(hops: Sequence[Hop]) -> Hop | None:
-    """Returns the hop that has the most room for a label: a horizontal hop between neighbours."""
+    """Returns the hop that has the most room for a label: the first horizontal one, or else the first of the exchange.
+
+    Returns None if there are only checkpoint hops.
+    """
     exchanging = [hop for hop in hops if not hop.look.thin]
     return max(exchanging, key=lambda hop: abs(arrow_at(hop.points)[1][0]), default=None)

@@ -1,8 +1,8 @@
 """Routing through the gutters between racks: a lattice of tracks and the cheapest path along it. Pure geometry.
 
-There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length. Corners,
-ports off the middle of a side, and especially nodes of earlier paths add to the cost, so that edges cross or share a
-track only where necessary.
+There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length plus
+costs of its corners, of certain ports and especially of nodes on earlier paths, so that edges cross or share a track
+only where necessary.
 
 Source: A* (Hart, Nilsson and Raphael 1968) over pairs of a node and a direction, because corners have a cost.
 """
@@ -23,25 +23,25 @@ Node = tuple[int, int]
 """Indices of a vertical and a horizontal track."""
 
 LANE = 12.0
-"""Distance of tracks in a gutter between columns."""
+"""Distance between tracks in a gutter between columns."""
 LOW_LANE = 8.0
-"""Distance of tracks in a gap between rows."""
+"""Distance between tracks in a gap between rows."""
 PORTS = (0.0, -2 * LANE, 2 * LANE)
-"""Offsets of ports on a border; straight edges use the middle."""
+"""Offsets of the ports on a border from its main port, which straight edges between adjacent racks use."""
 CORNER, ASIDE, SAME_SIDE, MEETING = 60.0, 14.0, 500.0, 4000.0
 ABOVE = 4.0
-"""Cost that prefers the lower of two equally long paths."""
+"""Cost of a port on the upper border, which prefers the lower of two equally long paths."""
 RIGHT, LEFT, DOWN, UP = (1, 0), (-1, 0), (0, 1), (0, -1)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A point on the border of a rack where an edge can start, with its outward direction."""
+    """A point on the border of a rack where an edge can start or end, with its outward direction."""
 
     at: Point
     away: tuple[int, int]
     aside: float
-    """Distance from the middle."""
+    """Offset from the main port: the middle of an upper or lower border, or `Grid.port_height` on a side."""
 
 
 class Gutters:
@@ -69,7 +69,7 @@ class Gutters:
     def lay_straight(self, one: Cell, other: Cell) -> tuple[Point, ...] | None:
         """Lays the straight path between adjacent racks.
 
-        Returns None if the racks are not adjacent or the ports are used.
+        Returns None if the racks are not adjacent or one of the two ports is used.
         """
         start, end = self._facing(one, other)
         if start is None or end is None or self._is_used(one, start) or self._is_used(other, end):
@@ -84,7 +84,7 @@ class Gutters:
         return points
 
     def take(self, points: Sequence[Point]) -> None:
-        """Marks a path as used. Later paths avoid it where possible."""
+        """Marks a path as used. Later calls of `lay` avoid it where possible."""
         for (x1, y1), (x2, y2) in pairwise(points):
             across = range(bisect_left(self._xs, min(x1, x2)), bisect_right(self._xs, max(x1, x2)))
             down = range(bisect_left(self._ys, min(y1, y2)), bisect_right(self._ys, max(y1, y2)))
@@ -173,8 +173,8 @@ class Gutters:
         """Yields each free port of a rack.
 
         Yields:
-            The first node outside the rack with the outward direction, and the cost of the path to that node, including
-            the cost of the port.
+            Two pairs: the first node outside the rack with the outward direction, and the cost of the path to that
+            node, including the cost of the port, with the port.
         """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):

@@ -17,11 +17,11 @@ class HopLook:
     """Appearance of a hop."""
 
     dashed: bool = False
-    """Asynchronous."""
+    """Whether the line is dashed, as for asynchronous exchanges and for checkpoints."""
     thin: bool = False
     arrows: bool = True
     ports: tuple[str, str] = ("trains", "trains")
-    """Marks of the ends: "trains" ○, "both" ⊡, or ""."""
+    """Ports at the two ends: "trains" (○), "both" (⊡), or "" for none."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Hop:
     target: str
     points: tuple[Point, ...]
     both_ways: bool = False
-    """Traffic in both directions."""
+    """Whether the arrows show both directions, as in a ring of two racks."""
     look: HopLook = field(default_factory=HopLook)
 
 
 def loop(
     grid: Grid, members: Collection[str], gutters: Gutters | None = None, look: HopLook | None = None
 ) -> tuple[Hop, ...]:
-    """Routes the ring of an all-reduce once through all members, with adjacent racks as neighbours where possible.
+    """Routes a ring once through all members, with adjacent racks as neighbours where possible.
 
-    The collective library chooses the actual order; the ring only shows that all members take part.
+    The ring only shows that all members take part. In an all-reduce, the collective library chooses the actual order.
     """
     ring = ring_order(grid, members)
     if len(ring) < 2:
@@ -74,7 +74,7 @@ class Branch:
 
     host: str
     does: str
-    """"trains", "serves" or "both"."""
+    """The host's role in the exchange: "trains", "serves" or "both"."""
     points: tuple[Point, ...]
 
 
@@ -85,9 +85,9 @@ class Trunk:
     branches: tuple[Branch, ...]
     stems: tuple[tuple[Point, Point], ...]
     label_at: Point
-    """Position of the pill with the least overlap with racks."""
+    """Centre of the pill with the label, in a gutter."""
     is_flat: bool
-    """Whether all hosts are in one row, so that the pill must fit into a gutter."""
+    """Whether all hosts are in one row and use the same gutter, into which the pill must fit."""
 
 
 def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) -> Trunk:
@@ -126,11 +126,11 @@ def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) 
 
 
 BEND = 2.0 * M.edge_corner
-"""Length of a branch along its stem: the rounded corner and as much again."""
+"""Length of a branch along its stem: twice the radius of the rounded corner."""
 
 
 def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
-    """Returns a stem shortened at both ends, where branches bend into it. A bus is returned unchanged."""
+    """Returns a stem shortened at both ends, where branches bend into it. A bus or a short stem is not changed."""
     (x1, y1), (x2, y2) = ends
     if x1 != x2 or y2 - y1 < 2 * M.edge_corner:
         return ends
@@ -138,7 +138,7 @@ def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
 
 
 def _stem(grid: Grid, cell: Cell) -> float:
-    """Returns the position of the gutter to which the branch of a rack leads.
+    """Returns the horizontal position of the gutter to which the branch of a rack leads.
 
     Each pair of columns shares a gutter. A single last column uses the gutter before it.
     """
@@ -150,7 +150,7 @@ def _stem(grid: Grid, cell: Cell) -> float:
 
 
 def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
-    """Returns the members as a ring in which most neighbours are adjacent, including the last and the first."""
+    """Returns the members as a ring in which neighbours, also the last and the first, are adjacent where possible."""
     cells = [cell for cell in grid.cells if cell.key in members]
     columns = {cell.column for cell in cells}
     rows = sorted({cell.row for cell in cells})
@@ -171,7 +171,8 @@ def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: 
 
 
 def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int) -> tuple[Cell, ...]:
-    # The ring runs through the rows in alternating directions; the first column is reserved for the return path.
+    # The ring runs through the rows in alternating directions. Below the first row, the first column is reserved for
+    # the return path.
     order: list[Cell] = []
     for turn, row in enumerate(rows):
         along = [cell for cell in cells if cell.row == row and (cell.column != first_column or turn == 0)]

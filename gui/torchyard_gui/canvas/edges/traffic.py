@@ -22,7 +22,7 @@ Port = Literal["trains", "serves", "both"]
 """Role of a host in the exchange: ○, ■, ⊡."""
 
 NEIGHBOUR_HOSTS = 32
-"""With more hosts, a loop over all replaces the edges between neighbours, which would be indistinguishable."""
+"""Number of hosts above which one loop replaces the edges between neighbours, which would be indistinguishable."""
 
 RING = HopLook()
 NEIGHBOURS = HopLook(dashed=True, arrows=False, ports=("both", "both"))
@@ -43,9 +43,9 @@ class HostTraffic:
     label: tuple[str, ...] = ()
     """Parts of the pill's text."""
     count: int = 0
-    """Number of edges if the trunk stands for too many to draw, else 0."""
+    """Number of edges between replicas that the trunk represents, if there are more than MOST_EDGES; else 0."""
     load: tuple[str, ...] = ()
-    """Parts of the text about the data of a step on the busiest link."""
+    """Parts of the text about the amount of data per step on the busiest link."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
     """Maps the traffic between replicas to traffic between hosts.
 
     Args:
-        host_of: Host of each placed replica.
+        host_of: Host of each placed replica, or its section or group if these are drawn instead of hosts.
     """
 
     def hosts(names: Iterable[str]) -> frozenset[str]:
@@ -146,7 +146,7 @@ def _port(host: str, sources: frozenset[str], targets: frozenset[str], traffic: 
 
 
 def _pairs(traffic: Traffic, pattern: Pattern, host_of: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Returns each pair of exchanging hosts once."""
+    """Returns each pair of different hosts between which there are edges of a pattern, once."""
     found: dict[tuple[str, str], None] = {}
     for bundle in traffic.of(pattern):
         for source, target in bundle.pairs():
@@ -157,7 +157,7 @@ def _pairs(traffic: Traffic, pattern: Pattern, host_of: Mapping[str, str]) -> tu
 
 
 def _label(strategy: Strategy) -> tuple[str, ...]:
-    """Returns the label of the edges, such as how often the replicas exchange if that is not once per step."""
+    """Returns the parts of the label of the edges, such as how often the replicas push and pull."""
     return tuple(
         translate("Canvas", template).format(steps=getattr(strategy, key))
         for template, key in spec_of(strategy.kind).edge_labels

@@ -29,7 +29,10 @@ GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
 
 
 class DragChips(Gesture):
-    """Gesture that begins with a press on a chip and drags the chip beyond the drag distance."""
+    """Gesture that begins with a press on a chip.
+
+    Beyond the drag distance, it drags the chip, with the other selected chips if the chip is selected.
+    """
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -46,7 +49,7 @@ class DragChips(Gesture):
         """Starts the gesture. Without `fits`, chips can be clicked but not dragged.
 
         Args:
-            effect: Returns a description of the effect of a drop. By default, a drop pins or unpins the replicas.
+            effect: Returns a description of the effect of a drop. By default, it is about pinning.
         """
         self._view = view
         self._scene = scene
@@ -88,7 +91,7 @@ class DragChips(Gesture):
         self.move(position)
         if self._ghost is None:
             if len(self._names) > 1 and not QApplication.keyboardModifiers():
-                # A click without Ctrl or Shift reduces a selection to the clicked chip.
+                # A click without a modifier key reduces a selection to the clicked chip.
                 self._scene.set_selection([self._pressed])
             return
         target, reason = self._target, self._reason
@@ -111,7 +114,7 @@ class DragChips(Gesture):
         return ghost
 
     def _aim(self, target: str, point: QPointF) -> None:
-        # The refusal is computed once per target, because computing it for every pixel is too slow.
+        # The refusal is computed only when the target changes, because computing it for every mouse move is too slow.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
@@ -124,7 +127,10 @@ class DragChips(Gesture):
         self._scene.set_target(target, not self._reason)
 
     def _swaps(self, there: str) -> bool:
-        """Returns whether a drop on a replica swaps the two, which must both be placed on equally many GPUs."""
+        """Returns whether a drop on the replica `there` swaps it with the dragged one.
+
+        Both must be placed on the same number of GPUs.
+        """
         own, other = self._scene.chip(self._pressed), self._scene.chip(there)
         if self._scene.by_group or own is None or other is None or len(self._names) > 1 or there in self._names:
             return False

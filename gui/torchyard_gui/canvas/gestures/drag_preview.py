@@ -1,6 +1,6 @@
-"""Preview at the pointer during a drag: a stack of chips, and below it the target or the reason for a refusal.
+"""Preview at the pointer during a drag: a stack of chips, and the effect of a drop or the reason for a refusal.
 
-Both parts are pixmap items, repainted only when their content changes, so that moving them needs almost no Python.
+Both parts are pixmap items, which are painted only for new content, so that moving them needs almost no Python.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torchyard_gui.theme.tokens import METRICS as M
 TOP = 1000.0
 CAPTION_WIDTH = 280
 OFFSET = 4
-"""Distance of chips and caption."""
+"""Distance in pixels between chips and caption."""
 STACK = 4
-"""Offset of each chip in the stack."""
+"""Offset in pixels between two chips in the stack."""
 ROUND = 2
-"""Margin for the selection ring."""
+"""Margin in pixels for the selection ring."""
 LINE = 16
 MOST_LINES = 4
 MOST_CHIPS = 3
@@ -53,7 +53,7 @@ class DragPreview:
         self._shift = AWAY
         self._size = (0, 0)
         self._captions: dict[tuple[str, bool], QPixmap] = {}
-        """Painted captions, because the same ones recur during a drag."""
+        """Painted captions, which recur during a drag."""
         if chips:
             depth = min(len(chips), MOST_CHIPS)
             picture = self._paint_stack(chips[:depth], len(chips))

@@ -1,4 +1,4 @@
-"""Gestures that drag roles and machine types from the palette to the canvas, and their MIME types."""
+"""Gestures that drag roles and machine types from the palette to the canvas, and the MIME types of its entries."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_view import ZoomView
 
 CALM = 3
-"""Moves without a change before a snapshot is worthwhile."""
+"""Number of moves without a change of the scene, after which the next move takes a snapshot."""
 
 
 class SnapshotCache(QObject):
@@ -22,7 +22,7 @@ class SnapshotCache(QObject):
     def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):
         """Creates the cache without a snapshot.
 
-        The items `carried` and the drop highlight are not part of snapshots.
+        The item `carried` and the drop highlight are not part of snapshots.
         """
         super().__init__()
         self._view = view
@@ -40,7 +40,7 @@ class SnapshotCache(QObject):
             self._take()
 
     def drop(self) -> None:
-        """Discards the snapshot, because the scene has changed."""
+        """Discards the snapshot if there is one. The scene is painted again."""
         self._calm = 0
         if self.is_taken:
             self.is_taken = False

@@ -20,28 +20,30 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 RADIUS = M.radius_small
 SIDE = 6
-"""Padding of a chip."""
+"""Horizontal padding of a chip in pixels."""
 TEXT_X = SIDE + M.badge + 3
 TEXT_END = 4
-"""Distance of the second line from the right border."""
+"""Distance of the second line from the right border in pixels."""
 MARK = 13
+COARSE_METER = 6
+"""Height of a meter at a low zoom."""
 STATE_MARKS = {"succeeded", "stopped", "pending", "waiting", "starting", "restarting", "stopping"}
-"""States with a mark; running has none."""
+"""States whose mark is shown on a chip without a tint; a running replica has no mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChipState:
-    """State of a chip in the user interface."""
+    """What determines the appearance of a chip besides its content: selection, pointer, focus, drag, problem, move."""
 
     selected: bool = False
     hovered: bool = False
     focused: bool = False
-    """Has the keyboard focus, drawn as a ring apart from the selection."""
+    """Whether the chip has the keyboard focus, drawn as a ring that differs from that of the selection."""
     lifted: bool = False
-    """Is dragged: its preview is at the cursor."""
+    """Whether the chip is being dragged, with its preview at the pointer."""
     problem: str = ""
     moved: bool = False
-    """The planner has just moved it."""
+    """Whether the planner has just moved the replica."""
 
 
 NORMAL = ChipState()
@@ -56,7 +58,7 @@ def paint_chip(
     level: Level = Level.FULL,
     live: bool = False,
 ) -> None:
-    """Paints all pieces of a replica, with the texts in the first piece."""
+    """Paints all pieces of a replica. The further pieces repeat only the badge and the number of the first."""
     if state.lifted:
         painter.setOpacity(0.35)
     tint = _tint(look)
@@ -69,7 +71,7 @@ def paint_chip(
     else:
         _paint_words(painter, boxes[0], chip, look, state, tint, live)
     if look is not None and look.meter is not None and not look.is_unknown:
-        _paint_meter(painter, boxes[0], look.meter, tint, 6 if level is Level.COARSE else M.meter)
+        _paint_meter(painter, meter_box(boxes[0], chip, level), look.meter, tint)
     for box in boxes[1:]:
         _paint_more(painter, box, chip, level)
     if state.focused:
@@ -180,7 +182,7 @@ def _paint_low(
 def fitting(text: str, look: ReplicaLiveState | None, room: int, weight: int) -> str:
     """Returns the second line, shortened to the available width.
 
-    For a replica in an unknown state, a line that does not fit is reduced to the time of its last known state.
+    For a replica in an unknown state, a line that does not fit is reduced to the time of its last report, if known.
     """
     if look is not None and paint_cache.width_of(text, "tiny", weight) > room:
         text = look.stale_since if look.is_unknown and look.stale_since else labels.shorter(text)
@@ -211,29 +213,49 @@ def _mark_of(look: ReplicaLiveState | None, tint: str, state: ChipState) -> str:
 
 
 def _paint_coarse(painter: QPainter, box: Box, chip: ChipContent, look: ReplicaLiveState | None, tint: str) -> None:
-    """Paints a chip at a low zoom: only its badge and number, both enlarged."""
-    size = min(24.0, box.height - 6)
+    """Paints a chip at a low zoom: its badge and number, both enlarged.
+
+    A wide chip also has a mark for a problem or an unknown state.
+    """
+    size = _coarse_badge(box)
     middle = box.y + box.height / 2
     paint_cache.put_badge(painter, chip.role, box.x + 4, middle - size / 2, size)
-    text = str(chip.index)
-    pixels = 18 if len(text) < 4 else 15
+    text, pixels = _coarse_number(chip)
     paint_cache.write(painter, box.x + size + 8, middle + pixels * 0.36, text, tint or "text", "strong", 0, pixels)
     mark = "unknown" if look is not None and look.is_unknown else {"fail": "failed", "wait": "warning"}.get(tint, "")
     if mark and box.width > M.slot_width:
         paint_cache.put_mark(painter, mark, box.right - 28, middle - 12, 24)
 
 
-def _paint_meter(painter: QPainter, box: Box, meter: float, tint: str, height: float) -> None:
+def _coarse_badge(box: Box) -> float:
+    return min(24.0, box.height - 6)
+
+
+def _coarse_number(chip: ChipContent) -> tuple[str, int]:
+    """Returns the text of a chip's number at a low zoom, and its font size in pixels."""
+    text = str(chip.index)
+    return text, 18 if len(text) < 4 else 15
+
+
+def meter_box(box: Box, chip: ChipContent, level: Level) -> QRectF:
+    """Returns the place of a meter: below the texts, or beside the enlarged number of a low chip."""
     inset = 4
-    y = box.bottom - inset - height + 1
-    full = box.width - 2 * inset
+    height = COARSE_METER if level is Level.COARSE else M.meter
+    if level is Level.COARSE and box.height < M.slot_height:
+        text, pixels = _coarse_number(chip)
+        left = box.x + _coarse_badge(box) + 16 + paint_cache.width_of(text, "strong", 0, pixels)
+        return QRectF(left, box.y + (box.height - height) / 2, max(0.0, box.right - 2 * inset - left), height)
+    return QRectF(box.x + inset, box.bottom - inset - height + 1, box.width - 2 * inset, height)
+
+
+def _paint_meter(painter: QPainter, box: QRectF, meter: float, tint: str) -> None:
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(theme().brush("track"))
-    painter.drawRoundedRect(QRectF(box.x + inset, y, full, height), height / 2, height / 2)
-    part = full * min(max(meter, 0.0), 1.0)
+    painter.drawRoundedRect(box, box.height() / 2, box.height() / 2)
+    part = box.width() * min(max(meter, 0.0), 1.0)
     if part >= 1:
         painter.setBrush(theme().brush("wait" if tint == "wait" else "meter"))
-        painter.drawRoundedRect(QRectF(box.x + inset, y, part, height), height / 2, height / 2)
+        painter.drawRoundedRect(QRectF(box.x(), box.y(), part, box.height()), box.height() / 2, box.height() / 2)
 
 
 def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) -> None:

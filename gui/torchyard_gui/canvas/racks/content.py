@@ -17,7 +17,7 @@ from torchyard_gui.canvas.racks.layout import RackLayout, group_columns, lay_gro
 from torchyard_gui.widgets.next_steps import quoted
 
 TRAY = ""
-"""Key of the tray among the racks; no host has an empty name."""
+"""Key of the tray in mappings of racks, which no host can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class ChipContent:
     host: str
     gpus: tuple[int, ...]
     wanted: int
-    """GPUs that its pool requests."""
+    """Number of GPUs that the replica's pool requests."""
     pinned: bool
     trains: bool
     group: int | None = None
-    """Its worker or server group, or None if there is only one."""
+    """Number of the replica's worker or server group; None if it is not placed or in no group."""
     by_group: bool = False
-    """Whether it is drawn in the frame of its group, where it names its host."""
+    """Whether the chip is drawn in the frame of its group, in which it names its host."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,22 @@ class RackContent:
     layout: RackLayout
     chips: tuple[ChipContent, ...]
     gpus: tuple[tuple[str, int], ...] = ()
-    """(short model name with memory, count)."""
+    """(short name of the model with its memory, number of GPUs) for each model."""
     busy: frozenset[int] = frozenset()
-    """GPUs in use."""
+    """Indices of GPUs in use."""
     users: Mapping[int, str] = field(default_factory=dict)
-    """Their users, where known."""
+    """Users of the busy GPUs by index, where known."""
     use_known: bool = True
-    """Whether the current use of the host is known."""
+    """Whether the current use of the host's GPUs is known."""
     cpus: int | None = None
     memory_gb: float | None = None
     checked: bool = False
     reasons: tuple[str, ...] = ()
-    """For the tray: why its replicas cannot be placed."""
+    """For the tray: the reasons why its replicas cannot be placed."""
     section: str = ""
-    """Name of the section in which it stands, such as the value of its label `rack`; "" without sections."""
+    """Name of the section that contains the rack, such as the value of its label `rack`; "" without sections."""
     group: ReplicaGroup | None = None
-    """The group whose frame this is; None for hosts and the tray."""
+    """The group that the frame represents; None for hosts and the tray."""
 
     @property
     def is_tray(self) -> bool:
@@ -80,12 +80,12 @@ class RackContent:
 def racks_of(
     plan: Plan, hosts: Sequence[HostFacts], also: Collection[str] = (), groups: Sequence[Group] = ()
 ) -> tuple[RackContent, ...]:
-    """Returns the contents of all racks: hosts with placed or pinned replicas, and the hosts in `also`.
+    """Returns the contents of the racks of hosts with placed or pinned replicas and of the hosts in `also`.
 
     The racks are in the order of the fleet, so that moving a chip does not move racks.
 
     Args:
-        groups: Groups of the strategy, as returned by `traffic_of`.
+        groups: The worker and server groups, from the result of `traffic_of`.
     """
     group_of = {name: group.number for group in groups for name in group.members}
     on_host: dict[str, list[PlannedReplica]] = {}
@@ -99,17 +99,19 @@ def racks_of(
 
 
 SECTIONS_FROM = 17
-"""Least number of hosts that are shown in sections."""
+"""Minimum number of hosts on the canvas for which there are sections."""
 RACK_LABEL = "rack"
 NO_PLACES = ("machine",)
-"""Labels that never name a place."""
+"""Labels that never determine a section."""
 
 
 def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
-    """Returns the section of each host: its label `rack`, or else the label by which the fleet divides its hosts.
+    """Returns the section of each host: its value of the label by which the hosts are divided.
 
-    A label divides the hosts if most hosts have the label and several hosts have the same value. Hosts without the
-    label are in a separate section. Few hosts, and hosts without such a label, have no sections.
+    A label divides the hosts if more than half of them have it, and if its number of values is at least two and at
+    most half the number of hosts. Of such labels, `rack` is used, or else the most frequent one. Hosts without the
+    label are in a separate section. There are no sections without such a label, or for fewer than `SECTIONS_FROM`
+    hosts.
     """
     if len(hosts) < SECTIONS_FROM:
         return {}

@@ -22,12 +22,12 @@ SLOTS_ACROSS = 4
 CPU_ACROSS = 2
 INNER = M.rack - 2 * PAD
 SLOT_ACROSS, SLOT_DOWN = M.slot_width + M.slot_gap, M.slot_height + M.slot_gap
-"""Pitch of the slots."""
+"""Distance between the left edges, and between the upper edges, of adjacent slots."""
 LINE = M.line
 MARGIN = 24
 """Margin around all racks."""
 TRAY_MOST = 40
-"""Most chips shown in the tray; a line below counts the others."""
+"""Maximum number of chips in the tray; a line below them counts the others."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,23 @@ class RackLayout:
 
     height: float
     slots: Mapping[int, Box] = field(default_factory=dict)
-    """By GPU index."""
+    """Boxes of the slots, by GPU index."""
     chips: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)
-    """Pieces by replica, the one with the texts first."""
+    """Boxes of a replica's chip, by replica. The first one contains the texts."""
     rule: float = 0
     """Vertical position of the line above the footer."""
     words: Box | None = None
-    """The tray's box for reasons."""
+    """The box of the tray for the reasons."""
     width: float = M.rack
 
     @property
     def across(self) -> int:
-        """Number of slots or chips in a row."""
+        """Number of slots, or of chips as wide as a slot, in a row."""
         return round((self.width - 2 * PAD + M.slot_gap) / SLOT_ACROSS)
 
     @property
     def slots_top(self) -> float:
-        """The top of the slots, below the header and the reasons in the tray."""
+        """The top of the slots and chips, below the header and the reasons in the tray."""
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
         return min(tops, default=self.rule)
 
@@ -128,7 +128,10 @@ def lay_group(names: Sequence[str], across: int) -> RackLayout:
 
 
 def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
-    """Returns the boxes that cover the slots at these positions: parts of rows, or several equal rows as one block."""
+    """Returns the boxes that cover the slots at these positions, the widest first.
+
+    A box covers a part of a row, or equal parts of consecutive rows.
+    """
     stretches: list[tuple[int, int, int]] = []
     for _, members in groupby(enumerate(sorted(positions)), lambda pair: (pair[1] - pair[0], pair[1] // SLOTS_ACROSS)):
         run = [position for _, position in members]
@@ -143,7 +146,7 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
                 continue
         joined.append((first, last, rows))
     boxes = [_block(first, last, rows) for first, last, rows in joined]
-    # The first box contains the texts of the chip and therefore has to be the largest.
+    # The first box contains the texts of the chip and therefore has to be the widest.
     widest = max(range(len(boxes)), key=lambda at: (boxes[at].width, -at), default=0)
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
@@ -198,12 +201,12 @@ class Grid:
     columns: int
     cells: tuple[Cell, ...] = ()
     tops: tuple[float, ...] = ()
-    """By row."""
+    """Vertical positions of the rows."""
     width: float = M.rack
     """Width of each rack."""
     headings: tuple[Heading, ...] = ()
     sections: Grid | None = None
-    """The sections with their headings as cells, if the racks stand in sections."""
+    """Grid whose cells are the sections with their headings; None if the racks are not in sections."""
 
     @cached_property
     def pitch(self) -> float:
@@ -228,7 +231,7 @@ class Grid:
         return max(cell.box.bottom for cell in self.cells if cell.row == row)
 
     def port_height(self, row: int) -> float:
-        """Returns the vertical position of side ports, which is the same for all racks of a row."""
+        """Returns the vertical position of the main side ports, which is the same for all racks of a row."""
         members = [cell.box for cell in self.cells if cell.row == row]
         return members[0].y + round(min(box.height for box in members) / 2)
 
@@ -243,7 +246,7 @@ def arrange(
 
     Args:
         heights: Height of each rack by its key.
-        kept: Positions of racks that do not move; the other racks fill the free positions.
+        kept: Rows and columns of racks that keep them; the other racks fill the free positions.
     """
     places = {key: kept[key] for key in heights if key in kept}
     taken = set(places.values())
@@ -283,13 +286,13 @@ def best_columns(heights: Sequence[float], width: float, height: float, rack_wid
 
 
 HEADING = 72.0
-"""Height of the heading of a section. At the zoom that shows a hundred hosts it holds one line of text."""
+"""Height of a section's heading."""
 SECTION_GAP = 110.0
-"""Distance of a heading from the racks above it."""
+"""Distance between a heading and the racks above it."""
 PORT_ROOM = 34.0
-"""Room above a heading for the port of an edge between sections."""
+"""Space above a heading for the port of an edge between sections."""
 MOST_ACROSS = 12
-"""Most racks in a row of a section."""
+"""Maximum number of racks in a row of a section."""
 
 
 def arrange_sections(

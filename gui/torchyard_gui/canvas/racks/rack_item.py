@@ -1,7 +1,8 @@
-"""Graphics item of a host, which also draws the chips on it.
+"""Graphics item of a host, the tray or the frame of a group, which also draws the chips on it.
 
 A single item per host keeps the canvas fast with a thousand replicas. Qt caches the item's pixmap (device cache), so
-that panning and drags need no Python. A changed chip repaints only its own rectangle.
+that panning and drags need no Python. At a zoom without tiles, a changed chip repaints only
+its own rectangle and, if the use of the rack changes, the header.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from torchyard_gui.canvas.racks.rack_painting import (
 from torchyard_gui.canvas.racks.tile_painting import cells, paint_tile
 
 ROUND = 5
-"""Extent of rings beyond a chip."""
+"""Distance in pixels by which rings exceed a chip."""
 
 
 class RackItem(QGraphicsRectItem):
-    """Item of a rack or of the tray. It is derived from a rectangle item so that Qt computes its bounds in C++."""
+    """Item of one RackContent. It is derived from a rectangle item so that Qt computes its bounds in C++."""
 
     def __init__(self, content: RackContent):
         super().__init__()
@@ -79,7 +80,7 @@ class RackItem(QGraphicsRectItem):
                 self.update(QRectF(0, 0, self.content.layout.width, self.content.layout.rule))
 
     def set_mark(self, name: str, mark: ChipState) -> None:
-        """Sets the user interface state of a chip."""
+        """Sets the state in which a chip is shown, such as selected or focused."""
         if self._marks.get(name, ChipState()) != mark:
             self._marks[name] = mark
             self._update_chips([name])
@@ -91,14 +92,14 @@ class RackItem(QGraphicsRectItem):
             self.update()
         self._zoom, self._is_tile = zoom, level_of(zoom) is Level.TILE
 
-    # The following methods use the item's coordinates.
+    # Positions and boxes in the following methods are in the item's coordinates.
 
     def _bounds(self) -> QRectF:
         layout = self.content.layout
         return QRectF(-2, -2, layout.width + 4, layout.height + 4 + SHADE)
 
     def pieces(self, name: str) -> tuple[Box, ...]:
-        """Returns the boxes of a replica, or no boxes if the tray does not show the replica."""
+        """Returns the boxes of a replica's chip, or of its cells if racks are tiles; none if it is not drawn."""
         if level_of(self._zoom) is Level.TILE:
             return tuple(box for cell, box in cells(self.content, self._zoom) if cell == name)
         return self.content.layout.chips.get(name, ())
@@ -111,11 +112,14 @@ class RackItem(QGraphicsRectItem):
         return next((name for name, pieces in boxes if any(box.has(x, y) for box in pieces)), "")
 
     def slot_at(self, x: float, y: float) -> int | None:
-        """Returns the index of the GPU whose slot is at a point, or None."""
+        """Returns the index of the GPU whose slot is at a point, or None; at a zoom that shows tiles, it is None."""
         return None if self._is_tile else self.content.layout.slot_at(x, y)
 
     def tooltip_at(self, x: float, y: float) -> str:
-        """Returns the tool tip of a slot or of the header. For chips it is "", because the scene provides theirs."""
+        """Returns the tool tip of a slot, or elsewhere that of the rack.
+
+        It is "" for the tray, for frames of groups, and for chips, whose tool tips the scene provides.
+        """
         if self.content.is_tray or self.content.group is not None or self.chip_at(x, y):
             return ""
         slot = self.slot_at(x, y)
@@ -152,7 +156,7 @@ class RackItem(QGraphicsRectItem):
     def _paint_slots(self, painter: QPainter, seen: Box, level: Level) -> None:
         taken = {gpu for chip in self.content.chips for gpu in chip.gpus}
         holders = self.host.holders if self.host is not None else {}
-        # A run shows its own use of GPUs; the current users of the hosts are irrelevant to it.
+        # A live run shows its own use of GPUs, not the users that the last check of the hosts found.
         live = self._states is not None
         for gpu, box in self.content.layout.slots.items():
             if gpu in taken or not box.meets(seen):

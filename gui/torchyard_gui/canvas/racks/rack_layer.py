@@ -16,7 +16,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class RackLayer(Mapping[str, RackItem]):
-    """The racks by host, and the tray, in the order of the fleet."""
+    """The racks by key: hosts in the order of the fleet or frames of groups, and then the tray."""
 
     def __init__(self, ground: QGraphicsItem):
         self.grid = Grid(1)
@@ -24,16 +24,16 @@ class RackLayer(Mapping[str, RackItem]):
         self._ground = ground
         self._items: dict[str, RackItem] = {}
         self._key_of: dict[str, str] = {}
-        """Key of the rack with the chip of each replica."""
+        """Key of the rack that contains a replica's chip, by replica."""
         self._room = QSizeF()
         self._occasion: tuple[tuple[str, ...], float, float] | None = None
         self._columns = 1
         self._shaped_for: tuple[object, ...] = ()
         self._shape = (1, 1)
         self.headings: dict[str, SectionHeading] = {}
-        """By section."""
+        """The headings, by section."""
         self._placed_in = QSizeF()
-        """The room at the last arrangement."""
+        """The size of the view at the last arrangement."""
 
     def __getitem__(self, key: str) -> RackItem:
         return self._items[key]
@@ -67,7 +67,7 @@ class RackLayer(Mapping[str, RackItem]):
         self._room = room
 
     def arrange(self, *, keep: bool = False) -> bool:
-        """Places the racks. Returns whether a rack was added, removed or moved.
+        """Places the racks. Returns whether a rack was added, removed, moved or resized.
 
         With `keep`, racks stay at their positions and new racks take free positions, unless the width of the view has
         changed.
@@ -122,7 +122,7 @@ class RackLayer(Mapping[str, RackItem]):
             self.headings[name].set_box(box)
 
     def holder_of(self, name: str) -> RackItem | None:
-        """Returns the rack with the chip of a replica."""
+        """Returns the rack with the chip of a replica, or None."""
         return self._items.get(self._key_of.get(name, "?"))
 
     def rect_of(self, name: str) -> QRectF:

@@ -16,7 +16,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 RADIUS = M.radius
 SHADE = 3
-"""Extent of a rack's shadow."""
+"""Extent of a rack's shadow below the rack, in pixels."""
 
 
 def paint_body(painter: QPainter, rack: RackContent) -> None:
@@ -39,7 +39,10 @@ def paint_body(painter: QPainter, rack: RackContent) -> None:
 def paint_header(
     painter: QPainter, rack: RackContent, host: HostLiveState | None, use: str, level: Level, live: bool
 ) -> None:
-    """Paints the header with the state, name, GPUs and use of a host."""
+    """Paints the header with the state, name, GPUs and use of a host; at a low zoom, without the models of the GPUs.
+
+    The header of a group's frame contains its name and its number of replicas.
+    """
     if rack.group is not None:
         _paint_group_header(painter, rack, use, level)
         return
@@ -103,10 +106,10 @@ def _name(rack: RackContent) -> str:
 def paint_slot(
     painter: QPainter, box: Box, gpu: int, holder: str | None, level: Level, *, unknown: bool = False
 ) -> None:
-    """Paints an empty slot with the number of its GPU.
+    """Paints a slot without a chip, with the number of its GPU.
 
     The outline is dashed if it is unknown whether the GPU is in use. If the GPU is in use, the slot is hatched and
-    shows the user's name.
+    shows the text `holder` instead of the number. At a low zoom, there is no text.
     """
     rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
     unknown = unknown and holder is None

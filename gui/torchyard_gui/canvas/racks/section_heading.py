@@ -16,7 +16,7 @@ GAP = 9.0
 
 
 class SectionHeading(QGraphicsRectItem):
-    """Item of a heading. Its text has the same size at any zoom, and is shortened to the width of the section."""
+    """Item of a heading. Its text has the same size at any zoom up to 1, and is shortened to the section's width."""
 
     def __init__(self, name: str):
         super().__init__()
@@ -30,7 +30,7 @@ class SectionHeading(QGraphicsRectItem):
     def set_box(self, box: Box) -> None:
         if box != self._box:
             self._box = box
-            # At a low zoom, the line is taller than the heading and reaches into the gap above it.
+            # At a low zoom, the text is taller than the heading and reaches into the gap above it.
             self.setRect(box.x, box.y - SECTION_GAP / 2, box.width, box.height + SECTION_GAP / 2)
 
     def set_summary(self, summary: str) -> None:

@@ -1,4 +1,7 @@
-"""Painting of racks as tiles: the name of the host, and a cell per GPU whose shade shows the load."""
+"""Painting of racks as tiles: the name, and a cell for each GPU and for each replica without a GPU.
+
+In a design, a cell shows the role of the replica; in a live run, its shade shows the load.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from torchyard_gui.canvas.racks.rack_painting import host_mark
 from torchyard_gui.theme.theme import theme
 
 STEPS = 5
-"""Shades between an idle and a busy GPU."""
+"""Number of steps between the shades of an idle and of a busy GPU."""
 TROUBLE = ("fail", "wait")
 BADGE = 0.86
-"""Size of a role's badge in a cell, as a part of the cell."""
+"""Size of a role's badge in a cell, as a fraction of the cell."""
 BADGE_FROM = 7.0
-"""Least size of a badge in screen pixels; smaller cells are filled in part, by role."""
+"""Minimum size of a badge in screen pixels; smaller cells are partly filled, by role."""
 
 
 def paint_tile(
@@ -34,7 +37,7 @@ def paint_tile(
 ) -> None:
     """Paints a rack in its own coordinates.
 
-    Lengths are divided by `zoom`, so that they are constant on the screen.
+    Texts, gaps and corners have the same size on the screen at any `zoom`.
     """
     members = states if states is not None else {}
     looks = [members[chip.name] for chip in rack.chips if chip.name in members]
@@ -167,12 +170,12 @@ NAME_HEIGHT = 17
 PAD = 5
 GAP = 1.5
 NO_NAME_BELOW = 0.12
-"""Below this zoom, names are unreadable and cells use their space."""
+"""Zoom below which names are unreadable, so that the cells use their space."""
 ACROSS = 4
 
 
 def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
-    """Returns the cells of slots and of replicas on CPUs, each with the name of its replica, or "" if it is free."""
+    """Returns the cells of slots and of replicas without a slot, each with the name of its replica, or "" if free."""
     of_gpu = {gpu: chip.name for chip in rack.chips for gpu in chip.gpus}
     names = [of_gpu.get(gpu, "") for gpu in rack.layout.slots]
     names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray or rack.group is not None]

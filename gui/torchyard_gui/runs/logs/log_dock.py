@@ -22,9 +22,9 @@ from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 SETTLE_MS = 120
-"""Delay before a log is opened, to skip replicas passed by quickly."""
+"""Delay before a log is opened, so that the logs of replicas that are selected only briefly are not loaded."""
 MOST_LOGS = 64
-"""Most logs read together; each queries its host a few times a second."""
+"""Maximum number of logs that are read together, since each of them queries its host again and again."""
 
 Log = tuple[str, str, int]
 """(replica, host, local rank)."""
@@ -43,7 +43,7 @@ class LogDock(QWidget):
         self._remark = ""
         self._is_open = False
         self._by_user = False
-        """Whether the user chose the replica; a failure then does not change the choice."""
+        """Whether the user chose the replica. A failure of another replica then does not change the choice."""
         self._settle = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._settle.timeout.connect(self._open_logs)
 
@@ -71,7 +71,7 @@ class LogDock(QWidget):
         self.view.search_ended.connect(self._searched)
         self.view.matches_counted.connect(self._say_matches)
         self._was_found: bool | None = None
-        """Result of the last search; None before it ended."""
+        """Whether the last search found a match; None until it has ended."""
         self.view.last_line_changed.connect(self._last.setText)
         self.view.log_wanted.connect(self._show_one)
 
@@ -98,7 +98,7 @@ class LogDock(QWidget):
             self._settle.start()
 
     def set_run(self, feed: RunFeed | None) -> None:
-        """Shows the logs of another run, beginning with the log of the first failed replica or else of the chief."""
+        """Shows the logs of another run, beginning with the first failed replica or else with the first replica."""
         self._run_feed = feed
         self._by_user = False
         with QSignalBlocker(self.replica):
@@ -109,7 +109,10 @@ class LogDock(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Adds replicas that have become known to the choice of logs."""
+        """Updates the replicas in the choice of logs.
+
+        Unless the user has chosen a log, the log of the first failed replica or else of the first replica is shown.
+        """
         if self._run_feed is None:
             return
         names = list(self._run_feed.picture.tracks)
@@ -129,7 +132,7 @@ class LogDock(QWidget):
     def set_chosen(self, names: list[str]) -> None:
         """Sets the replicas selected on the page.
 
-        A single replica replaces the shown log; the logs of several replicas can be chosen together.
+        The log of a single replica, or the merged logs of several replicas, replace the shown log.
         """
         with QSignalBlocker(self.replica):
             self.replica.set_chosen(names)
@@ -147,7 +150,7 @@ class LogDock(QWidget):
         self._find(backwards=True)
 
     def start_search(self) -> None:
-        """Focuses the search field."""
+        """Opens the dock and focuses the search field."""
         self.set_open(True)
         self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self.search.selectAll()
@@ -179,7 +182,7 @@ class LogDock(QWidget):
         self._by_user = True
 
     def _show_one(self, log: str) -> None:
-        """Shows only the log of a replica. `log` is the name of the log."""
+        """Shows only the logs of the replica to which a log belongs. `log` is the name of that log."""
         self.show_replica(log.partition(".")[0])
 
     def _wanted(self) -> list[Log]:
@@ -238,7 +241,7 @@ class LogDock(QWidget):
         self._say_matches()
 
     def _say_matches(self) -> None:
-        """Shows the number of the found match and the total number of matches."""
+        """Shows the number of the found match and the number of matches, as far as they are counted."""
         counted = self.view.match_count
         if self._was_found is None:
             return
@@ -266,7 +269,7 @@ class LogDock(QWidget):
 
 
 ALL, CHOSEN = "", "*"
-"""Data of the entries for several logs; other entries have a replica's name."""
+"""Item data of the entries for several logs; other entries have the name of a replica."""
 
 
 class LogChoice(QComboBox):

@@ -18,14 +18,14 @@ class LogLoader(QObject):
     """Loads the pages of several logs. The caller must close the feeds."""
 
     grown = Signal()
-    """New data at the end."""
+    """Emitted when data was appended."""
     filled = Signal()
-    """A requested page arrived."""
+    """Emitted when a requested page has arrived, or when the problem of a log has ended."""
     ended_changed = Signal()
     problem_changed = Signal(str)
-    """The current problem, or ""."""
+    """Emitted with the current problem, or ""."""
     counted = Signal()
-    """The matches of a search were counted."""
+    """Emitted when the matches of a search were counted."""
 
     def __init__(self, feeds: Sequence[LogFeed], names: Sequence[str], parent: QObject | None = None):
         super().__init__(parent)
@@ -36,7 +36,7 @@ class LogLoader(QObject):
         self._closed = False
         self._search: LogSearch | None = None
         self.matches: LogMatches | None = None
-        """The matches of the last search."""
+        """The matches of the last search, or None."""
         self._sources = [_Source(self, number, feed) for number, feed in enumerate(feeds)]
 
     @property

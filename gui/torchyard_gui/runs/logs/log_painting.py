@@ -14,7 +14,7 @@ from torchyard_gui.theme.theme import theme
 FAMILIES = ("JetBrains Mono", "DejaVu Sans Mono", "Menlo", "Consolas")
 SIZE = 12
 GAP = 12
-"""Distance between a log's name and its line."""
+"""Distance in pixels between a log's name and its line."""
 
 
 @cache
@@ -47,7 +47,7 @@ def paint_lines(
 
     Args:
         selected: Places of the first and the last selected line.
-        hit: The search match.
+        hit: The text whose occurrences are highlighted, regardless of case.
     """
     look = theme()
     painter.fillRect(rect, look.color("s2"))

@@ -10,7 +10,7 @@ from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 
 PIECE = 512 * 1024
 MOST_READ = 64 * 1024 * 1024
-"""Bytes of all logs in which matches are counted; a search reads on."""
+"""Number of bytes of all logs in which matches are counted; a search for the next match reads further."""
 
 
 class LogSearch:
@@ -39,7 +39,7 @@ class LogSearch:
         self._cancelled = False
         self._best: Place | None = None
         self._at = {number: log.line_from(number, begin) for number in range(len(log))}
-        """How far each unfinished log was searched."""
+        """The position up to which each unfinished log was searched."""
         self._step()
 
     def cancel(self) -> None:
@@ -92,7 +92,7 @@ class LogMatches:
     """Counts the lines that contain a text, in the first MOST_READ bytes of the logs. `advance` counts new lines."""
 
     def __init__(self, log: MergedLog, feeds: Sequence[LogFeed], text: str, changed: Callable[[], None]):
-        """`changed` is called once a count is complete."""
+        """`changed` is called at the end of each count."""
         self.text = text
         self._log = log
         self._feeds = feeds
@@ -102,7 +102,7 @@ class LogMatches:
         """Offset of the first match of each matching line, by log."""
         self._read = [0] * len(feeds)
         self._rest = [b""] * len(feeds)
-        """The begun line at the end of what was read."""
+        """The incomplete line at the end of the data that was read, by log."""
         self._busy = False
         self._cancelled = False
         self.advance()
@@ -150,7 +150,7 @@ class LogMatches:
     def _took(self, number: int, low: int, data: bytes, size: int) -> None:
         if self._cancelled:
             return
-        if not data:  # the log is shorter than announced
+        if not data:  # The log is shorter than announced.
             self._busy = False
             self._changed()
             return

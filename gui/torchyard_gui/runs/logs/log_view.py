@@ -1,4 +1,4 @@
-"""View of one or several logs. It loads only visible lines, so that logs with millions of lines open at once."""
+"""View of one or several logs. It loads only the pages with visible lines, so that even long logs open immediately."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from torchyard_gui.theme.theme import theme
 WHEEL_LINES = 3
 MARGIN = 16
 MOST_COPIED = 20_000
-"""Most lines copied at once."""
+"""Maximum number of lines that are copied together."""
 SCROLL_UNITS = 1_000_000
 
 
 class LogView(QAbstractScrollArea):
-    """View that follows the end of the log.
+    """View of logs that follows their end.
 
-    It stops when the user scrolls up and resumes when the user scrolls to the end.
+    It stops following when the user scrolls up and resumes when the user scrolls to the end.
     """
 
     following_changed = Signal(bool)
     search_ended = Signal(bool)
-    """Whether there was a match."""
+    """Emitted when a search has ended, with whether it found a match."""
     matches_counted = Signal()
-    """`match_number` and `match_count` are known."""
+    """Emitted when `match_number` and `match_count` are known."""
     problem_changed = Signal(str)
-    """The current problem, or ""."""
+    """Emitted with the current problem, or ""."""
     last_line_changed = Signal(str)
     log_wanted = Signal(str)
-    """The name of the log to show alone."""
+    """Emitted with the name of the log to show alone."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -59,7 +59,7 @@ class LogView(QAbstractScrollArea):
         self._selected: tuple[Place, Place] | None = None
         """(anchor, other end) as places of lines."""
         self._later: Callable[[], None] | None = None
-        """Scrolling to repeat once a missing page was loaded."""
+        """A scroll operation to repeat once a missing page has been loaded."""
         self._soon = QTimer(self, singleShot=True)
         self._soon.timeout.connect(self._go_on)
         self.setFrameShape(self.Shape.NoFrame)
@@ -118,7 +118,10 @@ class LogView(QAbstractScrollArea):
         return [line.name for line in self._lines]
 
     def search(self, text: str, *, backwards: bool) -> None:
-        """Searches from the selected line. `search_ended` is emitted with the result."""
+        """Searches from the selected line; without one, forwards from the first visible line or backwards from the end.
+
+        `search_ended` is emitted with the result. An empty text removes the marks of matches.
+        """
         self.cancel_search()
         self._hit = text
         self.viewport().update()
@@ -134,13 +137,13 @@ class LogView(QAbstractScrollArea):
 
     @property
     def match_count(self) -> tuple[int, bool] | None:
-        """Returns the number of lines with matches and whether all were counted, or None while they are counted."""
+        """The number of lines with matches and whether all were counted; None during the count or without a search."""
         matches = self._reading.matches if self._reading is not None else None
         return None if matches is None or matches.is_counting else (matches.total, matches.is_complete)
 
     @property
     def match_number(self) -> int:
-        """Returns the number of the selected match, starting from 1, or 0 if none is selected."""
+        """The number of the match in the selected line, starting from 1; 0 if no line is selected."""
         matches = self._reading.matches if self._reading is not None else None
         return 0 if matches is None or self._selected is None else matches.number_of(self._selected[0])
 
@@ -203,7 +206,10 @@ class LogView(QAbstractScrollArea):
         event.accept()
 
     def copy(self) -> None:
-        """Copies the selected lines to the clipboard. Lines that are not loaded are omitted."""
+        """Copies the selected lines, at most MOST_COPIED, to the clipboard.
+
+        If a page of these lines is not loaded, only the visible ones are copied.
+        """
         if self._selected is None:
             return
         low, high = sorted(self._selected)

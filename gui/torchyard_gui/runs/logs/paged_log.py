@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 BLOCK = 64 * 1024
 KEPT = 96
-"""Blocks: 6 MB."""
+"""Maximum number of blocks in memory, 6 MiB in all."""
 LONGEST = 4096
-"""Bytes; longer lines are split."""
+"""Maximum length of a line in bytes; longer lines are split."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LEVELS = (
@@ -52,7 +52,7 @@ class PagedLog:
         """Creates an empty cache.
 
         Args:
-            kept: Maximum number of blocks, by default that for a single log.
+            kept: Maximum number of blocks, by default KEPT.
         """
         self.size = 0
         self._kept = kept

@@ -34,17 +34,17 @@ from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 MOST_RUNS = FEEDS
-"""Most runs: each is followed."""
+"""Maximum number of runs, which is that of the feeds that the model keeps open."""
 EVERY_MS = 500
 """Shortest interval between two drawings of live runs."""
 KINDS = ("loss", "throughput")
 MOST_OWN = 2
-"""Most plots of metrics that the scripts name."""
+"""Maximum number of plots for metrics that the scripts name."""
 CROSSHAIR_STEP = 0.01
 
 
 class Comparison(QWidget):
-    """Loss, throughput, and the metrics defined by the scripts, of at most MOST_RUNS runs."""
+    """Plots of the loss, the throughput, and some metrics defined by the scripts, of at most MOST_RUNS runs."""
 
     closed = Signal()
 
@@ -63,7 +63,7 @@ class Comparison(QWidget):
         self.axis = Segmented([("step", self.tr("By step")), ("time", self.tr("By time"))])
         self.axis.setAccessibleName(self.tr("Horizontal axis"))
         self.axis.changed.connect(lambda _: self.refresh())
-        close = tool_button("close", self.tr("Show one run (Esc)"), self.closed, by_tab=True)
+        close = tool_button("close", self.tr("Show one run (Esc)"), self.closed)
         slots = [*KINDS, *(f"{OWN}{number}" for number in range(MOST_OWN))]
         self.plots = {slot: make_plot("", "", parent=self) for slot in slots}
         """Plots by slot; the last ones hold metrics that the scripts name."""
@@ -98,7 +98,7 @@ class Comparison(QWidget):
         self._apply_theme()
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Compares these runs, at most MOST_RUNS of them. Without runs, the comparison ends."""
+        """Compares these runs, at most MOST_RUNS of them. An empty sequence removes the previous runs."""
         kept = list(runs)[:MOST_RUNS]
         if [feed.run.run_id for feed in self._feeds] == [run.run_id for run in kept]:
             return
@@ -118,7 +118,7 @@ class Comparison(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Draws the curves again."""
+        """Draws the curves again if the widget is visible."""
         self._soon.stop()
         if not self.isVisible() or not self._feeds:
             return
@@ -140,7 +140,7 @@ class Comparison(QWidget):
         self.crosshair.refresh()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Handles keys before pyqtgraph does."""
+        """Handles the keys for the crosshair before pyqtgraph receives them."""
         if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent):
             return super().eventFilter(watched, event)
         steps = {Qt.Key.Key_Left: -CROSSHAIR_STEP, Qt.Key.Key_Right: CROSSHAIR_STEP}

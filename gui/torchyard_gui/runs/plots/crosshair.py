@@ -1,4 +1,4 @@
-"""A crosshair shared by plots with a common time axis: a line in each plot, and the values of its curves."""
+"""A crosshair shared by plots with a common horizontal axis: a line in each plot, and the values of its curves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from PySide6.QtWidgets import QWidget
 from torchyard_gui.theme.theme import theme
 
 EVERY_MS = 30
-"""Shortest interval between two positions; each repaints a strip of every plot."""
+"""Shortest interval between two positions, since each repaints a strip of every plot."""
 MARGIN = 8
 MOST_VALUES = 4
-"""Most values beside a title; of more curves, the smallest and the largest are shown."""
+"""Maximum number of values beside the title of a plot over time.
+
+If more curves have a value, only the smallest and the largest value are shown. A comparison of runs has no maximum.
+"""
 
 Values = Sequence[tuple[str, QPen]]
 """Texts with the pens of their curves."""
@@ -35,7 +38,7 @@ class Crosshair(QObject):
 
         Args:
             values_at: Returns the values of a plot's curves at a position.
-            time_text: Returns the text of a position.
+            time_text: Returns the text of a position, such as a time.
         """
         super().__init__(parent)
         self.position: float | None = None
@@ -68,7 +71,7 @@ class Crosshair(QObject):
         return False
 
     def move_to(self, position: float | None) -> None:
-        """Shows the line at a position of the time axis, or hides it."""
+        """Shows the line at a position of the horizontal axis; None hides it."""
         self.position = position
         for line in self._lines.values():
             line.setVisible(position is not None)
@@ -124,7 +127,7 @@ class Readout(QWidget):
 
     @property
     def text(self) -> str:
-        """The time and the values as one text."""
+        """The position and the values as one text."""
         return " ".join([self._time, *(text for text, _ in self._values)])
 
     def show_values(self, time: str, values: Values) -> None:
@@ -134,7 +137,7 @@ class Readout(QWidget):
         self.update()
 
     def place(self) -> None:
-        """Follows the width of the plot."""
+        """Adapts the position and size to the width of the plot."""
         height = theme().metrics.row - 6
         left = self._plot.width() // 3
         self.setGeometry(left, 2, max(1, self._plot.width() - left - MARGIN), height)

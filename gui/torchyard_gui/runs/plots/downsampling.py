@@ -12,9 +12,9 @@ Values = NDArray[np.float32]
 
 
 def extremes(times: Times, values: Values, begin: float, end: float, most: int) -> tuple[Times, Values]:
-    """Returns about `most` points between `begin` and `end`, and one point beyond each end.
+    """Returns at most about `most` points between `begin` and `end`, and one point beyond each end.
 
-    The limits of intervals are independent of `begin` and `end`, so that a growing curve does not flicker.
+    Intervals begin at multiples of their length, a power of two, so that a growing curve does not flicker.
     """
     first = max(0, int(np.searchsorted(times, begin)) - 1)
     last = min(len(times), int(np.searchsorted(times, end, side="right")) + 1)
@@ -43,7 +43,7 @@ def bounds(pieces: list[Values]) -> tuple[float, float] | None:
 
 
 CALM = 0.4
-"""Smallest range relative to the value, so that noise of a few percent does not fill the plot."""
+"""Smallest range of values relative to their size, so that noise of a few percent does not fill the plot."""
 
 
 def calmed(low: float, high: float) -> tuple[float, float]:

@@ -21,7 +21,7 @@ HEAD, LINE, SENTENCE = 24, 44, 22
 class MiniPlot(QWidget):
     """Plot that is painted directly, with at most one point per pixel.
 
-    Without data, it shows a sentence in less space.
+    With fewer than two points, it shows a sentence in less space.
     """
 
     def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
@@ -105,7 +105,7 @@ class MiniPlot(QWidget):
     def _pieces(self, rect: QRectF) -> list[QPolygonF]:
         values = _thinned(self._values, max(2, int(rect.width())))
         known = np.isfinite(values)
-        if known.sum() < 2:  # Downsampling left only single points between gaps.
+        if known.sum() < 2:  # Downsampling has left at most one point.
             return []
         low, high = self._range or (float(values[known].min()), float(values[known].max()))
         if self._calm:
@@ -140,7 +140,7 @@ def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
 
 
 def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Returns at most `count` values, each of which is the mean of an interval."""
+    """Returns at most `count` values: the given ones if they are so few, or else the means of equal intervals."""
     if len(values) <= count:
         return values
     share = -(-len(values) // count)

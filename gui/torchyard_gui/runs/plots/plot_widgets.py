@@ -14,7 +14,7 @@ from torchyard_gui.widgets import ElidedLabel
 from torchyard_gui.widgets.layouts import hbox
 
 COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "text2")
-"""Colours of the curves in turn; the second eight are dashed."""
+"""Colours of the curves in turn; from the ninth curve on, curves are dashed."""
 
 
 def make_plot(title: str, unit: str, axis: pg.AxisItem | None = None, parent: QWidget | None = None) -> pg.PlotWidget:
@@ -87,7 +87,7 @@ class SharedAxis(QObject):
 
 
 def amount(value: float) -> str:
-    """Returns a value of any kind as text with four significant digits: 1,184 or 0.4127."""
+    """Returns a value as text with at most four significant digits, such as 0.4127, or from 1,000 as an integer."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -33,19 +33,19 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 
 STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
 OWN_PLOT = "own"
-"""Metrics with names chosen by the script, plotted one at a time."""
+"""Plot for the metrics whose names the script chooses, which are plotted one at a time."""
 CHOICES = {"progress": ("throughput", "loss", "use", "memory"), "step": STEP_PLOTS, "own": (OWN_PLOT,)}
 """Plots shown together on one time axis."""
 MOST = 16
-"""Most curves; more are indistinguishable."""
+"""Maximum number of curves, since more are indistinguishable."""
 KEYS_ACROSS = 6
 LEAST_SPAN_S = 60.0
-"""Shortest time span, so that a new run is not stretched."""
+"""Shortest range of the time axis in seconds, so that the plot of a new run is not stretched."""
 WHOLE_RUN = math.inf
 SPANS = (300.0, 1800.0, 7200.0)
 """Ranges of the time axis to choose from, in seconds."""
 MOST_DISTANCE = 0.02
-"""Share of the time axis within which a sample counts as that of the crosshair."""
+"""Maximum distance of a sample from the crosshair, as a share of the time axis."""
 CROSSHAIR_STEP = 0.01
 """Share of the time axis by which a key moves the crosshair."""
 ZOOM = 1.5
@@ -104,7 +104,7 @@ class Plots(QWidget):
         self._arranged: list[str] = []
         """Kinds of the plots in the layout."""
         self._drawn: list[tuple[float | None, int]] = []
-        """By replica: time and number of the samples drawn."""
+        """Time of the newest drawn sample and number of drawn samples, for each replica."""
         self._shared = SharedAxis(self._plots.values(), self)
         for plot in self._plots.values():
             plot.getPlotItem().getViewBox().sigRangeChangedManually.connect(self._moved_by_hand)
@@ -168,7 +168,10 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """Kinds of the visible plots, which are those with a value: a strategy may lack some parts of a step."""
+        """Kinds of the chosen plots that have a value, or all of them if none has.
+
+        A strategy may lack some parts of a step.
+        """
         kinds = CHOICES[self.choice.value]
         if self.choice.value == "own" or self._feed is None:
             return list(kinds)
@@ -213,7 +216,7 @@ class Plots(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Adds new samples. A hidden widget is updated when it is shown again."""
+        """Draws new samples. A hidden widget is updated when it is shown again."""
         if not self.isVisible():
             self._is_old = True
             return
@@ -249,7 +252,7 @@ class Plots(QWidget):
             self.refresh()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Handles zoom and arrow keys before pyqtgraph receives them."""
+        """Handles the keys for zoom, range and crosshair before pyqtgraph receives them."""
         if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent):
             return super().eventFilter(watched, event)
         low, high = self.time_range
@@ -294,7 +297,7 @@ class Plots(QWidget):
         return plot
 
     def _say_nothing(self) -> None:
-        """Shows a sentence that explains why there is no curve."""
+        """Shows the plots, or a sentence that explains why there is no curve."""
         tracks = self._feed.picture.tracks if self._feed else {}
         has_curves = any(len(tracks[name].ring) > 1 for name in self._names if name in tracks)
         if not has_curves:
@@ -346,7 +349,7 @@ class Plots(QWidget):
         self.crosshair.refresh()
 
     def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
-        """Fits the time axis to the data. Its end is rounded, because a change every second would redraw all plots."""
+        """Fits the time axis to the data. Its limits are rounded, as a change every second would redraw all plots."""
         if not tracks:
             return
         low = min(float(track.ring.times()[0]) for track in tracks)
@@ -427,7 +430,7 @@ def _values(kind: str, track: ReplicaStatus) -> Values:
 
 
 def _field(kind: str, track: ReplicaStatus) -> str:
-    """Returns the field of a plot, which depends on whether the replica has GPUs."""
+    """Returns the field of a plot. For use and memory, it depends on whether the replica has GPUs."""
     if kind == "use":
         return "gpu" if track.gpus else "cpu"
     if kind == "memory":

@@ -124,12 +124,12 @@ def _was_changed_since(work: UnsavedWork) -> bool:
     """Whether the file was written after the snapshot of its unsaved changes."""
     try:
         return work.path is not None and work.path.stat().st_mtime > work.written_at.timestamp() + 1
-    except OSError:  # the file is gone
+    except OSError:  # The file has been removed.
         return False
 
 
 def _restore(work: UnsavedWork, files: FileActions, editor: Editor) -> None:
-    """Opens the file of the work and applies the work as an edit of its text."""
+    """Opens the file of the work, or else an empty document, and applies the work as an edit of its text."""
     if work.path is None or not work.path.exists() or not files.open_now(work.path):
         files.begin()
     editor.type_text(shown_text(work.text), tr("Restore unsaved work"))

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFileDialog, QLineEdit,
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import TorchyardError
 from torchyard_core.interop.document_writer import IMAGE, Exported, ExportOptions, file_name
-from torchyard_core.interop.format_registry import FORMATS, write_foreign
+from torchyard_core.interop.format_registry import FORMATS, WRITTEN, write_foreign
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_gui.topology.files.conversion_report import ConversionReport
@@ -37,7 +37,7 @@ class ExportDialog(QDialog):
     written = Signal(object, str)
 
     def __init__(self, topology: Topology, files: FileActions, name: str, parent: QWidget) -> None:
-        """Opens with the format `name` selected."""
+        """Creates the dialog with the format `name` selected, or else the first format."""
         super().__init__(parent)
         self._topology = topology
         self._files = files
@@ -58,17 +58,20 @@ class ExportDialog(QDialog):
         self.remarks.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.remarks.setFixedHeight(REMARKS_HEIGHT)
         self._lay_out()
-        self.format.set_values([name if name in FORMATS else next(iter(FORMATS))])
+        self.format.set_values([name if name in WRITTEN else WRITTEN[0]])
         self._take_format()
 
     def _make_fields(self) -> None:
-        self.format = ChoiceField([(name, one.title) for name, one in FORMATS.items()])
+        self.format = ChoiceField([(name, FORMATS[name].title) for name in WRITTEN])
         self.form = ChoiceField([])
         self.image = QLineEdit(placeholderText=IMAGE)
         self._replicas = [None, *(replica.name for replica in replicas_of(self._topology))]
         self.replica = ChoiceField([(name, name or self.tr("automatic")) for name in self._replicas])
         self.replica.set_values([None])
-        whose = self.tr("Whose to write; each has its own. Automatic: the chief's, of a sparse one the last worker's.")
+        whose = self.tr(
+            "The replica whose document is written; each has its own. Automatic: the chief, or the last worker if the "
+            "document is sparse."
+        )
         self.rows = {
             "format": FormRow(self.tr("Format"), self.format),
             "form": FormRow(self.tr("Written as"), self.form),
@@ -95,7 +98,7 @@ class ExportDialog(QDialog):
 
     @property
     def name(self) -> str:
-        return list(FORMATS)[max(0, self.format.currentIndex())]
+        return WRITTEN[max(0, self.format.currentIndex())]
 
     @property
     def wishes(self) -> ExportOptions:
@@ -138,7 +141,7 @@ class ExportDialog(QDialog):
             button.setEnabled(self._exported is not None)
 
     def _say(self, sentence: str) -> None:
-        """Shows the reason why the topology cannot be exported in this format."""
+        """Shows why the export in this format or the writing of the file failed; "" hides the message."""
         self.message.setText(sentence)
         set_ink(self.message, "fail")
         self.message.setVisible(bool(sentence))

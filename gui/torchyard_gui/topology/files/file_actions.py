@@ -35,7 +35,7 @@ class FileActions(QObject):
     """Actions that read and write the file of the document, with their notices."""
 
     opened = Signal()
-    """Another document was opened."""
+    """Emitted when a document was opened, read again or newly started."""
     saved = Signal()
 
     def __init__(self, editor: Editor, recent: RecentFiles, notices: NoticeQueue, window: QWidget) -> None:
@@ -53,7 +53,7 @@ class FileActions(QObject):
         self.open_action = make(self.tr("&Open …"), self.ask_open, keys.Open, "open", self.tr("Open a topology file"))
         self.save_action = make(self.tr("&Save"), self.save, keys.Save, "save")
         self.save_as_action = make(self.tr("Save &as …"), self.ask_save, "Ctrl+Shift+S", "save")
-        tip = self.tr("Read the file again, as it is on the disk")
+        tip = self.tr("Read the file again from the disk")
         self.reload_action = make(self.tr("Read &again"), lambda: self.guard(self.reload), None, "refresh", tip)
         self._document.path_changed.connect(self._follow)
         self._follow()
@@ -81,7 +81,7 @@ class FileActions(QObject):
         self.guard(lambda: self.open_now(path))
 
     def open_now(self, path: Path) -> bool:
-        """Opens a file; unsaved changes are lost. If the file cannot be read, it shows why and returns False."""
+        """Opens a file and discards unsaved changes. Shows the error and returns False if it cannot be read."""
         try:
             self._document.open(path)
         except FileProblem as problem:
@@ -104,7 +104,7 @@ class FileActions(QObject):
             self._notices.clear(subject)
 
     def save(self, then: Callable[[], object] | None = None) -> None:
-        """Saves the document and calls `then`. If the document has no file, the user is asked for one."""
+        """Saves the document and, once it is saved, calls `then`. If it has no file, the user is asked for one."""
         self._editor.settle()
         if self._document.path is None:
             self.ask_save(then)
@@ -168,10 +168,10 @@ class FileActions(QObject):
         if state == "same":
             self._notices.clear("disk")
         elif self._document.problems and state == "changed" and not self._document.is_modified:
-            # The user opened the invalid file in order to repair it elsewhere, so there are no changes to lose.
+            # An invalid file without unsaved changes was probably repaired in another program.
             self.reload()
         elif state == "gone":
-            text = self.tr("{file} is no longer there. What is open here can be saved again.")
+            text = self.tr("{file} no longer exists. Save the topology to write it again.")
             save = NoticeButton(self.tr("Save"), self.save)
             self._notices.show("disk", "warn", text.format(file=self._document.name), save, self._elsewhere())
         else:
@@ -202,14 +202,14 @@ class FileActions(QObject):
             self._notices.clear("read-only")
 
     def guard(self, then: Callable[[], object]) -> None:
-        """Calls `then` at once if there are no unsaved changes, else after the user has saved or discarded them."""
+        """Calls `then` immediately if there are no unsaved changes, else after the user has saved or discarded them."""
         self._editor.settle()
         if not self._document.is_modified:
             then()
             return
         box = ConfirmationDialog(
             self.tr("Save the changes to {file}?").format(file=self._document.name),
-            self.tr("Without saving they are lost."),
+            self.tr("If you do not save them, they are lost."),
             self.tr("Discard"),
             self.tr("Cancel"),
             self._window,
@@ -222,7 +222,10 @@ class FileActions(QObject):
         box.open()
 
     def dialog(self, title: str, filters: str = FILTER, parent: QWidget | None = None) -> QFileDialog:
-        """Creates a file dialog that starts in the folder of the document or else of the most recent file."""
+        """Creates a file dialog.
+
+        It starts in the folder of the document, or else of the most recent file, or else in the user's home.
+        """
         folder = self._document.folder or next((path.parent for path in self._recent.recent_files), Path.home())
         dialog = QFileDialog(parent or self._window, title, str(folder), filters)
         dialog.finished.connect(dialog.deleteLater)
@@ -239,7 +242,7 @@ def ask_to_replace(
     """Asks whether to replace a file. Calls `replace` if the user agrees, else `another`."""
     box = ConfirmationDialog(
         tr("Replace {file}?").format(file=path.name),
-        tr("There is a file of that name in {folder}. What is in it will be lost.").format(folder=path.parent),
+        tr("A file of that name exists in {folder}. Its contents will be lost.").format(folder=path.parent),
         tr("Replace"),
         tr("Another name …"),
         parent,
@@ -255,7 +258,7 @@ class FileWatcher(QObject):
     """Watches whether the file differs from the version that was last read or written."""
 
     state_changed = Signal(str)
-    """`same`, `changed` or `gone`."""
+    """Emitted with `same`, `changed` or `gone`."""
 
     def __init__(self, document: TopologyDocument, parent: QObject) -> None:
         super().__init__(parent)

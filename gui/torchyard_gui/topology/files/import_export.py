@@ -142,7 +142,9 @@ class ImportExport(QObject):
             self._notices.show("file", "info", text, NoticeButton(self.tr("Open it"), lambda: self._files.open(path)))
             return
         readable = ", ".join(FORMATS[one].title for one in READ)
-        text += " " + self.tr("That is written only; these are read: {formats}.").format(formats=readable)
+        text += " " + self.tr("This format can only be exported. These can be imported: {formats}.").format(
+            formats=readable
+        )
         self._notices.show("file", "fail", text)
 
     def _begin(self, imported: Imported, report: ConversionReport, what: str) -> None:
@@ -215,7 +217,7 @@ class FormatChoice(QDialog):
     """Dialog that asks for one of several formats. Open it with `open()`."""
 
     chosen = Signal(str)
-    """A format's name."""
+    """Emitted with the name of the chosen format."""
 
     def __init__(self, document: str, formats: Sequence[tuple[str, str]], parent: QWidget) -> None:
         """Lists `formats`, given as (name, title)."""

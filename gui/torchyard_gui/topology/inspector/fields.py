@@ -1,8 +1,8 @@
-"""Fields that show and change one value in several blocks at once.
+"""Fields that show and change one value in several blocks together.
 
-`set_values` sets the value of each block. If the values differ, the field is empty and shows a placeholder. `committed`
-is emitted with the new value for all blocks. An invalid value is emitted as typed, so that core refuses it with a
-message.
+`set_values` takes the value of each block. If the values differ, the field is empty and shows a placeholder.
+`committed` is emitted with the new value for all blocks. Text that is not a number is emitted as typed, so that core
+refuses it with a message; for other text that cannot be parsed, `misread` is emitted with a message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ElidedLine(QLineEdit):
     """Line edit that elides its text while it has no focus. The tool tip then begins with the complete text."""
 
     taken_at_end = 0
-    """Pixels of the field that a button takes."""
+    """Width in pixels that a button takes at the end of the field."""
 
     @property
     def shown_text(self) -> str:
@@ -85,11 +85,11 @@ class ElidedLine(QLineEdit):
 
 
 LINES = (1, 5)
-"""Least and most visible lines of a list."""
+"""Minimum and maximum number of visible lines of a LinesField."""
 
 
 class LinesField(QPlainTextEdit):
-    """Field for a list of lines. Ctrl+Enter and leaving the field commit the value; Tab leaves the field."""
+    """Field for a list of lines. Ctrl+Enter and leaving the field commit a changed value; Tab leaves the field."""
 
     committed = Signal(object)
     misread = Signal(str)
@@ -128,7 +128,7 @@ class LinesField(QPlainTextEdit):
         return "\n".join(value or ())
 
     def read(self, text: str) -> Any:
-        """Converts the text to a value. Raises ValueError with a sentence for the user."""
+        """Converts the text to a value. Subclasses may raise ValueError with a message for the user."""
         return [line for line in text.splitlines() if line.strip()]
 
     def commit(self) -> None:
@@ -205,7 +205,7 @@ BUTTON = 24
 
 
 class LineField(ElidedLine):
-    """Field for text. Enter and leaving the field commit the value. `empty` is the placeholder."""
+    """Field for text. Enter and leaving the field commit a changed value. `empty` is the placeholder."""
 
     committed = Signal(object)
     misread = Signal(str)
@@ -229,7 +229,7 @@ class LineField(ElidedLine):
         return "" if value is None else str(value)
 
     def read(self, text: str) -> Any:
-        """Converts the text to a value. Raises ValueError with a sentence for the user."""
+        """Converts the text to a value. Subclasses may raise ValueError with a message for the user."""
         return text
 
     def commit(self) -> None:
@@ -249,12 +249,15 @@ class TextField(LineField):
 
 
 class PathField(TextField):
-    """Field for a path, which is relative if it is inside a base folder. A button, or Alt+Down, opens a file dialog."""
+    """Field for a path. A button, or Alt+Down, opens a file dialog.
+
+    A path that is chosen in the dialog and is inside the base folder becomes relative to it.
+    """
 
     def __init__(self, empty: str, base: Callable[[], Path | None], *, folders: bool = False) -> None:
         """Creates a field.
 
-        `base` returns the base folder; without it, paths are absolute. `folders` accepts folders only.
+        `base` returns the base folder, or None if there is none. With `folders`, the dialog offers only folders.
         """
         super().__init__(empty)
         self._base = base
@@ -292,7 +295,7 @@ class PathField(TextField):
 
 
 class WholeField(LineField):
-    """Field for an integer, which the arrow keys can also change. Without `default`, the integer is optional."""
+    """Field for an integer, which the arrow keys can also change. The value of an empty field is `default`."""
 
     def __init__(self, default: int | None = None, empty: str = "", least: int = 0) -> None:
         super().__init__(empty)
@@ -319,7 +322,7 @@ class WholeField(LineField):
 
 
 class AmountField(LineField):
-    """Field for an optional number."""
+    """Field for a number. The value of an empty field is `default`."""
 
     def __init__(self, default: float | None = None, empty: str = "") -> None:
         super().__init__(empty)
@@ -363,7 +366,7 @@ class HostsField(LineField):
         more.triggered.connect(self.offer)
 
     def shortened(self, room: int) -> str:
-        """Returns as many complete names as fit, and the number of remaining names."""
+        """Returns as many complete names as fit, and the number of remaining names; elides the text if no name fits."""
         names = self.read(self.text())
         for count in range(len(names) - 1, 0, -1):
             text = f"{self.written(names[:count])} +{len(names) - count}"
@@ -436,4 +439,4 @@ class ChoiceField(QComboBox):
 
 
 Field = LineField | ChoiceField | LinesField
-"""Any field of the inspector."""
+"""Any kind of field in the inspector."""

@@ -25,7 +25,7 @@ from torchyard_gui.topology.labels import named, role_name
 from torchyard_gui.topology.problem_locations import keys_of_block, pool_of, whole_block_key
 from torchyard_gui.widgets.containers import scroll_area
 from torchyard_gui.widgets.indicators import RoleBadge
-from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
+from torchyard_gui.widgets.layouts import FLUSH, hbox, settle_layouts, vbox
 from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
@@ -33,7 +33,7 @@ class Inspector(QFrame):
     """Panel with two alternative contents: the fields of the topology, or those of the selection."""
 
     wanted = Signal()
-    """Emitted before one of its fields gets the focus, so that the inspector is shown."""
+    """Emitted before `focus` moves the focus to a field, so that the inspector is shown."""
 
     def __init__(self, editor: Editor, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -43,7 +43,7 @@ class Inspector(QFrame):
         self._planning = planning
         self._plan: Plan | None = None
         self.exchange = ExchangeFacts()
-        """What is known about the exchange; set by the page before `show_plan`."""
+        """The known facts about the exchange; set by the page before `show_plan`."""
         self.badge = RoleBadge("worker", 20)
         self.title = ElidedLabel(role="title")
         self.subtitle = ElidedLabel(role="small", ink="2")
@@ -91,6 +91,7 @@ class Inspector(QFrame):
             self._show_replicas(chosen, plan)
         else:
             self._show_design()
+        settle_layouts()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
         if self._editor.selection:
@@ -108,9 +109,13 @@ class Inspector(QFrame):
         if len(self._editor.selection) == 1:
             pin = f"pins.{self._editor.selection[0]}"
             self.place.row.set_problem(next((p.message for p in problems if p.path == pin), ""))
+        settle_layouts()
 
     def focus(self, block: str, key: str) -> bool:
-        """Sets the focus to the field for a key of `pools`, `strategy`, `program` or the top level (`""`)."""
+        """Sets the focus to the field for a key of `pools`, `pins`, `strategy`, `program` or the top level (`""`).
+
+        Returns whether there is a visible field for the key.
+        """
         if block == "pins":
             if not self._editor.selection or self.place.row.isHidden():
                 return False

@@ -27,7 +27,7 @@ OF_COMMAND = ("command", "tf_master_name")
 
 
 class ProgramGroup(QWidget):
-    """Four groups: the program, its environment, failures, and the end of the run."""
+    """Four groups: the program, its files and setup, checkpoints and failures, and the end of the run."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class ProgramGroup(QWidget):
         add("tf_master_name", tr("Chief in TF_CONFIG"), master, tr("Name of the chief in TF_CONFIG."))
 
     def _file_folder(self) -> Path | None:
-        """The folder of the file, to which the working folder is relative."""
+        """Returns the folder of the file, to which the working folder is relative, or None without a file."""
         return self._editor.document.folder
 
     def _working_folder(self) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, get_args
 
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
@@ -13,14 +14,14 @@ from torchyard_core.topology.strategies.registry import all_settings, spec_of
 from torchyard_core.topology.strategies.spec import StrategySetting
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.field_group import Group
-from torchyard_gui.topology.inspector.fields import AmountField, ChoiceField, Field, WholeField
+from torchyard_gui.topology.inspector.fields import AmountField, ChoiceField, Field, WholeField, WordsField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence, tr
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.text_labels import label
 
 UNKNOWN = ExchangeFacts()
 KIND_WIDTH = 72
-"""Width of the label beside the names of strategies, which need more room than numbers."""
+"""Width in pixels of the label beside the names of strategies, which need more space than numbers."""
 
 
 class StrategyGroup(QWidget):
@@ -67,14 +68,22 @@ class StrategyGroup(QWidget):
 
 
 def _field(setting: StrategySetting) -> Field:
-    """Returns the field for a setting, with the default and the lower bound of that setting in the topology file."""
+    """Returns the field for a setting. Fields for numbers take defaults and lower bounds from the model of the file."""
     field = Strategy.model_fields[setting.key]
     if setting.choices:
         return ChoiceField([(value, tr(title)) for value, title in setting.choices])
-    if isinstance(field.default, float):
-        return AmountField(field.default)
+    if isinstance(field.default, tuple):
+        return WordsField()
+    empty = tr(setting.if_unset) if setting.if_unset else ""
+    if _has_fractions(field.annotation):
+        return AmountField(field.default, empty)
     least = next((bound.ge for bound in field.metadata if hasattr(bound, "ge")), 0)
-    return WholeField(field.default, tr(setting.if_unset) if setting.if_unset else "", least=least)
+    return WholeField(field.default, empty, least=least)
+
+
+def _has_fractions(annotation: Any) -> bool:
+    """Returns whether a type is float, or a union that contains float."""
+    return annotation is float or any(_has_fractions(each) for each in get_args(annotation))
 
 
 def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int], facts: ExchangeFacts = UNKNOWN) -> str:
@@ -112,8 +121,8 @@ def basis_sentence(facts: ExchangeFacts) -> str:
     """Returns the sentence that explains the basis of the durations, or the meaning of M and B."""
     if facts.gradient_bytes is None:
         return tr(
-            "M is the size of the gradients, B the bandwidth of a host's link. Times follow once a run of this name "
-            "has reported gradient_bytes."
+            "M is the size of the gradients, B the bandwidth of a host's link. Times are shown after the first run of "
+            "this name whose script calls distribute() or reports gradient_bytes."
         )
     size_ = size(facts.gradient_bytes)
     if facts.link_bytes_s is None:

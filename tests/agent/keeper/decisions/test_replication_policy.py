@@ -17,7 +17,7 @@ REPLICAS = [
 
 
 def replication(*hosts: str, newest: str = "") -> Replication:
-    """Returns a replication policy for which all `hosts` have joined and have no checkpoints."""
+    """Returns the state of a replication in which all `hosts` have joined and have no checkpoints."""
     made = replication_policy.begin(HOSTS, REPLICAS)
     for host in hosts:
         made, _ = replication_policy.on_host(made, host, "")

@@ -18,6 +18,7 @@ from torchyard_agent.keeper.decisions.events import (
     Cause,
     Event,
     GangCleared,
+    GangTrains,
     HostJoined,
     HostLost,
     HostReturned,
@@ -35,6 +36,7 @@ from torchyard_agent.keeper.decisions.instructions import (
     EndRanks,
     FinishRun,
     RecordGangRestart,
+    RecordMembership,
     RecordRunState,
     SetTimer,
     StartGang,
@@ -335,7 +337,7 @@ LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
 
 
 def counted(then: str) -> list[str]:
-    """Returns a program in which `$n` is the number of times its gang has been started, beginning with 1."""
+    """Returns a program in which `$n` is the number of its gang's start, beginning with 1."""
     return shell(f'n=$((TORCHYARD_GENERATION + 1)); echo "start $n"; {then}')
 
 
@@ -456,3 +458,39 @@ def test_a_notification_that_fails_or_hangs_delays_nothing(run_scenario: RunScen
         assert (a.run_dir / "notify.log").read_text() == "no mail here\n"
 
     run_scenario(scenario)
+
+
+def trains(**policy: Any) -> Driver:
+    """Returns a run of a chief and a worker, which have started, under `on_worker_loss: continue`."""
+    return Driver(on_worker_loss="continue", **policy).go()
+
+
+def test_a_gang_that_trains_continues_without_a_lost_worker() -> None:
+    driver = trains(min_replicas={"worker": 0}, max_restarts=1)
+    driver(GangTrains("trainers", 0))
+    result = driver(RankFailed("worker-0", 1, BAD))
+    assert of(RecordMembership, result) == [
+        RecordMembership("trainers", 0, 1, ("chief-0",), ("worker-0",), SENTENCE),
+    ]
+    assert of(EndRanks, result) == [EndRanks("b", ("worker-0",), 0.0)]
+    driver(ReplicaEnded("worker-0", 1))
+    assert driver.run.state is RunState.RUNNING
+    assert of(RecordGangRestart, driver(RankFailed("chief-0", 1, BAD), ReplicaEnded("chief-0", 1))) != []
+    driver(GangCleared("a", "trainers", 0), GangCleared("b", "trainers", 0))
+    assert driver.states() == {"chief-0": "starting", "worker-0": "starting"}
+    assert not driver.run.gang("trainers").trains
+
+
+def test_a_gang_restarts_before_its_first_step_and_below_min_replicas() -> None:
+    before = trains(min_replicas={"worker": 0}, max_restarts=1)
+    assert of(RecordMembership, before(RankFailed("worker-0", 1, BAD))) == []
+    below = trains(min_replicas={"worker": 1}, max_restarts=1)
+    below(GangTrains("trainers", 0))
+    assert of(RecordMembership, below(RankFailed("worker-0", 1, BAD))) == []
+
+
+def test_the_end_of_the_remaining_worker_ends_the_run_as_succeeded() -> None:
+    driver = trains(min_replicas={"worker": 0})
+    driver(GangTrains("trainers", 0), RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
+    driver(ReplicaEnded("chief-0", 0))
+    assert of(FinishRun, driver.swept()) == [FinishRun(RunState.SUCCEEDED, "")]

@@ -66,7 +66,7 @@ class Driver:
         self.first = first
 
     def __call__(self, *events: Event, after: float = 0.0) -> list[Instruction]:
-        """Processes several events in one step; returns the resulting instructions."""
+        """Processes several events, all `after` seconds after the last ones; returns the resulting instructions."""
         self.now += after
         result: list[Instruction] = []
         for event in events:

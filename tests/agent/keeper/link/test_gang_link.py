@@ -79,7 +79,7 @@ def test_unauthenticated_clients_do_not_disturb_the_run(run_scenario: RunScenari
         liar.send(authenticated_transport.CallerHandshake(b"x" * 32).receive(hello))
         refusal = authenticated_transport.REFUSAL
         assert liar.recv(len(refusal), socket.MSG_WAITALL) == refusal
-        assert liar.recv(1) == b""  # The server sends no data to an unauthenticated client.
+        assert liar.recv(1) == b""  # After the refusal, the server sends no data to an unauthenticated client.
         await b.call("join", primary=a.member)
         await eventually(lambda: "running" in b.states())
         for host in (a, b):
@@ -128,7 +128,7 @@ def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario:
         await eventually(lambda: "running" in b.states())
         for _ in range(3):
             relay.cut()
-            await asyncio.sleep(0.05)  # The next interruption happens during one of the member's attempts to reconnect.
+            await asyncio.sleep(0.05)  # The next interruption may happen while the member reconnects.
         (b.run_dir / "work" / "go").touch()  # The rank ends while the link is broken, because it waits for this file.
         relay.cut()
         (a.run_dir / "work" / "go").touch()

@@ -71,7 +71,7 @@ class Posed:
     def __init__(self, host: str, primary: Host):
         self.heard: list[Message] = []
         self.deaf_to = ""
-        """Kind of a message from which on the member ignores all messages, until it reconnects."""
+        """A kind of message. From the first one on, the member ignores all messages until it reconnects."""
         self._host = host
         self._primary = primary
         self._got = 0

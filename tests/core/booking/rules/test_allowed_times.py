@@ -27,7 +27,7 @@ from torchyard_core.launch.calendar_port import BookingOptions
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WEEK_ENDS = NOW + 6 * DAY + 15 * HOUR
-"""The end of the week in Berlin's time zone."""
+"""The end of the week in the time zone Europe/Berlin."""
 DAYS = 3
 NIGHTS = Window(("gpu-b",), "students", "Europe/Berlin", (0, 1, 2, 3, 4), "20:00", "08:00")
 RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, furthest_days=30)
@@ -137,7 +137,7 @@ def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
     kim.book(draft("a0", 24, 3))
     served = [(one.owner, one.start) for one in team.open("ada").serve_waiting()]
     # Kim's first request uses all of the 7 remaining GPU-hours: 105 min of four GPUs, and 15 min that use the next
-    # week's quota. The second request uses what the next week has left.
+    # week's quota. The second request uses the rest of the next week's quota.
     assert served == [("kim", WEEK_ENDS - 1.75 * HOUR), ("kim", WEEK_ENDS + 0.25 * HOUR), ("lee", NOW + DAY)]
 
 

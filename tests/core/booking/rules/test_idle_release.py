@@ -1,4 +1,4 @@
-"""Tests that an idle release is decided and made in one transaction, so use reported meanwhile keeps the booking."""
+"""Tests that an idle release is decided and made in one transaction, so that reported use keeps the booking."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_comes_between_the_look_and_the_release_wins(
     look = kim.bookings
 
     def looked(*args: object, **more: object) -> tuple[Booking, ...]:
-        found = look(*args, **more)  # type: ignore[arg-type]
+        found = look(*args, **more)  # type: ignore[arg-type]  # arguments of different types
         news(on_another_desktop, booking, team.clock.now)
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.core.booking.cluster import Cluster
 from tests.core.booking.teams import NOW, SLOTS, Team, draft
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft, State
@@ -95,7 +94,7 @@ any_rules = rule_sets(
     furthest_days=st.sampled_from((None, 0.5, 7, 90)),
     shortest_min=st.sampled_from((0, 15, 61.5)),
 ) | rule_sets(longest_h=st.none(), furthest_days=st.none(), shortest_min=st.just(0))
-"""Half of the cases have no limit of length and horizon, so that the other rules are reached."""
+"""About half of the cases have no limit of length and horizon, so that the other rules are reached."""
 chosen = st.sets(st.sampled_from([one.id for one in SLOTS if one.host != "gpu-b"]), min_size=1, max_size=4).map(sorted)
 
 
@@ -119,8 +118,25 @@ def hours_of(case: Case) -> Mapping[datetime, float]:
     return gpu_hours(case.has, case.rules.zone)
 
 
-def prepare(server: Cluster, case: Case, *more: Booking) -> None:
-    with server.connect("owner", "team") as owner, owner.transaction():
+@dataclass(frozen=True)
+class Sessions:
+    """Connections that stay open for all examples of a test."""
+
+    owner: psycopg.Connection
+    member: psycopg.Connection
+
+
+@pytest.fixture
+def sessions(database_team: Team) -> Iterator[Sessions]:
+    server = database_team.server
+    assert server is not None
+    with server.connect("owner", "team") as owner, server.connect(PERSON, "team") as member:
+        yield Sessions(owner, member)
+
+
+def prepare(sessions: Sessions, case: Case, *more: Booking) -> None:
+    owner = sessions.owner
+    with owner.transaction():
         owner.execute("DELETE FROM bookings")
         owner.execute("DELETE FROM rules")
         owner.execute("INSERT INTO rules VALUES (1, %s)", (json.dumps(case.rules.to_json()),))
@@ -130,34 +146,33 @@ def prepare(server: Cluster, case: Case, *more: Booking) -> None:
                 owner.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES (%s, %s)", (one.id, gpu))
 
 
-def answer(server: Cluster, case: Case, *statements: tuple[str, tuple[Any, ...]]) -> str | None:
+def answer(sessions: Sessions, case: Case, *statements: tuple[str, tuple[Any, ...]]) -> str | None:
     """Returns the rule that makes the database refuse a member's statements, or None."""
-    with server.connect(PERSON, "team") as member:
-        member.execute(f"SET torchyard_test.now = '{case.now.isoformat()}'")
-        try:
-            with member.transaction():
-                for statement, values in statements:
-                    member.execute(statement, values)
-        except psycopg.errors.CheckViolation as refused:
-            return refused.diag.constraint_name
+    member = sessions.member
+    member.execute(f"SET torchyard_test.now = '{case.now.isoformat()}'")
+    try:
+        with member.transaction():
+            for statement, values in statements:
+                member.execute(statement, values)
+    except psycopg.errors.CheckViolation as refused:
+        return refused.diag.constraint_name
     return None
 
 
 @many
 @given(cases())
-def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(database_team: Team, case: Case) -> None:
-    server, wanted = database_team.server, case.wanted
-    assert server is not None
+def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(sessions: Sessions, case: Case) -> None:
+    wanted = case.wanted
     # GPUs are inserted one by one, so the database checks the quota for the first GPU before the window for the second.
     by_all, by_quota = (
         find_refusal(wanted, Circumstances(rules, case.now, SLOTS, PERSON, hours_of(case)))
         for rules in (case.rules, replace(case.rules, windows=()))
     )
     refused = {one.code if one else None for one in (by_all, by_quota)} if by_all else {None}
-    prepare(server, case)
+    prepare(sessions, case)
     row = (INSERT, ("new", PERSON, wanted.start, wanted.end, "booked", None))
     of_gpus = [("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('new', %s)", (gpu,)) for gpu in wanted.gpus]
-    found = answer(server, case, row, *of_gpus)
+    found = answer(sessions, case, row, *of_gpus)
     assert (found is None) == (by_all is None)
     assert found in refused
 
@@ -165,39 +180,35 @@ def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(datab
 @many
 @given(cases(), st.integers(-300, 100), lengths, st.booleans())
 def test_changed_bookings_get_the_same_answer_from_the_database_as_from_python(
-    database_team: Team, case: Case, began: int, length: timedelta, keeps_start: bool
+    sessions: Sessions, case: Case, began: int, length: timedelta, keeps_start: bool
 ) -> None:
-    server, start = database_team.server, case.now + timedelta(hours=began / 4)
-    assert server is not None
-    now = case.now
+    now, start = case.now, case.now + timedelta(hours=began / 4)
     before = Booking("old", PERSON, "t", "", case.wanted.gpus, start, start + length, "UTC", State.BOOKED, now, now)
     wanted = replace(case.wanted, start=before.start) if keeps_start else case.wanted
     assume(wanted.start < wanted.end)
     refused = find_refusal(wanted, Circumstances(case.rules, now, SLOTS, PERSON, hours_of(case)), before)
     assume(refused is None or refused.code in CODES)
-    prepare(server, case, before)
+    prepare(sessions, case, before)
     moved = ("UPDATE bookings SET starts = %s, ends = %s WHERE id = 'old'", (wanted.start, wanted.end))
-    assert answer(server, case, moved) == (refused.code if refused else None)
+    assert answer(sessions, case, moved) == (refused.code if refused else None)
 
 
 @settings(parent=many, max_examples=500)
 @given(st.text("abz-]![*?\\^:.&~|é", max_size=5), st.text("abz-]![*?\\^:.&~|é\n", max_size=8))
-def test_patterns_mean_the_same_in_the_database_as_in_python(postgres: Cluster, word: str, pattern: str) -> None:
-    with postgres.connect("owner", "team") as owner:
-        found = owner.execute("SELECT matches(%s, %s)", (word, pattern)).fetchone()
+def test_patterns_mean_the_same_in_the_database_as_in_python(sessions: Sessions, word: str, pattern: str) -> None:
+    found = sessions.owner.execute("SELECT matches(%s, %s)", (word, pattern)).fetchone()
     assert found == (fnmatchcase(word, pattern),)
 
 
 @many
 @given(moments, st.sampled_from(ZONES))
 def test_wall_clock_times_are_the_same_moments_in_the_database_as_in_python(
-    postgres: Cluster, moment: datetime, zone: str
+    sessions: Sessions, moment: datetime, zone: str
 ) -> None:
     from torchyard_core.booking.time_parser import to_utc
 
     local = moment.replace(tzinfo=None)
-    with postgres.connect("owner", "team") as owner:
-        found = owner.execute("SELECT to_utc(%s, %s)", (local, zone)).fetchone()
+    found = sessions.owner.execute("SELECT to_utc(%s, %s)", (local, zone)).fetchone()
     assert found == (to_utc(local, zone),)
 
 
@@ -213,7 +224,7 @@ def test_a_refusal_by_the_database_names_the_rule_as_pythons_does(database_team:
     ada, lee = database_team.open("ada"), database_team.open("lee")
     old = lee.rules()
     ada.set_rules(replace(old, quota_gpu_hours=2))
-    lee.queries.load_rules = lambda connection: old  # type: ignore[method-assign]
+    lee.queries.load_rules = lambda connection: old  # type: ignore[method-assign]  # replaces a method
     with pytest.raises(Refused, match=r"lee has 0\.00 of 2 GPU-hours in the week of 6 Jan") as refused:
         lee.book(draft("a0", 24, 3))
     assert (refused.value.code, refused.value.hint) == ("quota", "See `torchyard bookings rules`.")

@@ -1,4 +1,4 @@
-"""Tests of slots that are currently free."""
+"""Tests of the current state of slots: booked, in use or free."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def test_a_running_booking_is_shortened_and_extended_but_not_moved(team):
 @pytest.mark.parametrize(
     ("wrong", "code", "says"),
     [
-        (draft("a0", 2, -1), "end_before_start", "does not end after its start"),
-        (draft("a0", 2, 0), "end_before_start", "does not end after its start"),
+        (draft("a0", 2, -1), "end_before_start", "ends at or before its start"),
+        (draft("a0", 2, 0), "end_before_start", "ends at or before its start"),
         (draft("a0", -1, 3), "past", "begins in the past"),
         (draft("a0", 1, 0.2), "too_short", "at least 15 min"),
         (draft("a0", 1, 500), "too_long", "at most 7 days long"),
@@ -399,6 +399,8 @@ def test_rules_and_logins_are_kept_and_nonsense_is_refused(team):
     assert team.open("kim").rules() == rules
     with pytest.raises(UsageError, match="must be a number of 0 or more"):
         admin.set_rules(replace(rules, longest_h=-1))
+    with pytest.raises(UsageError, match="the rule furthest_days must be less than 1000000, not 1e\\+20"):
+        admin.set_rules(replace(rules, furthest_days=1e20))
     assert team.open("kim").rules() == rules
 
 

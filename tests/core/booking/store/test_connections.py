@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -79,6 +81,35 @@ def test_a_hidden_calendar_has_no_connection_and_reports_changes_when_shown_agai
         wait_until(lambda: connections(database_team) == 1)
     finally:
         again.close()
+
+
+def test_the_page_is_hidden_and_shown_while_other_threads_read(
+    database_team: Team,
+) -> None:
+    lee = database_team.open("lee")
+    ends = threading.Event()
+
+    def read() -> int:
+        count = 0
+        while not ends.is_set():
+            lee.count()
+            count += 1
+        return count
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # Threads change places within the pool's own code, too.
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            reading = [pool.submit(read) for _ in range(3)]
+            for number in range(20):
+                watch = lee.watch(lambda change: None)
+                lee.keep_connection(number % 2 == 1)
+                watch.close()
+            ends.set()
+            assert all(each.result(WITHIN_S) > 0 for each in reading)
+    finally:
+        ends.set()
+        sys.setswitchinterval(before)
 
 
 def test_a_connection_that_was_ended_listens_again_and_counts_as_a_change_of_everything(database_team: Team) -> None:

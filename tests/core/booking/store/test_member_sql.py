@@ -28,7 +28,7 @@ HIDDEN = """
                                            NULL, NULL, false, NULL, '');
     INSERT INTO torchyard.booking_gpus (booking_id, gpu) VALUES ('forged', 'GPU-a0');
 """
-"""Books a taken GPU: the trigger of the first schema read the times from the temporary table."""
+"""SQL that books an occupied GPU: the first schema's trigger reads the times from the temporary table of that name."""
 
 
 def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int, str]:

@@ -54,7 +54,7 @@ def test_a_freed_place_is_booked_for_who_waits_before_another_can_take_it(
     with pytest.raises(Clash) as refused:
         kim.book(draft("a0", 1, 1))
     assert [one.booking.id for one in refused.value.conflict.clashing] == [served.id]
-    # The client that freed the slot is told about the waitlist booking exactly once.
+    # The client that freed the slot receives the waitlist booking exactly once.
     assert kim.serve_waiting() == (served,)
     assert kim.serve_waiting() == ()
 
@@ -74,7 +74,7 @@ def test_who_waits_wins_against_a_client_that_tries_to_book_all_the_time(team: T
                 try:
                     taken.append(other.book(draft("a0", 0, 1, start=start)))
                 except Clash:
-                    tries.set()  # noqa: B023
+                    tries.set()  # noqa: B023  # joined below
 
         racer = threading.Thread(target=snatch)
         racer.start()
@@ -127,7 +127,7 @@ def test_a_member_serves_by_sql_what_the_entry_asks_for_and_nothing_else(databas
         return f"SELECT torchyard.serve('{key}', 'served', '{{{gpus}}}', {begin}, {end});"
 
     refused = [
-        serve("GPU-a0", 1, 3),  # The request needs two GPUs, but this is only one.
+        serve("GPU-a0", 1, 3),  # The request needs two GPUs, but this booking has only one.
         serve("GPU-a0,GPU-a0", 1, 3),
         serve("GPU-a0,GPU-b0", 1, 3),  # The GPUs are on different hosts.
         serve("GPU-a0,GPU-a1", 1, 4),  # The booking is longer than requested.

@@ -24,7 +24,7 @@ MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
 TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
 MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
-"""A Tuesday in the week after the next, since the command uses the machine's clock and books no past time."""
+"""The Monday of the week after the next. The command uses the machine's clock and books no past time."""
 TUESDAY = MONDAY + timedelta(days=1)
 
 
@@ -83,7 +83,7 @@ def test_gpus_are_booked_listed_shown_extended_and_let_go(kim: Desktop) -> None:
     assert "a paper" in torchyard(kim, "bookings", "show", booked["id"][:6]).stdout
     output = torchyard(kim, "bookings", "history", booked["id"][:6]).stdout
     assert "kim (" in output
-    assert "made it" in output
+    assert " created it" in output
     (made,) = answer(kim, "bookings", "history", booked["id"])
     assert (made["person"], made["kind"]) == ("kim", "made")
     assert {"field": "ends", "before": None, "after": booked["end"]} in made["fields"]
@@ -236,7 +236,7 @@ def test_a_place_is_found_and_its_command_books_it(kim: Desktop) -> None:
     first, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", "--min-memory-gb", "40")
     assert first["names"] == "gpu-b:0-3"
     assert answer(kim, *first["command"].split()[1:])["names"] == "gpu-b:0-3"
-    # Times in another time zone are proposed in the same zone.
+    # If a request names another time zone, the proposed times are in that zone too.
     there = ["--from", f"{TUESDAY} 09:00", "--zone", "Asia/Seoul"]
     later, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", *there)
     words = later["command"].split('"')
@@ -245,7 +245,7 @@ def test_a_place_is_found_and_its_command_books_it(kim: Desktop) -> None:
 
 NIGHTS = "windows=[{gpus: ['gpu-*'], zone: Europe/Berlin, opens: '20:00', closes: '08:00'}]"
 HOPELESS = [
-    ([], ["9", "--for", "3h"], "too_few", "of the 9 GPUs that are wanted, the fleet has 8 of that kind"),
+    ([], ["9", "--for", "3h"], "too_few", "9 GPUs requested, but the fleet has 8 of that kind"),
     ([], ["8", "--for", "3h"], "too_few", "no host has 8 GPUs of that kind: the most, 4, are on gpu-a"),
     ([], ["1", "--for", "3h", "--to", "+2h"], "no_time", "3 h do not fit from"),
     ([], ["1", "--for", "3h", "--from", "+100d"], "too_far", "at most 90 days ahead"),

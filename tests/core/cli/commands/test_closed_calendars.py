@@ -69,7 +69,7 @@ def on_server(server: Cluster, statement: str) -> list[Any]:
 
 
 def contents(sql: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
-    """Returns every row of every table."""
+    """Returns the rows of each table of the calendar by its name, except for the table of the schema's version."""
     return {name: sql(f"SELECT * FROM {name} ORDER BY 1, 2") for name in metadata.tables if name != "alembic_version"}
 
 

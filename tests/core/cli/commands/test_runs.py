@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.core.cli.command_runner import answer, torchyard
 from tests.core.cli.sample_runs import sleeping
@@ -41,7 +43,7 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     # The command follows all logs to the end.
     followed = torchyard(desktop, "runs", "logs", "last", "-f").stdout.splitlines()
     assert sorted(followed) == sorted(f"{name} | {line}" for name in names for line in log_lines(name, 3))
-    # Logs end before their run, and the run ends before the keepers exit.
+    # The logs end with the run, and the run ends before the keepers exit.
     wait_until(lambda: answer(desktop, "runs", "show", "last")["alive"] is False)
     # The last characters of the ID identify the run.
     logs = torchyard(desktop, "runs", "logs", run_id[-4:]).stdout.splitlines()
@@ -80,6 +82,69 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     assert "no file that matches *.pt" in torchyard(desktop, "runs", "fetch", run_id, "*.pt", code=1).stderr
     (tmp_path / "taken").write_text("a file, not a folder")
     assert "taken" in torchyard(desktop, "runs", "fetch", run_id, "-o", tmp_path / "taken", code=1).stderr
+
+
+SAVING = """\
+import json, os, pathlib, warnings
+import torch
+from torch.distributed import checkpoint
+warnings.simplefilter("ignore")
+root = pathlib.Path(os.environ["TORCHYARD_CHECKPOINTS"])
+for step in (3, 5):
+    place = root / f"step-{step:012d}"
+    place.mkdir(parents=True)
+    model = {"weight": torch.full((2,), float(step))}
+    torch.save({}, place / "optimizer.pt")
+    torch.save({}, place / "extra.pt")
+    if step == 3:
+        torch.save(model, place / "model.pt")
+    else:
+        writer = checkpoint.FileSystemWriter(place)
+        checkpoint.save({"model.weight": model["weight"]}, storage_writer=writer, no_dist=True)
+    about = {"step": step, "files": {path.name: path.stat().st_size for path in place.iterdir()}}
+    (place / "checkpoint.json").write_text(json.dumps(about))
+"""
+
+
+def test_the_model_of_a_checkpoint_is_fetched_as_one_file(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = sleeping(tmp_path / "save", hosts=["gpu-b"])
+    (file.parent / "save.py").write_text(SAVING)
+    shared = lab3.hosts[1].home / "shared"
+    file.write_text(
+        "version: 1\nname: save\npools: [{name: workers, role: worker, replicas: 1, hosts: [gpu-b]}]\n"
+        f"program: {{script: save.py, python: {sys.executable}, checkpoint_dir: ~/shared, stop_grace_s: 1}}\n"
+    )
+    run_id = detached(desktop, file)
+    torchyard(desktop, "runs", "logs", run_id, "-f")
+    wait_until(lambda: answer(desktop, "runs", "show", run_id)["state"] == "succeeded")
+
+    # The parts of the newest checkpoint are put together.
+    fetched = answer(desktop, "runs", "fetch", run_id, "--model", "model.pt")
+    size = (desktop.directory / "model.pt").stat().st_size
+    assert fetched == {"run_id": run_id, "step": 5, "host": "gpu-b", "file": "model.pt", "bytes": size}
+    assert torch.load(desktop.directory / "model.pt", weights_only=True)["weight"].tolist() == [5.0, 5.0]
+    assert not list(Path(runs_dir(str(lab3.hosts[1].home / ".torchyard"), "gpu-b"), run_id).glob("exports"))
+
+    # An existing file is kept unless it may be replaced.
+    refused = torchyard(desktop, "runs", "fetch", run_id, "--model", "model.pt", "--step", "3", code=2).stderr
+    assert "model.pt exists already. Name another file, or add --force." in refused
+    torchyard(desktop, "runs", "fetch", run_id, "--model", "model.pt", "--step", "3", "--force")
+    assert torch.load(desktop.directory / "model.pt", weights_only=True)["weight"].tolist() == [3.0, 3.0]
+    assert torchyard(desktop, "runs", "fetch", run_id, "--model").stdout == f"{run_id}.pt\n"
+    assert "--step needs --model" in torchyard(desktop, "runs", "fetch", run_id, "--step", "3", code=2).stderr
+
+    # A checkpoint without one of its files is not used, and the message names the file and the host.
+    [folder] = shared.iterdir()
+    (folder / "step-000000000005" / "__0_0.distcp").unlink()
+    done = torchyard(desktop, "runs", "fetch", run_id, "--model", "older.pt")
+    assert "step 5 is incomplete: __0_0.distcp is missing on gpu-b. The model is that of step 3." in done.stderr
+    assert "no checkpoint of step 4 on gpu-b. There are those of steps 3, 5." in (
+        torchyard(desktop, "runs", "fetch", run_id, "--model", "none.pt", "--step", "4", code=1).stderr
+    )
+    (folder / "step-000000000003" / "model.pt").unlink()
+    none = torchyard(desktop, "runs", "fetch", run_id, "--model", "none.pt", code=1).stderr
+    assert f"run {run_id} has no complete checkpoint." in none
+    assert not (desktop.directory / "none.pt").exists()
 
 
 TURNS = """\

@@ -66,3 +66,11 @@ def test_what_scripts_report_by_names_of_their_own_is_a_line_each(capsys: pytest
 def test_a_run_without_reports_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     print_run(shown(worker_0={"step": 12.0}))
     assert "EXCHANGE" not in capsys.readouterr().out
+
+
+def test_the_last_membership_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    last = {"step": 812, "members": ["worker-0", "worker-1", "worker-2"], "lost": ["worker-3"]}
+    print_run({**shown(), "memberships": [{"step": 7, "members": [], "lost": []}, last]})
+    assert "step 812: 3 of 4 workers; lost: worker-3" in capsys.readouterr().out.splitlines()
+    print_run({**shown(), "memberships": [{**last, "step": 900, "members": ["a", "b"], "lost": []}]})
+    assert "step 900: 2 of 2 workers" in capsys.readouterr().out.splitlines()

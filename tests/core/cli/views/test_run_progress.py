@@ -30,7 +30,7 @@ RUNNING = {"event": "run_state", "state": "running"}
 
 @pytest.fixture(params=["terminal", "pipe"])
 def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
-    """Shows events with or without a terminal on stderr; returns the text that was written to stderr."""
+    """A function that shows events, with or without a terminal on stderr, and returns the text written to stderr."""
 
     def piped(*events: Event) -> str:
         stream = io.StringIO()
@@ -123,3 +123,9 @@ def test_json_is_each_event_as_it_is(capsys: pytest.CaptureFixture[str]) -> None
             view.show(event)
 
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [RUNNING, SERVER, report("worker-0")]
+
+
+def test_a_lost_worker_is_shown_with_the_number_that_continue(show: Show) -> None:
+    lost = {"event": "membership", "number": 1, "step": 812, "members": ["a", "b", "c"], "lost": ["worker-3"]}
+    text = show({**lost, "cause": "worker-3 on gpu-b: ended by SIGKILL"})
+    assert "step 812: 3 of 4 workers continue: worker-3 on gpu-b: ended by SIGKILL" in text

@@ -1,6 +1,7 @@
 """Tests of keyboard-interactive logins that require more than a password.
 
-The tests use paramiko's server, because OpenSSH's server needs modules for codes, which a test machine lacks.
+The tests use paramiko's server, because OpenSSH's server needs PAM modules for one-time codes, which a
+test machine lacks.
 """
 
 from __future__ import annotations

@@ -68,3 +68,18 @@ def test_a_server_that_closes_before_the_login_is_one(tmp_path: Path, monkeypatc
         error = refusal(port, tmp_path)
     assert "accepts the connection and closes it before the login" in error.message
     assert "MaxStartups" in error.hint
+
+
+def test_an_address_that_is_no_host_name_is_not_known(tmp_path: Path) -> None:
+    """Python raises UnicodeError, and not an OSError, for more than 63 letters between two dots."""
+    host = Host(name="gpu-a", address="x" * 64)
+    with pytest.raises(Unreachable, match=f"the address {'x' * 64} of gpu-a is not known to this computer"):
+        SshDialer(tmp_path / "known_hosts").connect(host)
+
+
+def test_an_unknown_jump_host_is_named_once_with_both_places_to_correct_it(tmp_path: Path) -> None:
+    jump = "j" * 64
+    host = Host(name="gpu-a", address="127.0.0.1", proxy_jump=jump)
+    with pytest.raises(Unreachable, match=f"the address {jump} is not known to this computer") as caught:
+        SshDialer(tmp_path / "known_hosts").connect(host)
+    assert caught.value.hint == "Set its HostName in ~/.ssh/config, or correct the jump host in the fleet file."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.core import examples
 from torchyard_core.launch.checks.check import Check, failed
-from torchyard_core.launch.checks.host_facts import check_host, check_strategy, check_working_folders
+from torchyard_core.launch.checks.host_facts import check_host, check_sharding, check_strategy, check_working_folders
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
@@ -75,7 +77,7 @@ EVALUATOR = "{name: e, role: evaluator, replicas: 1}"
 
 
 def shared(*pools: str, hosts: int = 1, **more: str) -> list[tuple[str, bool, str]]:
-    """Returns the host, whether the check is a warning, and the message, for each check of a working folder."""
+    """Returns, for each check of a working folder, the host, whether it is a warning, and the message up to a colon."""
     known = [examples.host(f"gpu-{number}", 8) for number in range(hosts)]
     lines = check_working_folders(plan(examples.topology(*pools, **more), known))
     assert all(line.name == "folder" and line.ok and "TORCHYARD_RUN_DIR" in line.hint for line in lines)
@@ -105,3 +107,31 @@ def test_a_strategy_that_the_program_does_not_take_part_in_is_warned_of() -> Non
     assert check_strategy(served, joins=True) == check_strategy(served, joins=None) == []
     for kind in ("all_reduce", "none"):
         assert check_strategy(examples.topology(WORKERS, strategy=f"{{kind: {kind}}}"), joins=False) == []
+
+
+SHARDED = "{kind: all_reduce, shard: all}"
+
+
+@pytest.mark.parametrize(("version", "is_recent"), [("2.5.1+cu121", False), ("2.6.0", True), ("2.13.0", True)])
+def test_sharding_needs_a_recent_torch(version: str, is_recent: bool) -> None:
+    facts = {**FACTS, "torch": version}
+    red = failed(check_host(examples.topology(WORKERS, strategy=SHARDED), "gpu-a", facts))
+    assert bool(red) is not is_recent
+    for line in red:
+        assert line.message == "torch 2.5.1+cu121 on gpu-a is too old for strategy.shard, which needs 2.6 or newer."
+    assert not failed(check_host(examples.topology(WORKERS), "gpu-a", facts))
+
+
+def test_a_sharded_model_on_several_hosts_needs_a_shared_folder_for_checkpoints() -> None:
+    spread = "{name: w, role: worker, replicas: 2, placement: spread}"
+
+    def problems(count: int, **more: str) -> list[str]:
+        known = [examples.host(f"gpu-{number}", 8) for number in range(count)]
+        return [line.message for line in failed(check_sharding(plan(examples.topology(spread, **more), known)))]
+
+    assert problems(2, strategy=SHARDED) == [
+        "A sharded model is saved by all 2 hosts into one folder, but program.checkpoint_dir is not set."
+    ]
+    assert problems(1, strategy=SHARDED) == []
+    assert problems(2, strategy="{kind: all_reduce}") == []
+    assert problems(2, strategy=SHARDED, program="{script: a.py, checkpoint_dir: /shared}") == []

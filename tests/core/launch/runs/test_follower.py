@@ -34,7 +34,7 @@ class Desktop:
 
 
 class Link:
-    """A link that delivers all messages from a daemon at once."""
+    """A link that delivers all messages from a daemon immediately."""
 
     host = "gpu-a"
 

@@ -90,7 +90,7 @@ def test_a_strategy_without_what_it_needs(kind: str, needed: str) -> None:
         ("all_reduce", SERVERS, "error"),
         ("hogwild", SERVERS, "error"),
         ("hogwild", REDUCERS, "error"),
-        ("diloco", SERVERS, "error"),
+        ("diloco", REDUCERS, "error"),
         ("none", REDUCERS, "warning"),
     ],
 )
@@ -125,12 +125,79 @@ def test_hogwild_and_reduction_server_with_what_they_need() -> None:
 
 def test_diloco_with_groups_and_without() -> None:
     assert problems(WORKERS, strategy="{kind: diloco, inner_steps: 20, outer_lr: 1, worker_groups: 2}") == []
+    streaming = "{kind: diloco, inner_steps: 20, fragments: 4, overlap_steps: 4, mixing: 0.5, wire: int8}"
+    assert problems(WORKERS, strategy=streaming) == []
+    [line] = problems(WORKERS, strategy="{kind: diloco, inner_steps: 3, fragments: 4}")
+    assert "`fragments` is 4, and `inner_steps` 3: each step averages at most one fragment" in line
+    [line] = problems(WORKERS, strategy="{kind: diloco, inner_steps: 20, fragments: 4, overlap_steps: 5}")
+    assert line.endswith("but `overlap_steps` is 5. Set it to 4 or less")
     [line] = problems(WORKERS, strategy="{kind: diloco, worker_groups: 1}")
     assert line.startswith("3: warning strategy-counts diloco has one group here, so that the outer optimizer steps")
     [line] = problems("{name: w, role: worker, replicas: 1}", strategy="{kind: diloco}")
     assert "diloco has one group here" in line
     [line] = problems(WORKERS, strategy="{kind: hogwild, inner_steps: 20}")
     assert line == "3: warning strategy-ignores `inner_steps` is for diloco; hogwild does not use it"
+
+
+def test_a_quorum_of_diloco_needs_servers_and_enough_groups() -> None:
+    assert problems(WORKERS, SERVERS, strategy="{kind: diloco}") == []
+    assert problems(WORKERS, SERVERS, strategy="{kind: diloco, quorum: 2, grace_s: 1.5}") == []
+    [line] = problems(WORKERS, SERVERS, strategy="{kind: diloco, quorum: 3}")
+    assert line == (
+        "3: error strategy-counts a quorum of 3 cannot be reached with 2 worker groups: set it to 2 or less"
+    )
+    for setting in ("quorum", "grace_s"):
+        [line] = problems(WORKERS, strategy=f"{{kind: diloco, {setting}: 1}}")
+        assert line == (
+            f"3: error strategy-needs `{setting}` is for diloco with parameter servers, and there are none: add a pool "
+            f"with role ps, or drop `{setting}`"
+        )
+    assert problems(WORKERS, SERVERS, strategy="{kind: diloco, wire: int8}") == []
+    for setting in ("overlap_steps: 1", "fragments: 2", "mixing: 0.5"):
+        [line] = problems(WORKERS, SERVERS, strategy=f"{{kind: diloco, {setting}}}")
+        key = setting.partition(":")[0]
+        assert f"diloco with parameter servers does not support `{key}`" in line
+    [line] = problems(WORKERS, SERVERS, strategy="{kind: diloco, server_groups: 2}")
+    assert "the parameter servers of diloco are one group" in line
+
+
+def test_continuing_without_lost_workers_needs_cpus_a_smaller_minimum_and_whole_models() -> None:
+    strategy = "{kind: all_reduce, on_worker_loss: continue}"
+    on_cpus = "{name: w, role: worker, replicas: 3, min_replicas: 2}"
+    assert problems(on_cpus, strategy=strategy) == []
+    [line] = problems("{name: w, role: worker, replicas: 3}", strategy=strategy)
+    assert line.startswith("5: warning worker-loss pool `w` cannot lose a worker without a restart: set its")
+    [line] = problems("{name: w, role: worker, replicas: 3, min_replicas: 2, gpus: 1}", strategy=strategy)
+    assert line.startswith("5: error worker-loss pool `w` trains on GPUs")
+    [line] = problems(on_cpus, strategy="{kind: all_reduce, on_worker_loss: continue, shard: all}")
+    assert line.startswith("3: error worker-loss with `shard`, a lost worker takes its part of the parameters with it")
+
+
+def test_sharding_under_another_strategy_is_an_error_and_its_settings_without_it_a_warning() -> None:
+    strategy = "{kind: downpour, shard: all, shard_modules: [Block]}"
+    lines = problems(WORKERS, "{name: s, role: ps, replicas: 1}", strategy=strategy)
+    assert "3: error strategy-ignores `shard` is for all_reduce and diloco; downpour does not use it" in lines
+    assert "3: warning strategy-ignores `shard_modules` is for all_reduce and diloco; downpour does not use it" in lines
+    (line,) = problems(WORKERS, strategy="{kind: all_reduce, shard_modules: [Block]}")
+    assert (
+        line
+        == "3: warning strategy-ignores `shard_modules` does nothing while `shard` is none. Set `shard` to all or host"
+    )
+    assert problems(WORKERS, strategy="{kind: all_reduce, shard: host, shard_modules: [Block]}") == []
+
+
+def test_a_worker_group_of_one_rank_has_nothing_to_shard() -> None:
+    for strategy, pool in (
+        ("{kind: diloco, shard: all}", "{name: w, role: worker, replicas: 4, gpus: 1}"),
+        ("{kind: diloco, shard: all, worker_groups: 3}", "{name: w, role: worker, replicas: 4}"),
+    ):
+        [line] = problems(pool, strategy=strategy)
+        assert line.startswith("3: error strategy-counts `shard` divides a model over the ranks of a worker group, but")
+    for strategy, pool in (
+        ("{kind: diloco, shard: all}", "{name: w, role: worker, replicas: 4, gpus: 2}"),
+        ("{kind: diloco, shard: host, worker_groups: 2}", "{name: w, role: worker, replicas: 4}"),
+    ):
+        assert problems(pool, strategy=strategy) == []
 
 
 def test_a_lone_worker_has_nothing_to_reduce() -> None:
@@ -155,7 +222,7 @@ def test_another_framework_s_servers_are_its_own_affair() -> None:
             "the parameter servers of downpour are one group, which share the parameters among themselves, and not 2: "
             "drop `server_groups`",
         ),
-        ("{kind: sandblaster, backup_workers: 2}", "2 backup workers leave none of the 2 trainers to count"),
+        ("{kind: sandblaster, backup_workers: 2}", "`backup_workers` is 2, and leaves none of the 2 trainers to count"),
     ],
 )
 def test_counts_that_cannot_be(strategy: str, line: str) -> None:
@@ -201,6 +268,21 @@ def test_a_bound_of_staleness_that_groups_in_turns_exceed_is_a_warning() -> None
 def test_settings_of_other_strategies(setting: str) -> None:
     [line] = problems(WORKERS, strategy=f"{{kind: all_reduce, {setting}}}")
     assert line.startswith("3: warning strategy-ignores")
+
+
+def test_continuing_without_lost_workers_needs_all_reduce_cpus_and_min_replicas() -> None:
+    continuing = "{kind: KIND, on_worker_loss: continue}"
+    few = "{name: workers, role: worker, replicas: 2, min_replicas: 1}"
+    assert problems(few, strategy=continuing.replace("KIND", "all_reduce")) == []
+    [line] = problems(few, strategy=continuing.replace("KIND", "hogwild"))
+    assert "error worker-loss hogwild cannot continue without a lost worker in this version" in line
+    [line] = problems("{name: workers, role: worker, replicas: 2}", strategy=continuing.replace("KIND", "all_reduce"))
+    assert "warning worker-loss pool `workers` cannot lose a worker without a restart" in line
+    [line] = problems(
+        "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}",
+        strategy=continuing.replace("KIND", "all_reduce"),
+    )
+    assert "error worker-loss pool `workers` trains on GPUs" in line
 
 
 # Tests of pins and hosts

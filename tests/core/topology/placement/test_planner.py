@@ -356,7 +356,8 @@ def test_the_plan_of_many_pins_does_not_depend_on_their_order() -> None:
     orders = (pins, dict(reversed(pins.items())))
     placed = [place(asked.model_copy(update={"pins": order}), FLEET) for order in orders]
     assert where(placed[0]) == where(placed[1])
-    assert moved(place(asked, FLEET), placed[0]) == set(pins)  # worker-3 and worker-10 swap
+    # The replicas worker-3 and worker-10 exchange their places.
+    assert moved(place(asked, FLEET), placed[0]) == set(pins)
 
 
 def test_replicas_leave_home_where_staying_would_cost_another_its_place() -> None:

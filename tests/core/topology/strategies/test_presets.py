@@ -9,7 +9,7 @@ from torchyard_core.topology.checks.strategy import check_strategy
 from torchyard_core.topology.document.edits import add_replicas, empty_topology, set_pins, set_program, set_strategy
 from torchyard_core.topology.file import check_topology
 from torchyard_core.topology.machine_types import machine
-from torchyard_core.topology.model import Role, StrategyKind, Topology
+from torchyard_core.topology.model import Role, Shard, StrategyKind, Topology
 from torchyard_core.topology.strategies.presets import (
     GROUPS,
     PRESETS,
@@ -90,6 +90,13 @@ def test_every_preset_is_a_whole_topology_without_errors(key: str) -> None:
     assert preset(key).group in GROUPS
     assert preset(key).title
     assert preset(key).sentence.endswith(".")
+
+
+def test_the_preset_for_large_models_shards_them_also_on_cpus() -> None:
+    for has_gpus in (True, False):
+        design, _ = with_preset(empty_topology("x"), "fsdp", has_gpus=has_gpus)
+        assert (design.strategy.kind, design.strategy.shard) == (StrategyKind.ALL_REDUCE, Shard.ALL)
+        assert [(pool.replicas, pool.gpus) for pool in design.pools] == [(4, int(has_gpus))]
 
 
 def test_presets_come_by_group_and_each_strategy_has_one_of_its_name() -> None:

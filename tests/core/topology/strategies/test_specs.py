@@ -23,7 +23,7 @@ def test_each_kind_has_a_descriptor_and_each_setting_one_place() -> None:
     assert sorted(keys) == sorted(set(Strategy.model_fields) - {"kind"})
     for setting in all_settings():
         default = Strategy.model_fields[setting.key].default
-        values = list(type(default)) if isinstance(default, Enum) else []
+        values = list(type(default)) if isinstance(default, Enum) else [True, False] * isinstance(default, bool)
         assert [value for value, _ in setting.choices] == values, setting.key
         assert bool(setting.if_unset) is (default is None), setting.key
 
@@ -40,7 +40,9 @@ def test_only_servers_that_the_strategy_needs_are_in_its_preset_and_its_traffic(
     if spec.preset is None:
         return
     topology = preset_topology(spec.kind)
-    assert {pool.role for pool in topology.pools if pool.role in SERVERS} == ({spec.server_role} - {None})
+    assert {pool.role for pool in topology.pools if pool.role in SERVERS} == (
+        set() if spec.servers_are_optional else {spec.server_role} - {None}
+    )
     traffic = traffic_of(topology)
     assert traffic.bundles
     assert {bundle.in_step for bundle in traffic.bundles} == {not spec.is_asynchronous}

@@ -86,7 +86,7 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.wait_until(lambda: "weekly" not in desk.live() and desk.page.commands.last is not None)
     desk.store.book(Draft("quicker", ("GPU-b0",), weekly[1].start, weekly[1].end, ZONE, owner="lee"))
     desk.page.commands.undo()
-    desk.wait_until(lambda: "2 of 3 bookings are back; gpu-b:0 is booked by lee" in desk.page.notice.text)
+    desk.wait_until(lambda: "2 of 3 bookings restored; gpu-b:0 is booked by lee" in desk.page.notice.text)
     live = desk.store.bookings(NOW, NOW + timedelta(days=5), live=True)
     assert [one.start for one in live if one.title == "weekly"] == [weekly[0].start, weekly[2].start]
 
@@ -176,8 +176,9 @@ def test_screen_readers_get_the_bookings_as_a_table_and_every_field_has_a_name(d
     assert desk.page.details.title.text() == "mine"
     desk.wait_until(lambda: desk.page.details.history.isVisible())
     said = desk.page.details.history.text().splitlines()
-    assert said[0] == "History"
-    assert said[1].endswith("made it")
+    assert desk.page.details.history_title.text() == "HISTORY"
+    assert desk.page.details.history_title.isVisible()
+    assert said[0].endswith(" created it")
     assert "title: mine" in said
     desk.page.acts.week.trigger()
     desk.page.surface.setFocus()

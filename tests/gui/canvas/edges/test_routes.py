@@ -18,7 +18,7 @@ APART = 7
 
 
 def stretches(hop: Hop) -> list[Box]:
-    """Returns a route as thin boxes."""
+    """Returns the straight parts of a route as boxes of the width APART."""
     return [
         Box(min(x1, x2), min(y1, y2), abs(x1 - x2), abs(y1 - y2)).grown(APART / 2)
         for (x1, y1), (x2, y2) in pairwise(hop.points)

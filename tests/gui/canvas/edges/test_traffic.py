@@ -12,7 +12,8 @@ from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.model import Role, Strategy, StrategyKind
 from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
-from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
+from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem, pill_box, wrapped_label
+from torchyard_gui.canvas.edges.routes import arrow_at
 from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic, lay
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.legend import entries_of
@@ -29,7 +30,7 @@ def planned(kind: StrategyKind, workers: int = 4, servers: int = 2, *, role: Rol
     if servers:
         pools.append(samples.pool("servers", role, servers, 0, *SERVE))
     design = samples.topology(*pools, kind=kind)
-    return plan(design.model_copy(update={"strategy": Strategy(kind=kind, **settings)}), hosts)  # type: ignore[arg-type]
+    return plan(design.model_copy(update={"strategy": Strategy(kind=kind, **settings)}), hosts)  # type: ignore[arg-type]  # fields of different types
 
 
 def wiring(found: Plan) -> HostTraffic:
@@ -91,7 +92,7 @@ def test_diloco_has_a_loop_through_the_hosts_of_the_groups_first_workers() -> No
     hops = [item for item in scene.items() if isinstance(item, EdgeItem)]
     assert len(hops) == 3
     assert all(item.hop.look.dashed and not item.hop.look.arrows for item in hops)
-    assert [item.label for item in hops if item.label] == [("sync every 20 steps",)]
+    assert [item.label for item in hops if item.label] == [("inner steps: 20",)]
     texts = [text for _, text in entries_of(Kind.DILOCO, found)]
     assert texts == ["trainers", "average of the groups, every few steps"]
 
@@ -108,7 +109,7 @@ def test_another_strategy_takes_the_lines_of_the_one_before_away() -> None:
 def test_no_line_of_a_trunk_lies_over_a_rack(columns: int, racks: int) -> None:
     grid = arrange({f"r{number}": 120.0 + 48 * (number % 3) for number in range(racks)}, columns)
     members = tuple((cell.key, "serves" if number % 3 == 0 else "trains") for number, cell in enumerate(grid.cells))
-    lines = lay(grid, HostTraffic(trunk=members, checkpoints=(("r0", f"r{racks - 1}"),)))  # type: ignore[arg-type]
+    lines = lay(grid, HostTraffic(trunk=members, checkpoints=(("r0", f"r{racks - 1}"),)))  # type: ignore[arg-type]  # mypy infers str in place of Literal
     assert lines.trunk is not None
     assert {branch.host for branch in lines.trunk.branches} == set(grid_keys := [cell.key for cell in grid.cells])
     stretches = [stretch for branch in lines.trunk.branches for stretch in pairwise(branch.points)]
@@ -128,9 +129,36 @@ def test_edges_name_the_data_of_a_step_in_bytes_once_the_gradients_are_known() -
         scene.show_plan(found, hosts)
         return [item.label for item in scene.items() if isinstance(item, EdgeItem) and item.label]
 
-    assert pills() == [("1.5 M", "per step")]
+    assert pills() == [("1.5 M per step",)]
     header = scene.rect_of_rack("t0").topLeft() + QPointF(60, 10)
     assert "carries 1.5 M per step in each direction; M is the size of the gradients." in scene.tooltip_at(header)
     scene.exchange = ExchangeFacts(gradient_bytes=100e6, link_bytes_s=1.25e9)
-    assert pills() == [("150 MB", "per step")]
+    assert pills() == [("150 MB per step",)]
     assert "carries 150 MB per step in each direction, in about 120 ms." in scene.tooltip_at(header)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 6])
+@pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.HOGWILD, Kind.DILOCO, Kind.SANDBLASTER, Kind.DOWNPOUR])
+def test_no_label_of_an_edge_lies_over_a_rack(kind: StrategyKind, hosts: int) -> None:
+    settings = {Kind.DILOCO: {"worker_groups": hosts, "inner_steps": 500}, Kind.DOWNPOUR: {"worker_groups": hosts}}
+    servers = 2 if kind in (Kind.SANDBLASTER, Kind.DOWNPOUR) else 0
+    scene = shown(planned(kind, 2 * hosts, servers, **settings.get(kind, {})))
+    pills = [pill_box(arrow_at(item.hop.points)[0], item.label) for item in edges(scene) if item.label]
+    trunks = [item for item in scene.items() if isinstance(item, TrunkItem)]
+    pills += [pill_box(trunk.trunk.label_at, trunk.label) for trunk in trunks]
+    assert len(pills) == 1
+    assert [host for host in scene.hosts if scene.rect_of_rack(host).intersects(pills[0])] == []
+
+
+def edges(scene: TopologyScene) -> list[EdgeItem]:
+    return [item for item in scene.items() if isinstance(item, EdgeItem)]
+
+
+def test_a_label_is_broken_between_words_to_fit_a_gutter(qapp: object) -> None:
+    assert wrapped_label("every 50 steps", 70) == ["every 50", "steps"]
+    assert wrapped_label("every 50 steps", 200) == ["every 50 steps"]
+    assert wrapped_label("f = 8", 70) == ["f = 8"]
+
+
+def test_the_legend_explains_no_edge_that_a_single_host_has_not() -> None:
+    assert entries_of(Kind.ALL_REDUCE, wiring(planned(Kind.ALL_REDUCE, 2, 0))) == []

@@ -1,4 +1,4 @@
-"""Tests of the texts of racks and chips."""
+"""Tests of the contents and texts of racks and chips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the geometry of racks, tiles, columns, routes and neighbours, without a window."""
+"""Tests of the geometry of racks, the tray, columns, routes and neighbours, without a window."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torchyard_gui.canvas.racks.content import racks_of
 from torchyard_gui.canvas.racks.tile_painting import cells, paint_tile
 
 SCALE = 4
-"""Pixels per pixel of the screen, so that single strokes are seen."""
+"""Scale of the picture, with which single strokes are several pixels wide."""
 SAMPLES = [(x, y) for x in range(16) for y in range(16)]
 
 

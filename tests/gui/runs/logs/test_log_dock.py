@@ -152,7 +152,7 @@ def test_a_host_that_is_away_leaves_the_others_readable(qtbot: Any, dock: LogDoc
 
 def test_a_search_says_which_of_how_many_matches_it_shows(qtbot: Any, dock: LogDock, run: Acting) -> None:
     for name in ("worker-0", "worker-1"):
-        run.logs[name] += b"A needle, and again a needle\nnothing\nneedle"  # the last line has no end yet
+        run.logs[name] += b"A needle, and again a needle\nnothing\nneedle"  # The last line is incomplete.
     dock.set_open(True)
     choose(dock, "All 4 replicas")
     qtbot.waitUntil(lambda: len(dock._feeds) == 4 and all(feed.size for feed in dock._feeds.values()))

@@ -1,4 +1,4 @@
-"""Tests of a log with millions of lines: only visible lines are read; following and search."""
+"""Tests of a long log, of which only some pages are read: scrolling, following, search and copying."""
 
 from __future__ import annotations
 

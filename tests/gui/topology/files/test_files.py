@@ -236,7 +236,7 @@ def test_saving_over_changes_of_another_program_is_refused_even_unnoticed(digits
 
 def test_a_file_that_vanished_can_be_saved_again(digits: Driver, digits_file: Path) -> None:
     digits_file.unlink()
-    digits.wait_until(lambda: "is no longer there" in digits.notice())
+    digits.wait_until(lambda: "no longer exists" in digits.notice())
     press(digits, "Save")
     assert digits_file.read_text() == DIGITS
     digits.wait_until(lambda: digits.notice() == "")
@@ -354,7 +354,7 @@ def test_work_is_kept_a_little_after_a_change_and_gone_once_saved(
     driver.page.open(digits_file)
     change(driver)
     driver.wait_until(lambda: any((tmp_path / "recovery").glob("*.json")))
-    # Another window does not offer the recovered work, because this process is alive.
+    # Another page does not offer this unsaved work, because its process is still running.
     assert make_driver(recovery=tmp_path / "recovery").notice() == ""
     driver.page.save()
     assert list((tmp_path / "recovery").iterdir()) == []

@@ -16,7 +16,7 @@ from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.files.test_files import answer, change, choose_file, press
 from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, SHIFT, Driver
 from torchyard_core.interop.document_writer import ExportOptions
-from torchyard_core.interop.format_registry import FORMATS, READ, write_foreign
+from torchyard_core.interop.format_registry import FORMATS, READ, WRITTEN, write_foreign
 from torchyard_gui.topology.files.conversion_report import DocumentWindow
 from torchyard_gui.topology.files.export_dialog import ExportDialog
 from torchyard_gui.topology.files.import_export import FormatChoice
@@ -148,7 +148,10 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed(digits: Driver,
 BROKEN = [
     ("trainingInput:\n  scaleTier: [CUSTOM\n", "job.yaml:2: the “[” that begins here is not closed by “]”"),
     ('{"cluster": {"worker": ["a:1"]},\n "task": {"type": "worker}', "job.yaml:2: the quote that begins here"),
-    ("#!/bin/bash\n#SBATCH --nodes=2\n", "job.yaml looks like a Slurm batch script. That is written only; these"),
+    (
+        "#!/bin/bash\n#SBATCH --nodes=2\n",
+        "job.yaml looks like a Slurm batch script. This format can only be exported. These",
+    ),
     ("", "job.yaml: the file is empty."),
     ("\x00", "control character"),
 ]
@@ -218,7 +221,7 @@ def test_what_is_shown_is_written_and_its_remarks_stand_in_the_dock(digits: Driv
     folder.mkdir()
     dialog = export_dialog(digits)
     assert [dialog.format.itemText(row) for row in range(dialog.format.count())] == [
-        one.title for one in FORMATS.values()
+        FORMATS[name].title for name in WRITTEN
     ]
     digits.pick(dialog.format, FORMATS["kubernetes"].title)
     digits.pick(dialog.form, "job")
@@ -243,7 +246,8 @@ def test_what_is_shown_is_written_and_its_remarks_stand_in_the_dock(digits: Driv
 
 def test_every_format_that_is_written_can_be_chosen(digits: Driver) -> None:
     dialog = export_dialog(digits)
-    for name, one in FORMATS.items():
+    for name in WRITTEN:
+        one = FORMATS[name]
         digits.pick(dialog.format, one.title)
         assert dialog.name == name
         assert dialog.preview.toPlainText() == write_foreign(name, digits.value).text

@@ -14,10 +14,11 @@ from pytestqt.qtbot import QtBot
 
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.page_driver import CONTROL, Driver
-from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind
+from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind, Wire
 from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField, PairsField, PathField
+from torchyard_gui.widgets.form_row import FormRow
 
 
 def test_it_says_what_is_selected(digits: Driver) -> None:
@@ -44,7 +45,7 @@ def test_many_pools_are_edited_at_once(digits: Driver) -> None:
 def test_values_that_differ_are_said_to(digits: Driver) -> None:
     digits.select("chief-0", "worker-1")
     field = digits.page.inspector.pools.pool.field("replicas")
-    assert (field.text(), field.placeholderText()) == ("", "several values")  # type: ignore[union-attr]
+    assert (field.text(), field.placeholderText()) == ("", "several values")  # type: ignore[union-attr]  # this key has a line field
     assert not digits.page.inspector.pools.pool.rows["name"].isVisible()
 
 
@@ -258,7 +259,7 @@ def test_the_program_shows_the_keys_of_its_launcher(digits: Driver) -> None:
     program = digits.page.inspector.program
     assert program.program.rows["script"].isVisible()
     assert not program.program.rows["command"].isVisible()
-    digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]
+    digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]  # this key has a choice field
     assert digits.value.program.launcher is Launcher.COMMAND
     assert program.program.rows["command"].isVisible()
     digits.page.checks.now()
@@ -279,7 +280,7 @@ def test_the_strategy_is_chosen_with_a_sentence(digits: Driver) -> None:
     digits.pick(strategy.kind, "None")
     assert digits.value.strategy.kind == "none"
     assert digits.page.bar.strategy.currentText() == "None"
-    assert strategy._sentence.text().startswith("The script keeps its parameters in step itself")
+    assert strategy._sentence.text().startswith("The script synchronises its parameters itself")
 
 
 @pytest.mark.parametrize("kind", list(StrategyKind))
@@ -309,6 +310,21 @@ def test_a_setting_is_typed_or_chosen_and_taken_back(digits: Driver) -> None:
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Z, CONTROL)
     assert digits.value.strategy.reduction_order is ReductionOrder.RANK
+
+
+def test_the_wire_of_diloco_and_its_error_feedback_are_chosen(digits: Driver) -> None:
+    digits.page.editor.set_strategy("kind", "diloco", "strategy")
+    group = digits.page.inspector.strategy.group
+    digits.fill(group, "fragments", "2")
+    digits.fill(group, "mixing", "0.5")
+    for key, text in (("wire", "int8"), ("error_feedback", "no")):
+        field = group.field(key)
+        assert isinstance(field, ChoiceField)
+        digits.pick(field, text)
+    strategy = digits.value.strategy
+    assert (strategy.fragments, strategy.mixing, strategy.wire, strategy.error_feedback) == (2, 0.5, Wire.INT8, False)
+    digits.pick(group.field("error_feedback"), "yes")
+    assert digits.value.strategy.error_feedback
 
 
 def test_what_the_exchange_costs_is_worked_out_for_the_design(digits: Driver) -> None:
@@ -366,3 +382,15 @@ def test_a_chosen_path_is_written_relative_to_its_base(
     dialog.fileSelected.emit(str(folder / chosen))
     dialog.reject()
     assert getattr(digits.value.program, key) == written
+
+
+def test_rows_have_their_height_at_once_when_a_change_adds_rows(digits: Driver) -> None:
+    inspector = digits.page.inspector
+    digits.window.resize(1440, 900)
+    digits.page.editor.select([])
+    for kind in ("downpour", "diloco", "all_reduce", "sandblaster"):
+        digits.page.editor.set_strategy("kind", kind, "strategy")
+        rows = [row for row in inspector.findChildren(FormRow) if row.isVisible()]
+        assert len(rows) > 10
+        squeezed = [row.name.text() for row in rows if row.height() < row.minimumSizeHint().height()]
+        assert squeezed == [], kind

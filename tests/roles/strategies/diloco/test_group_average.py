@@ -13,6 +13,8 @@ from tests.roles.strategies.hogwild.worker_groups import at_once, peers_of
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.wire_codec import LARGEST, WireCodec
+from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import GroupAverage, Outcome
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters, flats_of
 from torchyard_roles.strategies.diloco.round_state import Announcement, RoundState
@@ -31,13 +33,25 @@ def served() -> Iterator[Served]:
 class Averaged:
     """A group whose model is a single tensor."""
 
-    def __init__(self, group: int, peers: list[tensor_connection.Peer], served: Served, size: int) -> None:
+    def __init__(
+        self, group: int, peers: list[tensor_connection.Peer], served: Served, size: int, wire: str = "float32"
+    ) -> None:
         self.values = torch.full((size,), float(group))
         self.outer = OuterParameters(flats_of([self.values], []))
         self.store = JoinStore.connect(served.address, KEY, peers[group].name, group)
         listener = tensor_connection.listen_at(peers[group])
+        encoding = ErrorFeedbackCodec(WireCodec(wire), self.outer.flats, has_feedback=True)
         self.average = GroupAverage(
-            group, len(peers), peers[group], listener, KEY, self.store, self.outer, PackedTensors(()), host_wait_s=20
+            group,
+            len(peers),
+            peers[group],
+            listener,
+            KEY,
+            self.store,
+            self.outer,
+            PackedTensors(()),
+            encoding,
+            host_wait_s=20,
         )
         self.outcomes: list[Outcome] = []
 
@@ -46,7 +60,10 @@ class Averaged:
             self.outer.begin()
 
     def take_part(self, difference: float, weight: float, *, has_finished: bool = False) -> None:
-        differences = [torch.full((self.values.numel(),), difference)]
+        self.take_part_with(torch.full((self.values.numel(),), difference), weight, has_finished=has_finished)
+
+    def take_part_with(self, difference: torch.Tensor, weight: float, *, has_finished: bool = False) -> None:
+        differences = [difference.clone()]
         outcome = self.average.average(differences, weight, has_finished=has_finished)
         self.outcomes.append(outcome)
         if outcome is Outcome.AVERAGED:
@@ -57,8 +74,14 @@ class Averaged:
         self.store.close()
 
 
+def average_all(groups: list[Averaged], differences: list[torch.Tensor]) -> None:
+    pairs = zip(groups, differences, strict=True)
+    at_once(*(lambda each=each, own=own: each.take_part_with(own, 1.0) for each, own in pairs))
+
+
 @pytest.fixture
-def groups(served: Served) -> Iterator[list[Averaged]]:
+def groups(served: Served, request: pytest.FixtureRequest) -> Iterator[list[Averaged]]:
+    """Three groups with the wire that is the fixture's parameter, or float32."""
     with ExitStack() as closing:
         cleaner = JoinStore.connect(served.address, KEY, "test", None)
         closing.callback(cleaner.close)
@@ -67,7 +90,7 @@ def groups(served: Served) -> Iterator[list[Averaged]]:
         for epoch in range(10):
             cleaner.delete(f"diloco/done/{epoch}")
         peers = peers_of(3)
-        made = [Averaged(group, peers, served, SIZE) for group in range(3)]
+        made = [Averaged(group, peers, served, SIZE, getattr(request, "param", "float32")) for group in range(3)]
         for each in made:
             closing.callback(each.close)
         at_once(*(each.start for each in made))
@@ -94,6 +117,66 @@ def test_a_round_sends_the_bytes_of_the_formula(groups: list[Averaged]) -> None:
         now = each.average.traffic()
         assert now[0] - sent == pytest.approx(formula, rel=0.05)
         assert now[1] - received == pytest.approx(formula, rel=0.05)
+
+
+@pytest.mark.parametrize("groups", ["bfloat16", "int8", "int4"], indirect=True)
+def test_groups_on_a_quantised_wire_stay_equal_and_send_its_bytes(
+    groups: list[Averaged], request: pytest.FixtureRequest
+) -> None:
+    wire = request.node.callspec.params["groups"]
+    before = [each.average.traffic() for each in groups]
+    generator = torch.Generator().manual_seed(3)
+    values = [torch.randn(SIZE, generator=generator) for _ in groups]
+    rounds = 4
+    for _ in range(rounds):
+        average_all(groups, values)
+    largest = LARGEST.get(wire, 2**7)
+    for each, (sent, _) in zip(groups, before, strict=True):
+        assert torch.equal(each.outer.theta[0], groups[0].outer.theta[0])
+        # With feedback, the error of four rounds is that of one encoding of differences and one of averages.
+        bound = 2 * 2 * max(float(value.abs().max()) for value in values) / (2 * largest)
+        assert (each.outer.theta[0] + rounds * sum(values) / 3).abs().max() <= bound
+        formula = rounds * 2 * WireCodec(wire).size(SIZE) * 2 / 3
+        assert each.average.traffic()[0] - sent == pytest.approx(formula, rel=0.05)
+
+
+@pytest.mark.parametrize("groups", ["int8"], indirect=True)
+def test_groups_on_a_quantised_wire_stay_equal_when_one_is_lost(groups: list[Averaged]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = [torch.randn(SIZE, generator=generator) for _ in groups]
+    average_all(groups, values)
+    groups[2].close()
+    for _ in range(2):
+        average_all(groups[:2], values[:2])
+    assert groups[0].outcomes == [Outcome.AVERAGED] * 3
+    assert torch.equal(groups[0].outer.theta[0], groups[1].outer.theta[0])
+    expected = sum(values) / 3 + values[0] + values[1]
+    assert (groups[0].outer.theta[0] + expected).abs().max() < 0.2
+
+
+def test_connections_stay_open_between_rounds(groups: list[Averaged], monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups))
+
+    def no_connection(*_: object) -> None:
+        raise AssertionError("a new connection")
+
+    monkeypatch.setattr(tensor_connection.Connection, "connect", no_connection)
+    for _ in range(3):
+        at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups))
+    assert all((each.outer.theta[0] + 4.0).abs().max() < 1e-5 for each in groups)
+
+
+def test_the_divergence_is_the_distance_of_the_groups_from_their_average(groups: list[Averaged]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    values = [torch.randn(SIZE, generator=generator) for _ in groups]
+    average_all(groups, values)
+    mean = sum(values) / 3
+    distance = sum(float((each - mean).square().sum()) for each in values)
+    expected = (distance / sum(float(each.square().sum()) for each in values)) ** 0.5
+    assert [each.average.divergence for each in groups] == pytest.approx([expected] * 3, rel=1e-3)
+    assert [each.average.members for each in groups] == [3] * 3
+    average_all(groups, [values[0]] * 3)
+    assert max(each.average.divergence for each in groups) < 0.01
 
 
 def test_a_lost_group_is_left_out_and_one_that_stopped_postpones_the_round_once(groups: list[Averaged]) -> None:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.train
 PROGRAMS = Path(__file__).parents[2] / "programs"
 PROGRAM = PROGRAMS / "rounds.py"
 AVERAGING = {"outer_lr": 1.0, "outer_momentum": 0.0}
+STREAMING = {"fragments": 2, "overlap_steps": 1, "mixing": 0.5, "wire": "int8"}
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def alone(
     return before, rounds.values(outer)
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+@torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
 def outer_step(
     outer: rounds.Model, models: list[rounds.Model], samples: list[int], optimizer: torch.optim.Optimizer
 ) -> None:
@@ -97,6 +98,78 @@ def outer_step(
     optimizer.step()
     for model in models:
         model.load_state_dict({**outer.state_dict(), "frozen": model.frozen})
+
+
+class Streamed:
+    """The definition of streaming in one process: two fragments, one per linear module, the last with the buffer."""
+
+    def __init__(self, workers: Sequence[dict[str, Any]], every: int, overlap: int, mixing: float) -> None:
+        self.workers, self.every, self.overlap, self.mixing = workers, every, overlap, mixing
+        self.models = [rounds.Model() for _ in workers]
+        self.outer = rounds.Model()
+        start = torch.tensor(workers[0]["before"][0], dtype=torch.float64)
+        for model in (*self.models, self.outer):
+            torch.nn.utils.vector_to_parameters(start[:-3].clone(), model.inner.parameters())
+        self.optimizers = [averages.optimizer_of(model.inner) for model in self.models]
+        self.steppers = [
+            torch.optim.SGD(list(self.outer.inner[at].parameters()), lr=0.7, momentum=0.9, nesterov=True)
+            for at in (0, 2)
+        ]
+        self.samples = [[0, 0] for _ in workers]
+
+    def train(self) -> tuple[list[list[list[float]]], list[float]]:
+        dataset = averages.data()
+        before: list[list[list[float]]] = [[] for _ in self.workers]
+        merge_at, sent = 0, 0
+        for number in range(1, len(self.workers[0]["fed"]) + 1):
+            for at, (model, optimizer, worker) in enumerate(
+                zip(self.models, self.optimizers, self.workers, strict=True)
+            ):
+                before[at].append(rounds.values(model))
+                inputs, targets, _ = dataset[worker["fed"][number - 1]]
+                averages.step(model, optimizer, inputs, targets)
+                self.samples[at] = [count + len(inputs) for count in self.samples[at]]
+            if number == merge_at:
+                self.merge(sent, self.mixing)
+            for fragment in (0, 1):
+                if number % self.every == (fragment + 1) * self.every // 2 % self.every:
+                    self.average(fragment)
+                    merge_at, sent = number + self.overlap, fragment
+                    if not self.overlap:
+                        self.merge(fragment, self.mixing)
+        if merge_at > number:
+            self.merge(sent, self.mixing)
+        for fragment in (1 - sent, sent):
+            self.average(fragment)
+            self.merge(fragment, 0.0)
+        return before, rounds.values(self.outer)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+    def average(self, fragment: int) -> None:
+        weights = [counts[fragment] for counts in self.samples]
+        for counts in self.samples:
+            counts[fragment] = 0
+        if not sum(weights):
+            return
+        shares = [weight / sum(weights) for weight in weights]
+        each_models = [list(model.inner[2 * fragment].parameters()) for model in self.models]
+        for at, parameter in enumerate(self.outer.inner[2 * fragment].parameters()):
+            parameter.grad = sum(
+                share * (parameter - each[at]) for share, each in zip(shares, each_models, strict=True)
+            )
+        self.steppers[fragment].step()
+        if fragment == 1:
+            self.outer.mean.copy_(sum(share * each.mean for share, each in zip(shares, self.models, strict=True)))
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+    def merge(self, fragment: int, mixing: float) -> None:
+        for model in self.models:
+            pairs = list(
+                zip(model.inner[2 * fragment].parameters(), self.outer.inner[2 * fragment].parameters(), strict=True)
+            )
+            pairs += [(model.mean, self.outer.mean)] if fragment == 1 else []
+            for own, outer in pairs:
+                own.copy_(mixing * own + (1 - mixing) * outer)
 
 
 def double(numbers: Any) -> torch.Tensor:
@@ -138,15 +211,35 @@ def test_the_outer_optimizer_follows_a_warm_up_and_groups_weigh_as_many_samples_
     check(workers, alone(workers, 5, 0.7, 0.9, warmup=3))
 
 
-def test_the_ranks_of_a_group_stay_equal(start: Start, store: Served, tmp_path: Path) -> None:
-    groups = groups_of(start, store, 2, 1, inner_steps=4)
+def test_the_end_of_training_right_after_a_round_takes_no_further_outer_step(
+    start: Start, store: Served, tmp_path: Path
+) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=5)
+    workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 10, 0))
+    check(workers, alone(workers, 5, 0.7, 0.9))
+
+
+@pytest.mark.parametrize("options", [{}, STREAMING], ids=["blocking", "streaming"])
+def test_the_ranks_of_a_group_stay_equal(
+    start: Start, store: Served, tmp_path: Path, options: dict[str, object]
+) -> None:
+    groups = groups_of(start, store, 2, 1, inner_steps=4, **options)
     workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 10, 0))
     assert [len(worker["before"]) for worker in workers] == [10] * 3
     parameters = [[step[:-3] for step in worker["before"]] for worker in workers]  # Buffers differ inside a group.
     assert parameters[0] == parameters[1]
     assert parameters[0][3] != parameters[2][3]
-    assert parameters[0][4] == parameters[2][4]
+    assert (parameters[0][4] == parameters[2][4]) is not bool(options)
     assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
+
+
+@pytest.mark.parametrize(("overlap", "mixing", "steps"), [(0, 0.0, 17), (2, 0.5, 23)])
+def test_fragments_are_averaged_in_turn_while_training_continues(
+    start: Start, store: Served, tmp_path: Path, overlap: int, mixing: float, steps: int
+) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=7, fragments=2, overlap_steps=overlap, mixing=mixing)
+    workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, steps, 0, 4, 2))
+    check(workers, Streamed(workers, 7, overlap, mixing).train())
 
 
 def test_a_single_group_takes_outer_steps_and_with_plain_averaging_equals_one_process(
@@ -160,10 +253,11 @@ def test_a_single_group_takes_outer_steps_and_with_plain_averaging_equals_one_pr
     check([worker], alone([worker], 20, 1.0, 0.0))
 
 
+@pytest.mark.parametrize("options", [{}, STREAMING], ids=["blocking", "streaming"])
 def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_others(
-    start: Start, store: Served, tmp_path: Path
+    start: Start, store: Served, tmp_path: Path, options: dict[str, object]
 ) -> None:
-    groups = groups_of(start, store, 1, 1, 1, inner_steps=4)
+    groups = groups_of(start, store, 1, 1, 1, inner_steps=4, **options)
     processes = groups.start_all(PROGRAM, tmp_path, 80, 0.02)
     wait_for(lambda: done(tmp_path, 2) >= 10, "the groups train", *processes)
     os.kill(processes[2].pid, signal.SIGKILL)
@@ -174,8 +268,9 @@ def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_ot
     workers = results(tmp_path, *processes)
     assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
     assert workers[0]["frozen"] == workers[1]["frozen"] == workers[2]["frozen"]
-    shared = {tuple(step) for step in workers[0]["before"]} & {tuple(step) for step in workers[2]["before"]}
-    assert len(shared) >= 5, "it begins rounds with the others' parameters"
+    if not options:  # Overlapped groups never have all of their parameters in common.
+        shared = {tuple(step) for step in workers[0]["before"]} & {tuple(step) for step in workers[2]["before"]}
+        assert len(shared) >= 5, "it begins rounds with the others' parameters"
 
 
 def test_the_chiefs_group_returns_with_the_parameters_of_the_others_and_saves_the_result(
@@ -193,13 +288,40 @@ def test_the_chiefs_group_returns_with_the_parameters_of_the_others_and_saves_th
     assert workers[0]["before"][0] != workers[1]["before"][0], "it begins with newer parameters"
 
 
-def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Path) -> None:
-    expected = results(tmp_path, *groups_of(start, store, 1, 1, inner_steps=4).start_all(PROGRAM, tmp_path, 26, 0))
+def test_a_group_that_returns_after_the_end_ends_too(start: Start, store: Served, tmp_path: Path) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=4, **STREAMING)
+    processes = groups.start_all(PROGRAM, tmp_path, 20, 0.02)
+    wait_for(lambda: done(tmp_path, 1) >= 6, "the groups train", *processes)
+    os.kill(processes[1].pid, signal.SIGKILL)
+    processes[1].wait()
+    outputs_of(processes[0])
+    (output,) = outputs_of(groups.start(1, PROGRAM, tmp_path, 20, 0.02, generation=1))
+    assert "the other worker groups have finished training" in output
+
+
+def test_groups_that_were_all_killed_resume_from_their_parts(start: Start, store: Served, tmp_path: Path) -> None:
+    checkpoints = {"TORCHYARD_CHECKPOINTS": str(tmp_path / "checkpoints"), "TORCHYARD_RUN_DIR": str(tmp_path)}
+    groups = groups_of(start, store, 1, 1, inner_steps=4, checkpoint_every_s=0.1, **STREAMING)
+    processes = groups.start_all(PROGRAM, tmp_path, 40, 0.05, **checkpoints)
+    wait_for(lambda: min(done(tmp_path, 0), done(tmp_path, 1)) >= 15, "the groups train", *processes)
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    again = [groups.start(each, PROGRAM, tmp_path, 40, 0, generation=1, **checkpoints) for each in range(2)]
+    workers = results(tmp_path, *again)
+    assert workers[0]["after"] == workers[1]["after"]
+    assert all(0 < len(worker["fed"]) < 40 for worker in workers), "they were resumed"
+
+
+@pytest.mark.parametrize("options", [{}, STREAMING], ids=["blocking", "streaming"])
+def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Path, options: dict[str, object]) -> None:
+    whole_run = groups_of(start, store, 1, 1, inner_steps=4, **options)
+    expected = results(tmp_path, *whole_run.start_all(PROGRAM, tmp_path, 26, 0))
     (tmp_path / "0").unlink()
     again = serve_in_a_process()
     try:
         checkpoints = {"TORCHYARD_CHECKPOINTS": str(tmp_path / "checkpoints"), "TORCHYARD_RUN_DIR": str(tmp_path)}
-        groups = groups_of(start, again, 1, 1, inner_steps=4)
+        groups = groups_of(start, again, 1, 1, inner_steps=4, **options)
         processes = groups.start_all(PROGRAM, tmp_path, 26, 0.05, **checkpoints)
         wait_for(lambda: done(tmp_path, 0) >= 11, "the groups train", *processes)
         for process in processes:
@@ -210,8 +332,8 @@ def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Pa
     assert done(tmp_path, 0) < 26
     last = serve_in_a_process()
     try:
-        processes = groups_of(start, last, 1, 1, inner_steps=4).start_all(PROGRAM, tmp_path, 26, 0, **checkpoints)
-        workers = results(tmp_path, *processes)
+        groups = groups_of(start, last, 1, 1, inner_steps=4, **options)
+        workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 26, 0, **checkpoints))
     finally:
         last.end()
     for worker, whole in zip(workers, expected, strict=True):
@@ -219,3 +341,61 @@ def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Pa
         # The first of these steps is before the load.
         assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]
         assert worker["after"] == whole["after"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "stopped_groups"),
+    [
+        ((1, 1, 1), {"inner_steps": 6}, (0, 1, None)),
+        ((1,), {"inner_steps": 3}, (0,)),
+        ((2, 1), {"inner_steps": 4}, (0, 0, None)),
+    ],
+    ids=["more groups and steps per round", "one group", "groups of unequal size"],
+)
+def test_a_stopped_run_resumes_with_other_groups_and_rounds(
+    start: Start,
+    store: Served,
+    tmp_path: Path,
+    sizes: tuple[int, ...],
+    options: dict[str, object],
+    stopped_groups: tuple[int | None, ...],
+) -> None:
+    checkpoints = {"TORCHYARD_CHECKPOINTS": str(tmp_path / "checkpoints"), "TORCHYARD_RUN_DIR": str(tmp_path)}
+    processes = groups_of(start, store, 1, 1, inner_steps=4).start_all(PROGRAM, tmp_path, 30, 0.05, **checkpoints)
+    wait_for(lambda: done(tmp_path, 0) >= 10, "the groups train", *processes)
+    for process in processes:
+        os.kill(process.pid, signal.SIGTERM)
+    outputs_of(*processes)
+    stopped_at = [done(tmp_path, group) for group in range(2)]
+    again = serve_in_a_process()
+    try:
+        groups = groups_of(start, again, *sizes, **options)
+        workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 30, 0, **checkpoints))
+    finally:
+        again.end()
+    # Each group resumes at its own step, since a signal may reach one group a step before the other.
+    # A first rank that was in no group has no position in the data, so its group takes all steps of the script.
+    expected = [30 if group is None else 30 - stopped_at[group] for group in stopped_groups]
+    assert [len(worker["fed"]) for worker in workers] == expected
+    parameters = [worker["after"][:-3] for worker in workers]  # Buffers differ inside a group.
+    assert parameters == [parameters[0]] * len(workers)
+    # The first of these steps is before the load.
+    assert len({tuple(worker["before"][1][:-3]) for worker in workers}) <= len(sizes)
+
+
+def test_a_group_that_returns_with_another_model_is_refused(start: Start, store: Served, tmp_path: Path) -> None:
+    groups = groups_of(start, store, 1, 1, inner_steps=4)
+    processes = groups.start_all(PROGRAM, tmp_path, 60, 0.05)
+    wait_for(lambda: done(tmp_path, 1) >= 6, "the groups train", *processes)
+    os.kill(processes[1].pid, signal.SIGKILL)
+    processes[1].wait()
+    other = tmp_path / "other.py"
+    other.write_text(
+        PROGRAM.read_text().replace("torch.zeros(3, dtype", "torch.zeros(5, dtype").replace(".mean(dim=0)", ".mean()")
+    )
+    returned = groups.start(1, other, tmp_path, 60, 0.05, generation=1)
+    output, _ = returned.communicate(timeout=60)
+    assert returned.returncode != 0
+    assert "worker-1's model differs from the chief's: `mean` is 5 float64, a buffer here and 3 float64" in output
+    (result,) = results(tmp_path, processes[0])
+    assert len(result["fed"]) == 60

@@ -68,8 +68,8 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
         at_once(*(lambda each=each: each.train(300, 0.003) for each in groups))
         while sum(each.exchanges for each in groups) <= 9 * 20:
             at_once(*(lambda each=each: each.train(30, 0.003) for each in groups))
-        at_once(*(each.group.exchange_all for each in groups))  # The first exchange delivers all deltas.
-        at_once(*(each.group.exchange_all for each in groups))  # The second exchange distributes them to all groups.
+        at_once(*(each.group.exchange_all for each in groups))  # The first exchange sends all deltas to the masters.
+        at_once(*(each.group.exchange_all for each in groups))  # The second exchange distributes the sums.
         total = sum_of(start, *groups)
         assert [largest_difference(values(each), total) <= ROUNDING for each in groups] == [True, True, True]
         assert [largest_difference(values(each), values(groups[0])) for each in groups] == [0, 0, 0]
@@ -121,11 +121,11 @@ def test_an_answer_that_comes_while_training_looks_for_it_is_not_taken_away_from
         other.update()
         other.group.exchange_all()
         for copy in chief.group.copies:
-            copy.may_arrive.clear()  # type: ignore[attr-defined]
+            copy.may_arrive.clear()  # type: ignore[attr-defined]  # an attribute of the subclass
         chief.train(1)
         chief.update()
         chief.group.boundary() if act == "boundary" else chief.group.exchange_within(30)
-        assert all(copy.may_arrive.is_set() for copy in chief.group.copies)  # type: ignore[attr-defined]
+        assert all(copy.may_arrive.is_set() for copy in chief.group.copies)  # type: ignore[attr-defined]  # an attribute of the subclass
         at_once(*(each.group.drain for each in groups))
         assert largest_difference(values(chief), sum_of(start, *groups)) <= ROUNDING
 
@@ -218,7 +218,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
 @pytest.mark.parametrize("moved", [0, 1], ids=["the chief's", "another"])
 def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address(moved: int) -> None:
-    """The other groups were not restarted and know only the old address."""
+    """The other groups were not restarted and have only the old address."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         groups[moved].group.close()
@@ -308,7 +308,7 @@ def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_noth
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
-        receive_chunks = shard_exchange.receive_chunks  # type: ignore[attr-defined]
+        receive_chunks = shard_exchange.receive_chunks  # type: ignore[attr-defined]  # imported by the module, not exported
         has_come, goes_on = threading.Event(), threading.Event()
 
         def receive_and_stand_still(connection: tensor_connection.Connection, tensors: list[torch.Tensor]) -> None:

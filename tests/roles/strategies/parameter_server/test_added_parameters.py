@@ -37,7 +37,7 @@ def frozen() -> nn.Sequential:
 
 
 def whole(kind: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the reference model, whose optimizer has the frozen parameters from the beginning."""
+    """Returns the optimizer of the reference, which has all parameters from the beginning."""
     options = {"momentum": 0.9} if kind == "SGD" else {}
     return getattr(torch.optim, kind)(model.parameters(), lr=0.02, **options)
 

@@ -194,8 +194,8 @@ def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
 def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """The installed buffers belong to the same step as the parameters.
 
-    This is also true if a group joins after its first rank has begun, and if the first rank is one step ahead when the
-    other ranks receive the buffers.
+    This also holds if another rank of the group joins after the first rank has begun, and if the first rank is one step
+    ahead when the other ranks receive the buffers.
     """
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()

@@ -1,4 +1,4 @@
-"""Tests of Downpour with push_every: each gradient is applied exactly once, wherever training is interrupted."""
+"""Tests of Downpour with push_every: each gradient is applied exactly once, even if training is interrupted."""
 
 from __future__ import annotations
 

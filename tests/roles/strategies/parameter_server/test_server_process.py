@@ -258,7 +258,7 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
 
 
 def losses(folder: Path, rank: int = 0) -> dict[str, str]:
-    """Returns the loss in the last line of each step, by step."""
+    """Returns the last complete line of each step, by step."""
     lines = (folder / f"losses.{rank}").read_text().splitlines()
     return {line.split()[0]: line for line in lines if line.count(" ") == 3}
 

@@ -81,8 +81,10 @@ def test_what_is_kept_for_a_reducer_that_dies_is_one_copy_of_a_step_however_many
         client.close()
         return len(held) + len(client.memory._spare)
 
+    # Per reducer, besides the copies of a step: the unconfirmed chunks, the one that is being copied, and the confirmed
+    # one whose memory is not returned yet.
     for copies in on_ranks(world, work):
-        assert chunks <= copies <= chunks + len(mine.all) * (window + 1)
+        assert chunks <= copies <= chunks + len(mine.all) * (window + 2)
 
 
 def test_one_rank_that_comes_again_to_a_living_reducer_is_not_counted_twice(
@@ -216,7 +218,7 @@ def test_a_rank_that_is_abandoned_sends_no_goodbye_and_the_others_are_informed(
 
 
 def test_the_others_hear_whose_loss_ended_a_rank_and_not_of_its_own_end(reducers: Callable[[int], Reducers]) -> None:
-    """Two ranks end because of a third rank; a paused rank may first learn of the end of the second rank."""
+    """A rank that ends because of the loss of a third rank reports that loss, so the others report it too."""
     mine = reducers(2)
     ends, waits = mine.client(0, 2), mine.client(1, 2)
     future = waits.reduce(torch.ones(100_000), 0, 0)

@@ -16,7 +16,7 @@ from tests.lab_fixtures import LabFactory
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 ROOT = Path(__file__).parents[4]
-PROGRAM = Path(__file__).parents[2] / "programs" / "exchanges.py"
+PROGRAM = Path(__file__).with_name("reduces_on_host.py")
 DEADLINE_S = 60
 BUSY_S = 5.0
 """Additional time on a busy machine."""

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.train
 def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_printed(
     runs: Runs, keeper: Keeper, reducers: int, ranks: tuple[int, ...], how: str, dtype: str, tolerance: float
 ) -> None:
-    """Training uses single precision, clipping by the norm, and a schedule.
+    """In single precision, training also uses clipping by the norm and a schedule.
 
     Two ranks of a worker first reduce locally. The reducers send reports, and end with the trainers.
     """
@@ -55,7 +55,7 @@ def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_prin
 def test_every_kind_of_parameter_is_the_same_on_all_ranks_in_every_run_and_plan(runs: Runs) -> None:
     """After each step, the parameters are equal bit for bit, for pure and mixed plans.
 
-    DDP must print no warning about unused parameters. Forward passes use autocast.
+    Unused parameters cause no warnings. Forward passes use autocast.
     """
     pure = runs.topology(3, 3).outputs("reduced.py", "amp=1")
     expected = digests(pure[0])

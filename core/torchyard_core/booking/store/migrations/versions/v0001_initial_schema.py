@@ -1,8 +1,8 @@
 """The initial schema: bookings that cannot overlap, regardless of the program that writes them.
 
-SQLite has a trigger that raises an error, PostgreSQL an exclusion constraint. In PostgreSQL, row-level security allows
-all roles to read all rows, and to write only their own rows. Members never own a table, since owners are exempt from
-row-level security.
+SQLite has triggers that raise an error, PostgreSQL an exclusion constraint. In PostgreSQL, row-level security of the
+bookings, the waitlist and the records of use allows roles to read all rows, and members to write only their own rows.
+Members never own a table, since owners are exempt from row-level security.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _tables(moment: str, boolean: str) -> list[str]:
     ]
 
 
-# Live rows of one GPU never overlap. Among the rows that begin before the end of the new row, the last one to begin is
+# Live rows of one GPU never overlap. Among those that begin before the end of the new row, the last one to begin is
 # therefore also the last one to end.
 _TAKEN = """(SELECT ends FROM booking_gpus WHERE gpu = NEW.gpu AND live = 1 AND starts < NEW.ends
              AND booking_id <> NEW.booking_id ORDER BY starts DESC LIMIT 1) > NEW.starts"""

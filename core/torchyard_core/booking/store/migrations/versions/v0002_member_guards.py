@@ -31,7 +31,7 @@ TEXTS = {
     "idle_evidence": {"reporter": 63},
     "logins": {"host_pattern": 255, "unix_user": 255, "person": 63},
 }  # fmt: skip
-"""Characters that each text may have."""
+"""The maximum number of characters of each text."""
 TIMES = {
     "series": ("starts", "ends", "created"),
     "bookings": ("starts", "ends", "created", "changed", "let_go_at"),
@@ -71,7 +71,7 @@ FUNCTIONS = [
            OR {OWNS} $$""",
     f"""CREATE OR REPLACE FUNCTION torchyard.may_write(owner text) RETURNS boolean LANGUAGE sql STABLE {PATH} AS
         $$ SELECT owner = current_user AND torchyard.is_member() OR torchyard.is_admin() $$""",
-    # This function refuses values that Python could not parse. Python performs the other checks.
+    # This function returns false for values that Python could not parse. Python performs the other checks.
     rf"""CREATE FUNCTION torchyard.is_wish(wish text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE {PATH} AS $$
         DECLARE
           w jsonb;
@@ -94,8 +94,8 @@ FUNCTIONS = [
                             WHERE jsonb_typeof(one) <> 'string'), false);
         EXCEPTION WHEN OTHERS THEN RETURN false;
         END $$""",
-    # FOR SHARE prevents changes to the booking before the commit. The policies hide the bookings of other users from
-    # this lock, so `owner` remains NULL and the row is refused.
+    # FOR SHARE prevents changes to the booking before the commit. The policies hide the bookings of other users from a
+    # member's lock, so `owner` becomes NULL and the row is refused.
     f"""CREATE OR REPLACE FUNCTION torchyard.fill_row() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
           SELECT b.owner, b.starts, b.ends, b.state IN {LIVE} INTO NEW.owner, NEW.starts, NEW.ends, NEW.live
@@ -149,8 +149,9 @@ TRIGGERS = [
 def repairs() -> list[str]:
     """Returns statements that repair rows which the new constraints would refuse.
 
-    Times and texts are limited to the allowed range, and unreadable entries of the waitlist are withdrawn. Evidence is
-    deleted, since earlier versions did not check its author.
+    Times and texts of other rows are limited to the allowed range. Unreadable entries of the waitlist are withdrawn,
+    bookings outside the allowed times are cancelled, and records of use outside the range are deleted. All evidence of
+    idleness is deleted, since earlier versions did not check its author.
     """
     cut = [
         f"""UPDATE torchyard.{table} SET {column} = least(greatest({column}, {EARLIEST}), {LATEST})
@@ -187,9 +188,9 @@ def repairs() -> list[str]:
 
 
 def checks() -> list[str]:
-    """Returns the constraints on texts and times.
+    """Returns statements that add the constraints.
 
-    Constraints on texts are not validated, so that no existing row prevents the upgrade.
+    Those on texts, numbers and rules do not validate existing rows, so that no such row prevents the upgrade.
     """
     return [
         *(
@@ -214,7 +215,7 @@ def checks() -> list[str]:
 
 
 def privileges() -> list[str]:
-    """Returns the privileges of each role. All other privileges are revoked, and every table has row-level security."""
+    """Returns statements that set the policies and privileges of each role, and revoke all other privileges."""
     tables = ("gpus", "rules", "logins", "members", "alembic_version")
     read_before = ("series", "bookings", "booking_gpus", "waitlist", "uses", "idle_evidence")
     found = "EXISTS (SELECT 1 FROM torchyard.bookings AS b WHERE b.id = booking_id AND b.owner = current_user)"
@@ -227,7 +228,7 @@ def privileges() -> list[str]:
             f"CREATE POLICY members_read ON torchyard.{table} FOR SELECT USING ((SELECT torchyard.is_member()))"
             for table in (*read_before, "gpus", "rules", "logins")
         ),
-        *(  # Every role may read its own membership and the revision of the schema.
+        *(  # Every role with the privilege to select may read the list of members and the revision of the schema.
             f"CREATE POLICY everybody_reads ON torchyard.{table} FOR SELECT USING (true)"
             for table in ("members", "alembic_version")
         ),

@@ -1,4 +1,4 @@
-"""PostgreSQL: the team's rules apply to all SQL of members, and released GPUs go to the first in the waitlist.
+"""PostgreSQL: the rules of length, open times and quota apply to all SQL of members. A function books for the waitlist.
 
 The functions correspond to `torchyard_core.booking.rules`; tests compare both with generated cases. A refusal is a
 check violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may change
@@ -19,7 +19,7 @@ PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 LIVE = "('booked', 'active')"
 DEFAULTS = """{"longest_h": 168, "furthest_days": 90, "shortest_min": 15, "quota_gpu_hours": null, "quotas": {},
                "same_day_is_free": true, "windows": [], "groups": {}, "zone": "UTC"}"""
-"""The values of `Rules()`, which apply until an admin sets rules."""
+"""Values of `Rules()` for the rules that the functions apply. They apply until an admin sets rules."""
 
 
 def upgrade() -> None:
@@ -177,7 +177,7 @@ RULES = [
                                      gpu.name || ' cannot be booked by ' || person || ' for all of that time');
           END IF;
         END $$""",
-    # The lock serialises the transactions of a person, so each transaction counts the bookings made by the others.
+    # The lock serialises the transactions of a person, so each counts the bookings made by the earlier transactions.
     f"""CREATE FUNCTION torchyard.refuse_quota(booking text) RETURNS void LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           rules CONSTANT jsonb := torchyard.team_rules();
@@ -285,12 +285,12 @@ RULES = [
         END $$""",
 ]
 TRIGGERS = [
-    # The trigger runs before windows and quotas, as in Python, and after the constraints that limit times.
+    # The trigger runs before those of windows and quotas, as in Python, and after the constraints that limit times.
     """CREATE TRIGGER length_rules AFTER INSERT OR UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.lengths_hold()""",
     """CREATE TRIGGER rules_of_gpus AFTER INSERT ON torchyard.booking_gpus
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold()""",
-    # Triggers run in the order of their names: this one after `rows_follow`, which moves the rows of the GPUs.
+    # Triggers run in the order of their names: this one after `rows_follow`, which updates the times in booking_gpus.
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]

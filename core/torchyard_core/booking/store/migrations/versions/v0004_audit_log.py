@@ -1,8 +1,8 @@
 """The history of bookings: an append-only table that triggers write, in PostgreSQL and in SQLite.
 
 In PostgreSQL the person is the role that logged in, and the desktop is the name that the client gives in
-`application_name`. A SQLite file has no roles, so a client writes its name to the table `acting` during its
-transaction. Rows of one transaction have the same `step`.
+`application_name`. A SQLite file has no roles, so a client writes the person and the desktop to the table `acting`
+during its transaction. Rows of one transaction have the same `step`.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ depends_on = None
 
 PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 KEPT = 50_000
-"""Number of entries. A reader whose last one is older reads everything."""
+"""Minimum number of newest entries that are kept. A client that has read only older ones reads all bookings again."""
 LOCK = 7_240_118_004
-"""Any number that no other advisory lock has: those of persons, GPUs and bookings are hashes of their names."""
+"""An arbitrary number for an advisory lock. Other advisory locks have another number, or hashes of names."""
 
 
 def upgrade() -> None:

@@ -1,8 +1,8 @@
 """Runs steps of a model with the given number of megabytes. Writes the durations to figures-<replica>.json.
 
-For each step, the file contains the seconds of its backward pass and of the whole step. With `--compute 0`, the
-gradients are ready immediately, so a step consists of its exchange. Otherwise the gradients are ready after a sleep
-that simulates an accelerator.
+For each measured step, the file contains the seconds of its backward pass, including `--compute`, and of the whole
+step. With `--compute 0`, computing gradients takes almost no time, so a step consists of its exchange. Otherwise each
+step begins with a sleep that simulates an accelerator.
 """
 
 import argparse
@@ -16,19 +16,24 @@ from torch import nn
 
 import torchyard_roles as ty
 
-PARTS = 15
+PARTS = 16
+
+
+class Part(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(size))
 
 
 class Flat(nn.Module):
-    """Model that consists only of parameters, so computing its gradients takes almost no time."""
+    """A model that sums its parameters, so computing its gradients takes almost no time."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
-        size = int(megabytes * 1e6 / 4 / PARTS)
-        self.parts = nn.ParameterList(nn.Parameter(torch.zeros(size)) for _ in range(PARTS))
+        self.parts = nn.ModuleList(Part(int(megabytes * 1e6 / 4 / PARTS)) for _ in range(PARTS))
 
     def forward(self) -> torch.Tensor:
-        return sum(part.sum() for part in self.parts)
+        return sum(part.values.sum() for part in self.parts)
 
 
 def settle(device: torch.device) -> None:

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import roles
 from benchmarks.harness import Promise, record, show
+from benchmarks.training import roles
 
-AGENT = Path(__file__).parents[1] / "agent"
+AGENT = Path(__file__).parents[2] / "agent"
 ONE_GPU = ["export CUDA_VISIBLE_DEVICES=0"]
 """The hosts of the lab share this machine's first GPU, as if each had its own."""
 

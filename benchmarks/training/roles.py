@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from tests.lab import Desktop, Lab
+from tests.lab.hosts.host import LabHost
 
 from benchmarks.harness import Promise, record, show
 
@@ -61,11 +62,32 @@ class Arms:
         self._place = folder / "programs"
         shutil.copytree(PROGRAMS, self._place)
 
+    @property
+    def hosts(self) -> list[LabHost]:
+        return self._lab.hosts
+
     def run(self, script: str, strategy: Mapping[str, Any], roles: Mapping[str, int], *args: object) -> dict[str, Any]:
         """Launches a run, and returns the measurements of each trainer by replica.
 
         Args:
             roles: Number of replicas of each role. They are placed on the hosts in this order, one per host.
+        """
+        found = self.files("figures-*.json", script, strategy, roles, *args)
+        return {path.stem.removeprefix("figures-"): json.loads(path.read_text()) for path in found}
+
+    def files(
+        self,
+        pattern: str,
+        script: str,
+        strategy: Mapping[str, Any],
+        roles: Mapping[str, int],
+        *args: object,
+        **program: object,
+    ) -> list[Path]:
+        """Launches a run, and returns the files that match a pattern in the folders of the run's hosts.
+
+        Args:
+            program: More settings of the topology's `program`.
         """
         hosts = iter(host.name for host in self._lab.hosts)
         pools = [
@@ -83,6 +105,7 @@ class Arms:
                 "args": [str(one) for one in args],
                 "env": {"OMP_NUM_THREADS": "1"},
                 "setup": self._setup,
+                **program,
             },
         }
         file = self._place / "topology.yaml"
@@ -92,12 +115,9 @@ class Arms:
         assert done.returncode == 0, done.stderr + done.stdout[-2000:]
         run_id = next(event["run_id"] for event in events if event["event"] == "run_submitted")
         out = self._folder / f"out-{run_id}"
-        fetched = self._desktop.torchyard("runs", "fetch", run_id, "figures-*.json", "-o", out)
+        fetched = self._desktop.torchyard("runs", "fetch", run_id, pattern, "-o", out)
         assert fetched.returncode == 0, fetched.stderr
-        return {
-            path.stem.removeprefix("figures-"): json.loads(path.read_text())
-            for path in sorted(out.rglob("figures-*.json"))
-        }
+        return sorted(out.rglob(pattern))
 
     def steps(self, strategy: Mapping[str, Any], roles: Mapping[str, int], *args: object) -> Steps:
         figures = self.run("steps.py", strategy, roles, *args)

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import torchyard_roles as ty
 
 BATCH = {"compute": 128, "communication": 32}
-"""So that a step computes for about a fifth of a second on a core, or for next to nothing."""
+"""Batch sizes with which a step computes for about a fifth of a second on a core, or for almost no time."""
 
 
 def compute_bound() -> nn.Module:

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.harness import Promise, record, show
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KEY = bytes(range(32))
 WORKERS = 2
 BYTES = 60_000_000
@@ -33,8 +33,8 @@ ROUNDS = 3
 KIB = 1024
 GLOO = "gloo, a rank"
 ARMS = {
-    # Each entry has the kind, the bytes of a chunk, and the core-seconds per GB of an earlier version, measured when
-    # gloo took 0.47 core-seconds per GB. The promise is half of that ratio.
+    # Each entry has the kind, the bytes of a chunk, and a reference value in core-seconds per GB, measured together
+    # with GLOO_BEFORE. The promise is half of the ratio of both.
     "reducer, 128 KiB": ("reducer", 128 * KIB, 1.0),
     "reducer, 1 MiB": ("reducer", 1024 * KIB, 0.62),
     "reducer, 4 MiB": ("reducer", 4096 * KIB, 0.62),
@@ -162,7 +162,7 @@ def measure(kind: str, chunk: int) -> tuple[list[float], list[float]]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(*args: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "benchmarks.roles_cost", *map(str, args)]
+        command = [sys.executable, "-m", "benchmarks.training.roles_cost", *map(str, args)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         environment["PYTHONPATH"] = f"{ROOT}:{ROOT / 'agent'}"
         processes.append(

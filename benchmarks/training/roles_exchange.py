@@ -1,6 +1,6 @@
 """Benchmark of a step's exchange on hosts with shaped cables: gloo's ring, reducers, and reducers with workers.
 
-    .venv/bin/python -m benchmarks.roles_exchange --workers 4 --reducers 4 --rate 200
+    .venv/bin/python -m benchmarks.training.roles_exchange --workers 4 --reducers 4 --rate 200
 
 Every worker and reducer is a process on its own lab host, whose cable is shaped. All arms run alternately in one
 launch. A value is the duration of one exchange on the slowest worker; all workers begin at the same time.
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KEY = bytes(range(32))
 PORT = 29600
 EXCHANGES = {"reducers", "mixed"}
@@ -79,7 +79,7 @@ def run_worker(plan: dict[str, Any]) -> None:
 
 
 def run_reducer(plan: dict[str, Any]) -> None:
-    """Runs one reducer until the process is killed."""
+    """Runs one reducer for each arm until the standard input is closed or the process is killed."""
     import torch
 
     from torchyard_roles.exchange.tensor_connection import listen
@@ -118,7 +118,15 @@ def measure(
         for number, host in enumerate(lab.hosts):
             mine = {**plan, "rank": number, "address": host.address, "name": host.name}
             what = "worker" if number < workers else "reducer"
-            command = [sys.executable, "-m", "benchmarks.roles_exchange", "--as", what, "--plan", json.dumps(mine)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.training.roles_exchange",
+                "--as",
+                what,
+                "--plan",
+                json.dumps(mine),
+            ]
             processes.append(host.start(["sh", "-c", f'cd {ROOT} && exec "$@"', "sh", *command], env=environment))
         try:
             output, _ = processes[0].communicate(timeout=60 + 20 * rounds * len(arms))

@@ -1,0 +1,138 @@
+"""Decisions about the return of lost replicas to a gang that continues without them. No I/O.
+
+    member ──loss──> GONE ──all ranks ended, host connected──> CLEARING ──nothing left──> PAUSING ──failure_grace_s──>
+    STARTED ──its ranks have distributed their model──> READY ──the members are at a step boundary──> member
+
+A replica is started again at most `max_restarts` times. The failure of a replica that is not a member yet does not
+concern the members; the next attempt follows, if any is left.
+"""
+
+from __future__ import annotations
+
+from torchyard_agent.keeper.decisions import instructions
+from torchyard_agent.keeper.decisions.events import BoundaryReached, GangCleared, ReplicaReady
+from torchyard_agent.keeper.decisions.state import UP, Gang, Replica, Step
+from torchyard_agent.protocol.run_states import ReplicaState
+
+GONE = "gone"
+"""The replica is lost. Its ranks may still run, and its host may be lost."""
+CLEARING = "clearing"
+"""The host ends the processes that the replica left behind."""
+PAUSING = "pausing"
+"""The replica will be started after a pause."""
+STARTED = "started"
+"""The replica was started, and prepares its training."""
+READY = "ready"
+"""The replica waits for the state of its peers."""
+LEFTOVERS_GRACE_S = 0.5
+"""Grace for processes left behind by lost ranks."""
+TOLERANCE_S = 0.001
+"""The largest difference between the clocks of timers and of decisions."""
+
+
+def record_membership(step: Step, gang: Gang, cause: str) -> None:
+    """Gives the gang's current membership the next number, and has it announced."""
+    gang = step.set_gang(gang.name, membership=gang.membership + 1)
+    members = step.run.members(gang)
+    there = tuple(one.name for one in members if not one.missing)
+    lost = tuple(one.name for one in members if one.missing)
+    step.out.append(
+        instructions.RecordMembership(
+            gang.name, gang.generation, gang.membership, there, lost, cause, joined=gang.joined
+        )
+    )
+
+
+def on_failed(step: Step, replica: Replica) -> None:
+    """Ends the ranks of a replica that was lost, or that failed before it was a member again."""
+    step.set_replica(replica.name, phase=GONE)
+    if not step.run.host(replica.host).lost:
+        step.out.append(instructions.EndRanks(replica.host, (replica.name,), 0.0))
+
+
+def on_host_lost(step: Step, host: str) -> None:
+    """Has replicas wait for their lost host, which does not report any more that they have left no processes."""
+    for one in step.run.replicas:
+        if one.host == host and one.phase == CLEARING:
+            step.set_replica(one.name, phase=GONE)
+
+
+def settle(step: Step, gang: Gang) -> None:
+    """Begins the return of lost replicas whose ranks have ended."""
+    for one in step.run.members(gang):
+        # A replica that ends before it is a member has not returned, also with the exit code 0.
+        is_gone = one.missing and one.state.is_terminal and one.phase in (GONE, STARTED, READY)
+        if is_gone and not step.run.host(one.host).lost and _may_start(step, gang, one):
+            step.set_replica(one.name, phase=CLEARING)
+            order = instructions.ClearGang(one.host, one.name, gang.generation, (one.name,), LEFTOVERS_GRACE_S)
+            step.out.append(order)
+
+
+def _may_start(step: Step, gang: Gang, replica: Replica) -> bool:
+    left = [one for one in step.run.members(gang) if not one.missing]
+    train = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
+    return train and gang.phase == UP and step.run.outcome is None and replica.returns < step.run.policy["max_restarts"]
+
+
+def on_cleared(step: Step, event: GangCleared) -> None:
+    """Begins the pause before the start of a replica that has left no processes."""
+    replica = step.run.replica(event.gang)
+    gang = step.run.gang(replica.gang)
+    if replica.phase == CLEARING and gang.generation == event.generation:
+        pause_s = step.run.policy["failure_grace_s"]
+        step.set_replica(replica.name, phase=PAUSING, start_at=step.now + pause_s)
+        step.out.append(instructions.SetTimer(instructions.RETURN, pause_s, gang.name, gang.generation))
+
+
+def on_pause_over(step: Step, gang: Gang, generation: int) -> None:
+    """Starts the lost replicas whose pause is over."""
+    if gang.generation != generation:
+        return
+    for one in step.run.members(gang):
+        if one.phase != PAUSING or step.now < one.start_at - TOLERANCE_S:
+            continue
+        if step.run.host(one.host).lost or not _may_start(step, gang, one):
+            step.set_replica(one.name, phase=GONE)
+            continue
+        step.set_replica(
+            one.name,
+            state=ReplicaState.STARTING,
+            exit_code=None,
+            reason="",
+            failure=None,
+            restarts=one.restarts + 1,
+            phase=STARTED,
+            returns=one.returns + 1,
+        )
+        step.out.append(instructions.StartReplica(gang.name, gang.generation, one.name, one.returns + 1))
+
+
+def on_ready(step: Step, event: ReplicaReady) -> None:
+    """Announces to the members that a replica is ready to join them."""
+    replica = step.run.replica(event.replica)
+    if replica.phase == STARTED and replica.returns == event.attempt and not replica.state.is_terminal:
+        step.set_replica(replica.name, phase=READY)
+        gang = step.run.gang(replica.gang)
+        gang = step.set_gang(gang.name, announced=gang.announced + 1)
+        step.out.append(instructions.AnnounceReturn(gang.name, gang.generation, gang.announced))
+
+
+def on_boundary(step: Step, event: BoundaryReached) -> None:
+    """Makes the replicas that are ready members of their gang.
+
+    The members wait for the answer, so they get one also if no replica is ready any more.
+    """
+    gang = step.run.gang(event.gang)
+    if gang.generation != event.generation or gang.phase != UP or event.number <= gang.joined:
+        return
+    ready = [
+        one
+        for one in step.run.members(gang)
+        if one.phase == READY and one.state is ReplicaState.RUNNING and one.failure is None
+    ]
+    for one in ready:
+        step.set_replica(one.name, missing=False, phase="")
+    gang = step.set_gang(gang.name, joined=gang.announced)  # Replicas that were announced later are members too.
+    names = " and ".join(one.name for one in ready)
+    verb = "is" if len(ready) == 1 else "are"
+    record_membership(step, gang, f"{names} {verb} back" if ready else "a worker was lost again before its return")

@@ -1,0 +1,65 @@
+"""Export of a model as one file, which torch.load() reads without Torchyard.
+
+    python -m torchyard_roles.checkpoints.export FOLDER FILE
+
+FOLDER is a checkpoint (`step-000000001200`), or a folder of checkpoints, whose newest complete one is used. The file
+contains the model's state_dict() with whole tensors on the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchyard_roles.checkpoints import files
+
+
+def export_model(folder: Path, file: Path) -> int:
+    """Write the model of a checkpoint to `file`, and return the checkpoint's step.
+
+    Raises:
+        files.Damaged: There is no complete checkpoint, or its files cannot be read.
+        OSError, RuntimeError: The file cannot be written.
+    """
+    import torch
+
+    found = _newest(folder)
+    state = found.load("model.pt")
+    unfinished = file.with_name(f"{files.UNFINISHED}{file.name}-{os.getpid()}")
+    try:
+        torch.save(state, unfinished)
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return found.step
+
+
+def _newest(folder: Path) -> files.Checkpoint:
+    step = files.step_of(folder)
+    if step is not None:
+        return files.read(folder.parent, step)
+    there = files.complete(folder)
+    if not there:
+        raise files.Damaged(f"{folder} contains no complete checkpoint")
+    return there[0]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command, and return its exit code."""
+    if len(arguments) != 2:
+        print("usage: python -m torchyard_roles.checkpoints.export FOLDER FILE", file=sys.stderr)
+        return 2
+    folder, file = map(Path, arguments)
+    try:
+        step = export_model(folder.absolute(), file)
+    except (files.Damaged, OSError, RuntimeError) as error:
+        print(f"torchyard: {folder} cannot be exported: {error}.", file=sys.stderr)
+        return 1
+    print(f"torchyard: the model of step {step} is in {file}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

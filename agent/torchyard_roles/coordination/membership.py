@@ -1,0 +1,102 @@
+"""The members of a group that continues without lost workers (`strategy.on_worker_loss: continue`).
+
+The primary's keeper decides which workers are lost, and when lost workers are members again. It writes each new
+membership, with a number, to the join store:
+
+    members/<gang>/<generation>     {"number": 2, "lost": ["worker-1", "worker-3"], "joined": 0}
+
+A lost worker that is started again returns in these steps:
+
+    ready/<gang>/<generation>/<replica>/<attempt>   set by the worker, when it has distributed its model
+    returning/<gang>/<generation>   k               set by the keeper: a worker waits
+    boundary/<gang>/<generation>    k               set by the first member, when all members are at a step boundary
+    members/<gang>/<generation>     {…, "joined": k}
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torchyard_roles.coordination.join_store_client import JoinStore
+    from torchyard_roles.environment import Environment
+
+READY_S = 600.0
+"""Longest time between the first and the last rank of a replica that returns."""
+
+
+class Members(NamedTuple):
+    """One membership."""
+
+    number: int
+    """0 at the start of a generation, and greater with each loss and each return."""
+    ranks: tuple[int, ...]
+    joined: int = 0
+    """The last announced return whose workers are members, or were lost again."""
+
+
+class Membership:
+    """The newest membership that the keeper has decided."""
+
+    def __init__(self, store: JoinStore, environment: Environment) -> None:
+        self._replica_of: list[str] = []
+        for trainer in environment.peers.trainers:
+            if trainer.group == environment.group:
+                self._replica_of += [trainer.name] * trainer.ranks
+        self._store = store
+        self._environment = environment
+        self._place = f"{environment.gang}/{environment.generation}"
+        self._condition = threading.Condition()
+        self._newest = Members(0, tuple(range(environment.group_size)))
+        self._returning = 0
+        store.watch(f"members/{self._place}", self._on_change)
+        store.watch(f"returning/{self._place}", self._on_returning)
+        # A worker that returns must not take itself for a member until its watch delivers the membership.
+        value = store.try_get(f"members/{self._place}") if environment.attempt else None
+        if value is not None:
+            self._on_change(value)
+
+    @property
+    def newest(self) -> Members:
+        return self._newest
+
+    @property
+    def returning(self) -> int:
+        """The number of the last announced return."""
+        return self._returning
+
+    def wait_for_change(self, number: int, within_s: float) -> bool:
+        """Wait until there is a newer membership than `number`. Return False if there is none in time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._newest.number > number, within_s)
+
+    def announce_training(self) -> None:
+        """Report to the keeper that all ranks have completed a step, so that training may continue without a worker."""
+        self._store.set(f"trains/{self._place}", b"1")
+
+    def announce_boundary(self, number: int) -> None:
+        """Inform the keeper that all members wait at a step boundary for the workers of an announced return."""
+        self._store.set(f"boundary/{self._place}", b"%d" % number)
+
+    def announce_ready(self) -> None:
+        """Inform the keeper that all ranks of this replica, which has returned, wait for the state of a peer."""
+        own = self._environment
+        key = f"ready/{self._place}/{own.replica}/{own.attempt}"
+        self._store.set(f"{key}/{own.local_rank}", b"1")
+        if own.local_rank == 0:
+            self._store.wait([f"{key}/{number}" for number in range(own.local_world_size)], READY_S)
+            self._store.set(key, b"1")
+
+    def _on_returning(self, value: bytes) -> None:
+        self._returning = max(self._returning, int(value))
+
+    def _on_change(self, value: bytes) -> None:
+        about = json.loads(value)
+        lost = set(about["lost"])
+        left = tuple(rank for rank, replica in enumerate(self._replica_of) if replica not in lost)
+        with self._condition:
+            if about["number"] > self._newest.number:
+                self._newest = Members(about["number"], left, about.get("joined", 0))
+                self._condition.notify_all()

@@ -1,0 +1,75 @@
+"""The connections of the first parameter server to the others, which close rounds and save at its request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Callable
+
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.tensor_connection import Connection, Peer
+
+SERVICE = "diloco-follower"
+CONNECT_S = 10.0
+
+
+class FollowerConnections:
+    """Two connections to each other server: one for requests, and one that detects the loss of the server.
+
+    Args:
+        on_loss: Called in a separate thread with the error if a server is lost before close().
+    """
+
+    def __init__(
+        self, servers: Sequence[Peer], key: bytes, name: str, on_loss: Callable[[PeerLost | ProtocolError], None]
+    ) -> None:
+        self._on_loss = on_loss
+        self._asked: list[Connection] = []
+        self._watched: list[Connection] = []
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
+        introduction = {"name": name, "service": SERVICE}
+        try:
+            for server in servers:
+                for connections in (self._asked, self._watched):
+                    connection, _ = Connection.connect(server, key, introduction, CONNECT_S)
+                    connections.append(connection)
+        except (PeerLost, ProtocolError):
+            self.close()
+            raise
+        for connection in self._watched:
+            connection.send({"op": "watch"})
+            thread = threading.Thread(target=self._watch, args=(connection,), name="diloco-watch", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def ask(self, header: dict[str, Any], meanwhile: Callable[[], None]) -> list[dict[str, Any]]:
+        """Send a request to all followers, call `meanwhile`, and return the answers. Raises PeerLost."""
+        for connection in self._asked:
+            connection.send(header)
+        meanwhile()
+        return [connection.receive() for connection in self._asked]
+
+    def traffic(self) -> tuple[int, int]:
+        connections = [*self._asked, *self._watched]
+        return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for connection in (*self._asked, *self._watched):
+            connection.cut()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(5)
+        for connection in (*self._asked, *self._watched):
+            with suppress(OSError):
+                connection.close()
+
+    def _watch(self, connection: Connection) -> None:
+        try:
+            while True:
+                connection.receive()  # Followers send nothing on this connection.
+        except (PeerLost, ProtocolError) as error:
+            if not self._is_closed:
+                self._on_loss(error)

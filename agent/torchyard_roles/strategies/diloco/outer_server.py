@@ -1,0 +1,532 @@
+"""A parameter server of DiLoCo: it holds a slice of θ and m, and averages the differences that groups push.
+
+The first server is the *lead*: it decides when a round closes, and the others, its followers, close the round with the
+same differences. The lead reports a new round to the groups once all servers have closed it.
+
+group                                              server
+   | push: base, difference                  --->    |  each server keeps its slice
+   | commit: base, weight                    --->    |  to the lead, once all servers have the difference
+   | <--- round                                      |  when the round is closed
+   | pull                                    --->    |
+   | <--- θ                                          |  from each server
+
+The lead considers a group lost when its connection for `join` breaks. The loss of a server ends the others, so that
+keepers restart the trainers from their checkpoint with all servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Callable
+
+import torch
+
+from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError, RolesError
+from torchyard_roles.exchange import tensor_connection
+from torchyard_roles.exchange.listener import Admission, Connections
+from torchyard_roles.exchange.tensor_connection import Connection, Peer
+from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.keeper_reports import ServingReports
+from torchyard_roles.strategies.diloco import follower_connections
+from torchyard_roles.strategies.diloco.follower_connections import FollowerConnections
+from torchyard_roles.strategies.diloco.outer_slice import OuterSlice, dtype_of
+from torchyard_roles.strategies.diloco.server_rounds import Push, Rounds
+from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
+from torchyard_roles.strategies.parameter_server.server_checkpoint import ServerCheckpoint
+from torchyard_roles.strategy_options import Options
+
+SERVICE = "diloco-server"
+ENDED = "diloco/ended"
+"""Key in the join store that is set when training has ended."""
+HOST_WAIT_S = 600.0
+"""Longest wait for groups that have not started, and for the chief's group at the end."""
+LOOK_EVERY_S = 1.0
+PARTING_S = 5.0
+"""Longest wait for the groups' end after the loss of a server, and for the threads of connections at the end."""
+EXIT_RESERVE_S = 1.0
+"""Time reserved for the exit at the end of the grace period after SIGTERM."""
+
+
+class OuterServer:
+    """One parameter server of DiLoCo.
+
+    Args:
+        servers: All servers; `index` is the number of this one.
+        on_end: Called on the lead when training has ended.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Peer],
+        index: int,
+        groups: int,
+        options: Options,
+        key: bytes,
+        *,
+        checkpoint: ServerCheckpoint | None = None,
+        on_end: Callable[[], None] = lambda: None,
+        host_wait_s: float = HOST_WAIT_S,
+    ) -> None:
+        self.name = servers[index].name
+        self._servers = list(servers)
+        self._is_lead = index == 0
+        self._groups = groups
+        self._options = options
+        self._key = key
+        self._checkpoint = checkpoint
+        self._on_end = on_end
+        self._host_wait_s = host_wait_s
+        self._process = os.urandom(8).hex()
+        self._slice = OuterSlice(WireCodec(options.wire))
+        self._connections = Connections()
+        self._changed = threading.Condition()
+        """Guards the fields below; notified of each change."""
+        self._ends = False
+        self._failure = ""
+        self._lineage = ""
+        """The ID of the training; empty before the chief's group has begun or restored it."""
+        self._pushed: dict[int, int] = {}
+        self._pending: list[Push] = []
+        """The bases and the pushes of the open round, as in the restored checkpoint."""
+        self._rest: torch.Tensor | None = None
+        """Frozen parameters and buffers that are not averaged, on the lead."""
+        self._shapes: list[list[Any]] = []
+        """The whole model's flat tensors, which all groups must have."""
+        self._rounds: Rounds | None = None
+        """On the lead, once the groups may train."""
+        self._followers: FollowerConnections | None = None
+        self._present: dict[int, str] = {}
+        """The process of each group that has joined and is not lost."""
+        self._saved_step: int | None = None
+
+    def serve(self, listener: socket.socket) -> None:
+        """Handle requests until training has ended or stop() is called, and then close the listener."""
+        admission = Admission(listener, self._key, self.name)
+        listener.settimeout(0.5)
+        try:
+            while not self._ends:
+                sock = admission.accept()
+                if sock is not None:
+                    threading.Thread(target=self._receive_caller, args=(admission, sock), daemon=True).start()
+        finally:
+            listener.close()
+            if self._followers is not None:
+                self._followers.close()
+            self._connections.close()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._connections, timeout=PARTING_S)
+
+    def stop(self) -> None:
+        """End serve(). This method is thread-safe and may be called twice."""
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+
+    def finish_soon(self, within_s: float) -> None:
+        """End serve() when no group or lead is connected, at most `within_s` later. Called by a signal handler."""
+        threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
+
+    def _finish(self, within_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ends or not self._connections_of_others(), timeout=within_s)
+            rounds = self._rounds
+            if rounds is not None and not rounds.has_ended and not self._failure and self._saved_step is not None:
+                # Groups that stopped after the chief's checkpoint may have pushed since.
+                with contextlib.suppress(RolesError, OSError):
+                    self._save(self._saved_step)
+        self.stop()
+
+    def _connections_of_others(self) -> int:
+        return len(self._present) if self._is_lead else len(self._connections)
+
+    def figures(self) -> dict[str, float]:
+        """Return metrics with names from `metrics_report.METRICS`."""
+        rounds = self._rounds
+        clients = rounds.live if rounds is not None else len(self._connections)
+        return {"clients": float(clients), "version": float(max(0, self._slice.round))}
+
+    def traffic(self) -> int:
+        """Return the number of bytes sent and received so far."""
+        linked = self._followers.traffic() if self._followers is not None else (0, 0)
+        return sum(self._connections.traffic()) + sum(linked)
+
+    def _receive_caller(self, admission: Admission, sock: socket.socket) -> None:
+        admitted = admission.authenticate(sock)
+        if admitted is None:
+            return
+        connection, introduction = admitted
+        self._connections.add(connection)
+        try:
+            self._serve_caller(connection, introduction)
+        except PeerLost:
+            pass  # The connection for `join` reports the loss of its group.
+        except (RolesError, KeyError, ValueError, TypeError) as error:
+            log(self.name, f"{connection.peer} on {connection.host} was refused: {error}")
+        finally:
+            connection.close()
+            with self._changed:
+                self._connections.remove(connection)
+                self._changed.notify_all()
+
+    def _serve_caller(self, connection: Connection, introduction: dict[str, Any]) -> None:
+        service = introduction.get("service")
+        if service == follower_connections.SERVICE:
+            connection.answer({"name": self.name})
+            self._follow(connection)
+        elif service == SERVICE:
+            group = int(introduction["group"])
+            if not 0 <= group < self._groups:
+                raise ProtocolError(f"there is no worker group {group}")
+            connection.answer({"name": self.name, "process": self._process})
+            self._answer_group(connection, group, str(introduction["process"]))
+        else:
+            connection.refuse(f"{self.name} averages worker groups, and nothing else.")
+
+    # Requests of the lead
+
+    def _follow(self, connection: Connection) -> None:
+        while True:
+            header = connection.receive()
+            operation = header.get("op")
+            if operation == "close":
+                used = [push_of(each) for each in header["used"]]
+                self._slice.close(used, pairs(header["pushed"]), float(header["lr"]), float(header["momentum"]))
+                connection.send({"round": self._slice.round})
+            elif operation == "save":
+                pending = [push_of(each) for each in header["pending"]]
+                connection.send({"problem": self._write(int(header["step"]), header["pushed"], pending)})
+            elif operation == "watch":
+                try:
+                    connection.receive()
+                finally:
+                    self.stop()  # The lead has ended.
+            else:
+                raise ProtocolError(f"{operation!r} is not an operation")
+
+    # Requests of groups
+
+    def _answer_group(self, connection: Connection, group: int, process: str) -> None:
+        while True:
+            header = connection.receive()
+            operation = header.get("op")
+            if operation == "about":
+                connection.send({"has_begun": self._rounds is not None})
+            elif operation == "restore":
+                connection.send(self._restore(int(header["step"])))
+            elif operation == "begin":
+                self._begin(connection, header)
+            elif operation == "open":
+                self._open(header)
+                connection.send({})
+            elif operation == "join":
+                self._attend(connection, group, process, header)
+                return
+            elif operation == "push":
+                self._receive_push(connection, group, int(header["base"]))
+                connection.send({})
+            elif operation == "commit":
+                connection.send(self._commit(group, process, header))
+            elif operation == "pull":
+                self._send_pull(connection, int(header["round"]))
+            elif operation == "rest":
+                connection.send({}, self._rest)
+            elif operation == "save":
+                with self._changed:
+                    self._saved_step = int(header["step"])
+                    problem = self._save(self._saved_step)
+                connection.send({"problem": problem})
+            else:
+                raise ProtocolError(f"{operation!r} is not an operation")
+
+    def _receive_push(self, connection: Connection, group: int, base: int) -> None:
+        """Receive and decode a difference."""
+        codec = self._slice.codec
+        difference = self._slice.empty()
+        encoded = [
+            torch.empty(codec.size(each.numel(), each.dtype), dtype=torch.uint8, device="cpu") for each in difference
+        ]
+        receive_tensors(connection, encoded)
+        for whole, values in zip(encoded, difference):
+            codec.decode(whole, values)
+        self._slice.put(group, base, difference)
+
+    def _send_pull(self, connection: Connection, known: int) -> None:
+        """Send the changes of the sent parameters since the round `known`, or all their values."""
+        changes = self._slice.changes_since(known) if known >= 0 else None
+        if changes is None:
+            round_, sent = self._slice.sent()
+            connection.send({"round": round_})
+            send_tensors(connection, sent)
+            return
+        connection.send({"round": known + len(changes), "changes": len(changes)})
+        for change in changes:
+            send_tensors(connection, change)
+
+    def _begin(self, connection: Connection, header: dict[str, Any]) -> None:
+        """Receive the slice of θ and m from the chief's group."""
+        shapes = [(int(elements), dtype_of(str(name)), bool(buffer)) for elements, name, buffer in header["shapes"]]
+        theta = [torch.empty(elements, dtype=dtype, device="cpu") for elements, dtype, _ in shapes]
+        momentum = [torch.empty_like(each) for each in theta]
+        receive_tensors(connection, [*theta, *momentum])
+        rest = None
+        if header["rest"]:
+            rest = torch.empty(int(header["rest"]), dtype=torch.uint8, device="cpu")
+            connection.receive()
+            connection.receive_into(rest)
+        with self._changed:
+            if self._rounds is None:
+                self._slice.begin(shapes, theta, momentum, int(header["round"]))
+                self._lineage, self._rest = str(header["lineage"]), rest
+                self._pushed, self._pending = {}, []
+        connection.send({})
+
+    def _restore(self, step: int) -> dict[str, Any]:
+        """Load this server's part of a checkpoint of the chief's group."""
+        state = self._checkpoint.read(step) if self._checkpoint is not None else None
+        if state is None or "shapes" not in state:
+            return {"empty": True}
+        with self._changed:
+            if self._rounds is None:
+                self._pending = self._slice.load(state)
+                self._pushed = pairs(state["pushed"])
+                self._lineage, self._rest = str(state["lineage"]), state["rest"]
+        return {"round": self._slice.round, "lineage": self._lineage, "shapes": state["shapes"]}
+
+    def _open(self, header: dict[str, Any]) -> None:
+        """Let the groups train, on the lead, once all servers have their slices."""
+        with self._changed:
+            if self._rounds is not None:
+                return
+            self._followers = FollowerConnections(self._servers[1:], self._key, self.name, self._lose_follower)
+            self._lineage, self._shapes = str(header["lineage"]), header["shapes"]
+            options = self._options
+            self._rounds = Rounds(
+                self._groups, options.quorum or 0, options.grace_s, self._slice.round, self._pushed, self._pending
+            )
+            threading.Thread(target=self._run_rounds, args=(self._rounds,), name="diloco-rounds", daemon=True).start()
+
+    def _attend(self, connection: Connection, group: int, process: str, header: dict[str, Any]) -> None:
+        """Let a group take part until it stops or its connection breaks."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rounds is not None or self._ends)
+            rounds = self._rounds
+            if rounds is None or self._ends:
+                return
+            if header["shapes"] != self._shapes:
+                connection.send(
+                    {
+                        "refused": f"The model of {connection.peer} differs from the one of the chief's group: shapes "
+                        "or dtypes. Start all with the same script and arguments."
+                    }
+                )
+                return
+            self._present[group] = process
+            rounds.join(group)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ends or not rounds.must_wait(group, -1))
+            answer = {
+                "round": rounds.round,
+                "pushed": rounds.pushed.get(group, -1),
+                "lineage": self._lineage,
+                "has_ended": rounds.has_ended,
+            }
+        why = f"{connection.peer} on {connection.host} has ended."
+        try:
+            connection.send(answer)
+            has_stopped = connection.receive().get("op") == "stopped"
+        except PeerLost as error:
+            has_stopped, why = False, error.message
+        with self._changed:
+            if self._present.get(group) != process:
+                return
+            del self._present[group]
+            if not rounds.has_ended and not self._failure:
+                log(self.name, f"{why} Training continues without worker group {group} until it is back.")
+            (rounds.stop if has_stopped else rounds.lose)(group)
+            self._changed.notify_all()
+
+    def _commit(self, group: int, process: str, header: dict[str, Any]) -> dict[str, Any]:
+        """Add a difference that all servers have to the open round. Returns the answer, once the group may continue."""
+        base = int(header["base"])
+        with self._changed:
+            rounds = self._rounds
+            if rounds is None or self._present.get(group) != process:
+                return {"gone": True}
+            if not rounds.push(Push(group, base, float(header["weight"])), has_finished=bool(header["has_finished"])):
+                return {"postponed": True}
+            self._changed.notify_all()
+
+            def is_withdrawn() -> bool:
+                return rounds.pushed.get(group, -1) < base
+
+            self._changed.wait_for(
+                lambda: self._ends or self._failure or is_withdrawn() or not rounds.must_wait(group, base)
+            )
+            if self._failure:
+                return {"lost": self._failure}
+            if is_withdrawn():
+                return {"postponed": True}
+            return {"round": rounds.round, "has_ended": rounds.has_ended}
+
+    # The lead's decisions
+
+    def _run_rounds(self, rounds: Rounds) -> None:
+        began = time.monotonic()
+        chief_lost_at: float | None = None
+        has_told_end = False
+        with self._changed:
+            while not self._ends:
+                now = time.monotonic()
+                rounds.end_if_finished()
+                try:
+                    if rounds.is_due(now):
+                        self._close(rounds)
+                        continue
+                except (PeerLost, ProtocolError) as error:
+                    self._fail(error.message)
+                    return
+                if now > began + self._host_wait_s:
+                    for group in rounds.give_up_expected():
+                        log(self.name, f"Worker group {group} has not started. Training continues without it.")
+                if rounds.waits_for_chief:
+                    if chief_lost_at is None:
+                        chief_lost_at = now
+                        log(self.name, "training has finished; waiting for the chief's worker group, which saves it.")
+                    if now > chief_lost_at + self._host_wait_s:
+                        self._fail("The chief's worker group did not come back, which saves the result.")
+                        return
+                else:
+                    chief_lost_at = None
+                if rounds.has_ended and not has_told_end:
+                    has_told_end = True
+                    self._on_end()
+                if rounds.has_ended and not self._present:
+                    self._ends = True
+                self._changed.notify_all()
+                self._changed.wait(min(LOOK_EVERY_S, rounds.due_in(now) or LOOK_EVERY_S))
+            self._changed.notify_all()
+
+    def _close(self, rounds: Rounds) -> None:
+        is_plain = rounds.round < self._options.warmup_steps
+        lr = 1.0 if is_plain else self._options.outer_lr
+        momentum = 0.0 if is_plain else self._options.outer_momentum
+        used = rounds.close()
+        header = {
+            "op": "close",
+            "used": [list(push) for push in used],
+            "pushed": list(rounds.pushed.items()),
+            "lr": lr,
+            "momentum": momentum,
+        }
+        assert self._followers is not None
+        self._followers.ask(header, lambda: self._slice.close(used, rounds.pushed, lr, momentum))
+
+    def _save(self, step: int) -> str:
+        """Save the parts of all servers, between two rounds. Returns the problem, or ""."""
+        rounds = self._rounds
+        if rounds is None or self._followers is None or self._checkpoint is None:
+            return "training has not begun"
+        problems = []
+        pushed, pending = list(rounds.pushed.items()), list(rounds.pending)
+        header = {"op": "save", "step": step, "pushed": pushed, "pending": [list(push) for push in pending]}
+        answers = self._followers.ask(header, lambda: problems.append(self._write(step, pushed, pending)))
+        problems += [str(answer["problem"]) for answer in answers]
+        return next((problem for problem in problems if problem), "")
+
+    def _write(self, step: int, pushed: Sequence[Sequence[int]], pending: Sequence[Push]) -> str:
+        if self._checkpoint is None:
+            return f"{self.name} has no folder for checkpoints"
+        state = {
+            **self._slice.state(pending),
+            "lineage": self._lineage,
+            "pushed": [list(each) for each in pushed],
+            "rest": self._rest,
+        }
+        try:
+            self._checkpoint.write(lambda: state, step, ())
+        except OSError as error:
+            return f"{self.name}: {error}"
+        return ""
+
+    def _lose_follower(self, error: PeerLost | ProtocolError) -> None:
+        with self._changed:
+            self._fail(error.message)
+
+    def _fail(self, why: str) -> None:
+        """End training, after which the keepers restart the groups. The caller must hold the lock."""
+        if self._failure or self._ends or (self._rounds is not None and self._rounds.has_ended):
+            return
+        self._failure = f"{why} All groups start again from their checkpoints."
+        log(self.name, self._failure)
+        self._changed.notify_all()
+        threading.Thread(target=self._end_after_groups, name="diloco-end", daemon=True).start()
+
+    def _end_after_groups(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ends or not self._present, timeout=PARTING_S)
+        self.stop()
+
+
+def push_of(fields: Sequence[Any]) -> Push:
+    group, base, weight = fields
+    return Push(int(group), int(base), float(weight))
+
+
+def pairs(items: Sequence[Sequence[Any]]) -> dict[int, int]:
+    return {int(group): int(base) for group, base in items}
+
+
+def serve(environment: Environment) -> None:
+    """Run this process as a parameter server until training has ended. Raises EnvironmentProblem."""
+    servers = [Peer(*each) for each in environment.peers.ps]
+    names = [server.name for server in servers]
+    if environment.replica not in names:
+        raise EnvironmentProblem(
+            f"{environment.replica or 'This process'} has nothing to serve: TORCHYARD_PEERS names the parameter "
+            f"servers {', '.join(names) or 'of none'}.",
+            "Start the run with torchyard.",
+        )
+    index = names.index(environment.replica)
+    store = JoinStore.of(environment) if index == 0 and environment.store else None
+    folder = Path(environment.checkpoints) if environment.checkpoints else None
+    server = OuterServer(
+        servers,
+        index,
+        environment.groups,
+        environment.options,
+        environment.key,
+        checkpoint=(
+            ServerCheckpoint(folder, environment.replica, index, len(servers), environment.run_id) if folder else None
+        ),
+        on_end=lambda: _tell_end(store),
+    )
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        server.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
+
+    signal.signal(signal.SIGTERM, stop)
+    listener = tensor_connection.listen_at(servers[index])
+    try:
+        with ServingReports(environment, server.figures, server.traffic):
+            server.serve(listener)
+    finally:
+        # Only the exit remains, which the signal must not interrupt.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if store is not None:
+            store.close()
+
+
+def _tell_end(store: JoinStore | None) -> None:
+    if store is not None:
+        with contextlib.suppress(RolesError):
+            store.set(ENDED, b"1")

@@ -1,0 +1,152 @@
+"""One server's slice of θ and m, with the differences that groups have pushed to it.
+
+With a quantised wire, groups do not receive θ itself but the changes of the *sent* parameters, which follow θ: a change
+is the encoded difference between θ and the sent parameters, so that its error is part of the next change. All groups
+hold the sent parameters of some round, and measure their differences against them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchyard_roles.errors import ProtocolError
+from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.strategies.diloco.outer_step import Flat, OuterParameters
+from torchyard_roles.strategies.diloco.server_rounds import Push
+
+Shape = tuple[int, torch.dtype, bool]
+"""The number of elements of a flat tensor's slice, its dtype, and whether it contains buffers."""
+
+
+class OuterSlice:
+    """The slice, empty until begin() or load(). All methods are thread-safe.
+
+    Args:
+        codec: The encoding of differences and changes.
+    """
+
+    def __init__(self, codec: WireCodec) -> None:
+        self.codec = codec
+        self._lock = threading.Lock()
+        self._outer = OuterParameters(())
+        self._differences: dict[tuple[int, int], list[torch.Tensor]] = {}
+        """By group and base. Only those of committed pushes are ever used."""
+        self._sent: list[torch.Tensor] = []
+        """The sent parameters; empty if the wire is exact, since they equal θ then."""
+        self._changes: dict[int, list[torch.Tensor]] = {}
+        """By round: the encoded changes of the sent parameters, of as many rounds as are together smaller than θ."""
+
+    @property
+    def round(self) -> int:
+        """The number of closed rounds, or -1 before the slice exists."""
+        return self._outer.round
+
+    def begin(
+        self, shapes: Sequence[Shape], theta: list[torch.Tensor], momentum: list[torch.Tensor], round_: int
+    ) -> None:
+        flats = []
+        for elements, dtype, is_buffer in shapes:
+            flat = Flat([], dtype, is_buffer=is_buffer)
+            flat.elements = elements
+            flats.append(flat)
+        with self._lock:
+            self._outer = OuterParameters(flats)
+            self._outer.load(theta, momentum, round_)
+            self._differences = {}
+            self._sent = [] if self.codec.is_exact else [each.clone() for each in theta]
+            self._changes = {}
+
+    def empty(self) -> list[torch.Tensor]:
+        """Return tensors of zeros for a difference or a copy of θ."""
+        return self._outer.empty()
+
+    def shapes(self) -> list[Shape]:
+        return [(flat.elements, flat.dtype, flat.is_buffer) for flat in self._outer.flats]
+
+    def put(self, group: int, base: int, difference: list[torch.Tensor]) -> None:
+        with self._lock:
+            self._differences[group, base] = difference
+
+    def sent(self) -> tuple[int, list[torch.Tensor]]:
+        """Return the round, and a copy of the sent parameters."""
+        with self._lock:
+            return self._outer.round, [each.clone() for each in self._sent or self._outer.theta]
+
+    def changes_since(self, round_: int) -> list[list[torch.Tensor]] | None:
+        """Return the encoded changes of all rounds after `round_`; None if one of them is not kept."""
+        with self._lock:
+            rounds = range(round_ + 1, self._outer.round + 1)
+            return [self._changes[each] for each in rounds] if all(each in self._changes for each in rounds) else None
+
+    def close(self, used: Sequence[Push], pushed: Mapping[int, int], lr: float, momentum: float) -> None:
+        """Average the differences of a round in the given order, and take a step of the outer optimizer.
+
+        Args:
+            pushed: The last base that each group has pushed. All differences up to this base are deleted.
+        """
+        with self._lock:
+            if not all(push.key in self._differences for push in used):
+                raise ProtocolError("a difference of this round is missing")
+            self._outer.step(self._average(used), lr, momentum)
+            self._differences = {
+                (group, base): each for (group, base), each in self._differences.items() if base > pushed.get(group, -1)
+            }
+            if self._sent:
+                self._change_sent()
+
+    def _change_sent(self) -> None:
+        """Encode the difference between θ and the sent parameters as a change, and apply it to the sent parameters."""
+        changes = []
+        for theta, sent in zip(self._outer.theta, self._sent):
+            change = self.codec.encode(theta - sent)
+            self.codec.accumulate(change, sent)
+            changes.append(change)
+        self._changes[self._outer.round] = changes
+        changes_bytes = sum(each.nbytes for each in changes)
+        theta_bytes = sum(each.nbytes for each in self._outer.theta)
+        while self._changes and len(self._changes) * changes_bytes >= theta_bytes:
+            del self._changes[min(self._changes)]
+
+    def _average(self, used: Sequence[Push]) -> list[torch.Tensor]:
+        """Return the weighted average of differences, summed in the given order. It is 0 if all weights are 0."""
+        total = sum(push.weight for push in used)
+        sums = self.empty()
+        for push in used:
+            if push.weight:
+                for whole, part in zip(sums, self._differences[push.key]):
+                    whole.add_(part, alpha=push.weight / total)
+        return sums
+
+    def state(self, pending: Sequence[Push]) -> dict[str, Any]:
+        """Return the state for a checkpoint: copies of θ, m and the sent parameters, and pending differences."""
+        with self._lock:
+            return {
+                **self._outer.state(),
+                "shapes": [[elements, str(dtype), is_buffer] for elements, dtype, is_buffer in self.shapes()],
+                "pending": [[*push, self._differences[push.key]] for push in pending],
+                "sent": [each.clone() for each in self._sent],
+            }
+
+    def load(self, state: Mapping[str, Any]) -> list[Push]:
+        """Load a checkpoint, and return the pushes of its open round."""
+        shapes = [(int(elements), dtype_of(name), bool(buffer)) for elements, name, buffer in state["shapes"]]
+        self.begin(shapes, state["theta"], state["momentum"], int(state["round"]))
+        if self._sent and state.get("sent"):
+            self._sent = list(state["sent"])
+        pending = []
+        for group, base, weight, difference in state["pending"]:
+            pending.append(Push(int(group), int(base), float(weight)))
+            self.put(int(group), int(base), difference)
+        return pending
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the dtype of an outer parameter by its name. Raises ProtocolError."""
+    for dtype in (torch.float32, torch.float64):
+        if str(dtype) == name:
+            return dtype
+    raise ProtocolError(f"{name!r} is not a dtype of outer parameters")

@@ -1,0 +1,389 @@
+"""The average of all worker groups by parameter servers (`outer_server`), with the interface of `GroupAverage`.
+
+A group pushes the difference of a round to all servers, waits until the round is closed, and takes θ from the servers,
+which also hold m and take the steps of the outer optimizer. With a quantised wire, θ of a group is the servers' sent
+parameters (`outer_slice`), and it takes their changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Callable, TypeVar
+
+import torch
+
+from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
+from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.tensor_connection import Connection, Peer
+from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.strategies.diloco.group_average import HOST_WAIT_S, SAY_WAITING_S, Outcome
+from torchyard_roles.strategies.diloco.outer_server import ENDED, SERVICE
+from torchyard_roles.strategies.diloco.outer_step import OuterParameters
+from torchyard_roles.strategies.diloco.server_rounds import CHIEF
+from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
+
+RETRY_S = 10.0
+"""How long a group tries to reach a server again after a broken connection."""
+START_PAUSE_S = 0.1
+PULL_PAUSE_S = 0.02
+_Result = TypeVar("_Result")
+
+
+class ServerAverage:
+    """The exchanges of the first rank of a worker group with the servers.
+
+    Args:
+        name: The name of this process.
+        outer: θ of this group. Its m is empty, since the servers hold it.
+        rest: Frozen parameters and buffers that are not averaged. The chief's group gives them to the first server.
+        wire: The encoding of differences.
+        restored: This group's part of the checkpoint of `restored_step`, from which the chief's group begins.
+    """
+
+    def __init__(
+        self,
+        group: int,
+        name: str,
+        servers: Sequence[Peer],
+        key: bytes,
+        store: JoinStore,
+        outer: OuterParameters,
+        rest: PackedTensors,
+        wire: ErrorFeedbackCodec,
+        *,
+        restored: dict[str, Any] | None = None,
+        restored_step: int = 0,
+        host_wait_s: float = HOST_WAIT_S,
+    ) -> None:
+        self._group = group
+        self._name = name
+        self._servers = list(servers)
+        self._key = key
+        self._store = store
+        self._outer = outer
+        self._rest = rest
+        self._wire = wire
+        self._restored = restored
+        self._restored_step = restored_step
+        self._host_wait_s = host_wait_s
+        self._process = ""
+        self._links: dict[int, Connection] = {}
+        """The connection for requests to each server, by number."""
+        self._joined: Connection | None = None
+        """The connection by which the first server detects the loss of this group."""
+        self._server_processes: dict[int, str] = {}
+        self._past = (0, 0)
+        self.lineage = ""
+        """The ID of the training, which checkpoints contain."""
+        self.has_ended = False
+        """Whether training has ended, because all groups that are not lost have finished."""
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the numbers of bytes that requests have sent and received so far."""
+        links = list(self._links.values())
+        sent, received = self._past
+        return sent + sum(each.sent_bytes for each in links), received + sum(each.received_bytes for each in links)
+
+    def close(self, *, has_stopped: bool = False) -> None:
+        """Close all connections.
+
+        Args:
+            has_stopped: Whether this group stops gracefully, in which case waiting groups postpone their round.
+        """
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            with suppress(PeerLost):
+                joined.send({"op": "stopped" if has_stopped else "bye"})
+            joined.close()
+        for number in list(self._links):
+            self._drop(number)
+
+    def start(self, round_: int, lineage: str) -> Outcome:
+        """Take part, and load θ from the servers unless this group keeps its own.
+
+        The chief's group gives the servers their θ and m, unless they restore them from their own parts. If a group
+        starts later, it waits for the end of the round.
+
+        Args:
+            round_: The number of rounds in the restored checkpoint, or -1.
+            lineage: The training of that checkpoint.
+
+        Raises:
+            RolesError: A server is unreachable, or has other parameters.
+        """
+        self._process = os.urandom(8).hex()
+        self._drop_all()
+        if self._store.try_get(ENDED) is not None:
+            self.has_ended = True
+            return Outcome.ENDED
+        if self._wait_for_begin():
+            round_, lineage = max(0, round_), self.lineage  # The servers' θ is the one of this group.
+        answer = self._join()
+        self.lineage = str(answer["lineage"])
+        if answer["has_ended"]:
+            self.has_ended = True
+            return Outcome.ENDED
+        if lineage == self.lineage and int(answer["pushed"]) < round_ <= int(answer["round"]):
+            return Outcome.KEPT  # No difference to this θ has been pushed yet, so this group continues exactly.
+        self._take_rest()
+        self._wire.forget()
+        self._pull(int(answer["round"]), known=-1)
+        return Outcome.REPLACED
+
+    def average(
+        self,
+        differences: Sequence[torch.Tensor],
+        weight: float,
+        *,
+        has_finished: bool,
+        fragment: int | None = None,
+    ) -> Outcome:
+        """Push this group's differences, and take θ after the round that averages them.
+
+        A late group takes θ at once if the quorum does not need it. Its differences count in the open round.
+
+        Args:
+            has_finished: Whether this group takes no further steps.
+            fragment: None, since servers average all parameters together.
+
+        Returns:
+            REPLACED, POSTPONED, or ENDED if the other groups have finished without this one.
+        """
+        encoded = self._wire.encode(self._outer.numbers(), differences)
+        answer = self._exchange(encoded, weight, has_finished)
+        while "gone" in answer:
+            log(self._name, "the servers have continued without this worker group, which joins them again.")
+            outcome = self.start(self._outer.round, self.lineage)
+            if outcome is not Outcome.KEPT:
+                return outcome
+            answer = self._exchange(encoded, weight, has_finished)
+        if "lost" in answer:
+            raise RolesError(str(answer["lost"]))
+        if "postponed" in answer:
+            return Outcome.POSTPONED
+        self._wire.keep_errors()
+        self.has_ended = bool(answer["has_ended"])
+        self._pull(int(answer["round"]), known=self._outer.round)
+        return Outcome.REPLACED
+
+    def save(self, step: int) -> None:
+        """Save the servers' parts of a checkpoint of the chief's group. Raises RolesError."""
+        answer = self._repeated(0, lambda link: _asked(link, {"op": "save", "step": step}))
+        if answer["problem"]:
+            raise RolesError(f"θ and m of step {step} could not be saved: {answer['problem']}.")
+
+    # The start
+
+    def _wait_for_begin(self) -> bool:
+        """Wait until the servers have θ and m, which the chief's group gives them.
+
+        Returns:
+            Whether this group has given them its own.
+        """
+        began, is_logged = time.monotonic(), False
+        while True:
+            try:
+                if _asked(self._link(0), {"op": "about"})["has_begun"]:
+                    return False
+                if self._group == CHIEF:
+                    return self._begin()
+                why = "the chief's worker group has not yet begun."
+            except PeerLost as error:
+                if self.lineage:  # Servers that are restarted in the middle of a training have lost θ and m.
+                    raise
+                why = error.message
+                self._drop_all()
+                self._server_processes = {}
+            waited_s = time.monotonic() - began
+            if waited_s > self._host_wait_s:
+                raise RolesError(f"The parameter servers cannot begin: {why}")
+            if waited_s > SAY_WAITING_S and not is_logged:
+                log(self._name, f"waiting for the parameter servers: {why}")
+                is_logged = True
+            time.sleep(START_PAUSE_S)
+
+    def _begin(self) -> bool:
+        """Let the servers begin with their own checkpoint, or give them θ and m of this group.
+
+        Returns:
+            Whether θ and m are those of this group.
+
+        Raises:
+            PeerLost: A server is unreachable.
+        """
+        links = [self._link(number) for number in range(len(self._servers))]
+        restored = self._restore(links) if self._restored is not None else None
+        lineage = restored or os.urandom(8).hex()
+        if restored is None:
+            self._give(links, lineage)
+        _asked(links[0], {"op": "open", "lineage": lineage, "shapes": self._shapes()})
+        self.lineage = lineage
+        return restored is None
+
+    def _restore(self, links: Sequence[Connection]) -> str | None:
+        """Let the servers load their parts. Returns the lineage, or None if the parts do not fit each other or θ."""
+        answers = [_asked(link, {"op": "restore", "step": self._restored_step}) for link in links]
+        if not all("round" in answer for answer in answers):
+            return None
+        if len({(answer["round"], answer["lineage"]) for answer in answers}) > 1:
+            return None
+        of = len(links)
+        shapes = [self._shapes(number, of) for number in range(of)]
+        if [answer["shapes"] for answer in answers] != shapes:
+            return None
+        return str(answers[0]["lineage"])
+
+    def _give(self, links: Sequence[Connection], lineage: str) -> None:
+        restored = self._restored
+        theta = restored["theta"] if restored is not None else [flat.gather() for flat in self._outer.flats]
+        momentum = self._outer.empty()
+        round_ = 0
+        if restored is not None:
+            round_ = int(restored["round"])
+            if restored["momentum"]:
+                momentum = restored["momentum"]
+            else:
+                log(self._name, f"the servers have no parts of step {self._restored_step}, so m begins with 0.")
+        for number, link in enumerate(links):
+            rest = self._rest.bytes if number == 0 else 0
+            shapes = self._shapes(number, len(links))
+            link.send({"op": "begin", "lineage": lineage, "round": round_, "shapes": shapes, "rest": rest})
+            send_tensors(link, self._own_slices(number, [*theta, *momentum]))
+            if rest:
+                link.send({}, self._rest.packed())
+            link.receive()
+
+    def _join(self) -> dict[str, Any]:
+        """Take part from now on, and return the lead's answer."""
+        if self._joined is not None:
+            self._joined.close()
+        connection = self._connect(0)
+        connection.send({"op": "join", "shapes": self._shapes()})
+        answer = connection.receive()
+        if "refused" in answer:
+            connection.close()
+            raise ProtocolError(str(answer["refused"]))
+        self._joined = connection
+        return answer
+
+    def _take_rest(self) -> None:
+        if self._rest.bytes:
+            rest = torch.empty(self._rest.bytes, dtype=torch.uint8, device="cpu")
+
+            def take(link: Connection) -> None:
+                link.send({"op": "rest"})
+                link.receive()
+                link.receive_into(rest)
+
+            self._repeated(0, take)
+            self._rest.unpack(rest)
+
+    # Exchanges
+
+    def _exchange(self, encoded: Sequence[torch.Tensor], weight: float, has_finished: bool) -> dict[str, Any]:
+        """Push the encoded differences to all servers, and return the lead's answer."""
+        base = self._outer.round
+        for number in range(len(self._servers)):
+            self._repeated(number, partial(self._push, number, base, encoded))
+        commit = {"op": "commit", "base": base, "weight": weight, "has_finished": has_finished}
+        return self._repeated(0, lambda link: _asked(link, commit))
+
+    def _push(self, number: int, base: int, encoded: Sequence[torch.Tensor], link: Connection) -> None:
+        link.send({"op": "push", "base": base})
+        send_tensors(link, self._wire.cut(self._outer.numbers(), encoded, number, len(self._servers)))
+        link.receive()
+
+    def _pull(self, at_least: int, *, known: int) -> None:
+        """Load θ of one round from all servers.
+
+        Args:
+            known: The round of this group's θ; -1 if θ is not one that the servers have sent.
+        """
+        theta = [each.clone() for each in self._outer.theta] if known >= 0 else self._outer.empty()
+        rounds = [known] * len(self._servers)
+        while min(rounds) < max(at_least, max(rounds)):
+            # A round may close between two servers, in which case the earlier ones are asked again.
+            for number, round_ in enumerate(rounds):
+                if round_ < max(at_least, max(rounds)):
+                    parts = self._own_slices(number, theta)
+                    rounds[number] = self._repeated(number, partial(self._pulled, parts, round_))
+            if min(rounds) < max(rounds):
+                time.sleep(PULL_PAUSE_S)
+        self._outer.load(theta, [], rounds[0])
+
+    def _pulled(self, theta: Sequence[torch.Tensor], known: int, link: Connection) -> int:
+        """Bring a server's slices of θ from the round `known` to the server's current round, and return that round."""
+        link.send({"op": "pull", "round": known})
+        answer = link.receive()
+        if "changes" not in answer:
+            receive_tensors(link, theta)
+            return int(answer["round"])
+        codec = self._wire.codec
+        changes = [
+            [torch.empty(codec.size(each.numel(), each.dtype), dtype=torch.uint8, device="cpu") for each in theta]
+            for _ in range(int(answer["changes"]))
+        ]
+        for change in changes:
+            receive_tensors(link, change)
+        for change in changes:  # All have arrived, so that a request that is repeated changes θ only once.
+            for encoded, values in zip(change, theta):
+                codec.accumulate(encoded, values)
+        return int(answer["round"])
+
+    def _own_slices(self, number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return a server's slices of flat tensors."""
+        of = len(self._servers)
+        return [each[self._wire.codec.cut(each.numel(), number, of)] for each in tensors]
+
+    def _shapes(self, number: int = 0, of: int = 1) -> list[list[Any]]:
+        """Return the sizes, dtypes and kinds of a server's slices of the flat tensors."""
+        found = []
+        for flat in self._outer.flats:
+            part = self._wire.codec.cut(flat.elements, number, of)
+            found.append([part.stop - part.start, str(flat.dtype), flat.is_buffer])
+        return found
+
+    # Connections
+
+    def _connect(self, number: int) -> Connection:
+        """Open a connection to a server. Raises PeerLost, also if the server has been restarted."""
+        introduction = {"name": self._name, "service": SERVICE, "group": self._group, "process": self._process}
+        server = self._servers[number]
+        connection, answer = Connection.connect(server, self._key, introduction, RETRY_S)
+        if self._server_processes.setdefault(number, str(answer["process"])) != answer["process"]:
+            connection.close()
+            raise PeerLost(server.name, server.address, "it was restarted, and all groups start again")
+        return connection
+
+    def _link(self, number: int) -> Connection:
+        if number not in self._links:
+            self._links[number] = self._connect(number)
+        return self._links[number]
+
+    def _drop(self, number: int) -> None:
+        link = self._links.pop(number, None)
+        if link is not None:
+            link.close()
+            self._past = self._past[0] + link.sent_bytes, self._past[1] + link.received_bytes
+
+    def _drop_all(self) -> None:
+        for number in list(self._links):
+            self._drop(number)
+
+    def _repeated(self, number: int, call: Callable[[Connection], _Result]) -> _Result:
+        """Make a request, and once more over a new connection if the first one breaks. Raises PeerLost."""
+        try:
+            return call(self._link(number))
+        except PeerLost:
+            self._drop(number)
+            return call(self._link(number))
+
+
+def _asked(link: Connection, header: dict[str, Any]) -> dict[str, Any]:
+    link.send(header)
+    return link.receive()

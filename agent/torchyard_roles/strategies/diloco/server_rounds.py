@@ -1,0 +1,188 @@
+"""The rounds of DiLoCo with parameter servers: which differences a round averages, and when it closes.
+
+A group pushes its difference together with its *base*: the round after which it took θ. A difference is *in time* if no
+round has closed since, and *late* otherwise. The open round averages all differences that were pushed while it was
+open, so that every difference counts exactly once. It closes when `quorum` groups, or all that are left, have pushed in
+time or have finished, and when after that `grace_s` has passed or no further group is awaited.
+
+This module contains decisions only: no threads, sockets or tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+CHIEF = 0
+
+
+class Push(NamedTuple):
+    """A committed difference. A group pushes at most one difference for each base."""
+
+    group: int
+    base: int
+    weight: float
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.group, self.base
+
+
+class Rounds:
+    """The state of the open round. Its methods are called with the server's lock held.
+
+    Args:
+        quorum: The number of groups; 0 for all.
+        round_: The number of closed rounds.
+        pushed: The last base that each group has pushed.
+        pending: The differences of the open round.
+    """
+
+    def __init__(
+        self,
+        groups: int,
+        quorum: int = 0,
+        grace_s: float = 0.0,
+        round_: int = 0,
+        pushed: Mapping[int, int] | None = None,
+        pending: Sequence[Push] = (),
+    ) -> None:
+        self.round = round_
+        self.pushed = dict(pushed or {})
+        self.pending = list(pending)
+        self.has_ended = False
+        """Whether all groups have finished and the last round is closed."""
+        self._quorum = quorum or groups
+        self._grace_s = grace_s
+        self._live = set(range(groups))
+        """Groups that take part, including those that have not started yet."""
+        self._expected = set(range(groups))
+        """Groups that have not started yet."""
+        self._waiting: set[int] = set()
+        """Groups that wait for the end of the round, and push nothing before."""
+        self._finished: set[int] = set()
+        self._postponed: set[int] = set()
+        """Groups whose next difference in time is refused once, since another group has stopped."""
+        self._quorum_at: float | None = None
+
+    @property
+    def waits_for_chief(self) -> bool:
+        """Whether all groups have finished except the chief's group, which is lost."""
+        is_over = bool(self._live) and self._live <= self._finished
+        return is_over and CHIEF not in self._live and not self.has_ended
+
+    @property
+    def live(self) -> int:
+        """The number of groups that have started and are not lost."""
+        return len(self._live - self._expected)
+
+    def join(self, group: int) -> None:
+        """Include a group that has started. A group that returns waits for the end of the round."""
+        self._finished.discard(group)
+        self._postponed.discard(group)
+        self._live.add(group)
+        if group in self._expected:
+            self._expected.remove(group)
+        else:
+            self._waiting.add(group)
+
+    def lose(self, group: int) -> None:
+        """Exclude a group. Its difference in the open round still counts."""
+        for each in (self._live, self._expected, self._waiting, self._finished, self._postponed):
+            each.discard(group)
+
+    def give_up_expected(self) -> list[int]:
+        """Exclude the groups that have not started, and return them."""
+        missing = sorted(self._expected)
+        for group in missing:
+            self.lose(group)
+        return missing
+
+    def stop(self, group: int) -> None:
+        """Exclude a group that stops gracefully. The others continue for a step, in which they may stop as well.
+
+        For this, their differences in time are withdrawn, and groups that have not pushed yet are refused once.
+        """
+        self.lose(group)
+        self._postponed |= self._live - self._finished
+        for push in [push for push in self.pending if push.base == self.round]:
+            if push.group in self._live:
+                self.pending.remove(push)
+                self.pushed[push.group] = push.base - 1
+                self._finished.discard(push.group)
+                self._postponed.discard(push.group)
+
+    def push(self, push: Push, *, has_finished: bool) -> bool:
+        """Add a difference to the open round. Returns whether it counts; a repeated call changes nothing.
+
+        A late group that the quorum can do without continues at once, from the newest θ. Otherwise it waits for the end
+        of the round, and is in step with the others again.
+        """
+        group = push.group
+        if push.base <= self.pushed.get(group, -1):
+            return True
+        is_late = push.base < self.round
+        if group in self._postponed and not is_late:
+            self._postponed.remove(group)
+            return False
+        self.pending.append(push)
+        self.pushed[group] = push.base
+        if has_finished:
+            self._finished.add(group)
+        elif is_late and len((self._ready() | self._outstanding()) - {group}) < self._quorum:
+            self._waiting.add(group)
+        return True
+
+    def must_wait(self, group: int, base: int) -> bool:
+        """Return whether a group that has pushed has to wait before it continues."""
+        if self.has_ended:
+            return False
+        return group in self._finished or group in self._waiting or base == self.round
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the open round is to be closed."""
+        if self.has_ended:
+            return False
+        ready, awaited = self._ready(), self._outstanding()
+        if not self._in_time():
+            if not awaited:
+                self._waiting.clear()  # No group is left to wait for.
+            return bool(self.pending) and self._all_have_finished()
+        if len(ready) < min(self._quorum, len(ready | awaited)):
+            self._quorum_at = None
+            return False
+        if self._quorum_at is None:
+            self._quorum_at = now
+        return not awaited or now >= self._quorum_at + self._grace_s
+
+    def due_in(self, now: float) -> float | None:
+        """Return the rest of the grace period in seconds, or None if no such period has begun."""
+        return None if self._quorum_at is None else max(0.0, self._quorum_at + self._grace_s - now)
+
+    def close(self) -> list[Push]:
+        """Close the round, and return its differences in the order in which they are summed."""
+        used = sorted(self.pending)
+        self.pending = []
+        self.round += 1
+        self._waiting.clear()
+        self._quorum_at = None
+        self.end_if_finished()
+        return used
+
+    def end_if_finished(self) -> None:
+        """End training if all groups, including the chief's, have finished and no difference is left."""
+        self.has_ended = self.has_ended or (not self.pending and self._all_have_finished())
+
+    def _all_have_finished(self) -> bool:
+        return self._live <= self._finished and CHIEF in self._finished
+
+    def _in_time(self) -> set[int]:
+        return {push.group for push in self.pending if push.base == self.round}
+
+    def _ready(self) -> set[int]:
+        """Return the groups that the quorum counts: those that have pushed in time, or have finished."""
+        return self._in_time() | self._finished
+
+    def _outstanding(self) -> set[int]:
+        """Return the groups that may still push in the open round."""
+        return self._live - self._waiting - self._finished - self._in_time()

@@ -1,0 +1,84 @@
+"""Parameters of a group that shards its model, exchanged by the group's first rank.
+
+Gathering and distributing whole values are collective calls of all ranks of the group. The first rank exchanges with
+other groups in a thread, where it cannot make such calls. So it keeps the gathered values in between: all ranks call
+collect() before the exchange and spread() after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchyard_roles.checkpoints.sharded_tensors import set_from_first_rank, whole_values
+from torchyard_roles.strategies.diloco.outer_step import Flat
+
+
+class ShardedFlat(Flat):
+    """DTensors whose whole values are exchanged as one tensor on the CPU of the group's first rank.
+
+    Args:
+        device: The device of the group's collective calls.
+        is_first: Whether this is the first rank.
+    """
+
+    def __init__(
+        self, tensors: list[torch.Tensor], dtype: torch.dtype, *, fragment: int, device: torch.device, is_first: bool
+    ) -> None:
+        super().__init__(tensors, dtype, is_buffer=False, fragment=fragment)
+        self._device = device
+        self._is_first = is_first
+        self._values: torch.Tensor | None = None
+        """The gathered or exchanged values, on the first rank between collect() and spread()."""
+
+    def collect(self) -> None:
+        values = torch.empty(self.elements if self._is_first else 0, dtype=self.dtype, device="cpu")
+        start = 0
+        for tensor in self.tensors:
+            whole = whole_values(tensor, self._device)
+            if self._is_first:
+                values[start : start + tensor.numel()].view(tensor.shape).copy_(whole)
+            start += tensor.numel()
+        self._values = values if self._is_first else None
+
+    def gather(self) -> torch.Tensor:
+        assert self._values is not None
+        return self._values.clone()
+
+    def scatter(self, values: torch.Tensor) -> None:
+        self._values = values
+
+    def spread(self, device: torch.device, *, is_first: bool) -> None:
+        start = 0
+        for tensor in self.tensors:
+            part: torch.Tensor | None = None
+            if is_first:
+                assert self._values is not None
+                part = self._values[start : start + tensor.numel()].view(tensor.shape)
+            start += tensor.numel()
+            set_from_first_rank(tensor, part, device)
+        self._values = None
+
+    def release(self) -> None:
+        self._values = None
+
+
+def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool) -> list[Flat]:
+    """Return the flats, with a ShardedFlat for those of DTensors."""
+    return [
+        ShardedFlat(flat.tensors, flat.dtype, fragment=flat.fragment, device=device, is_first=is_first)
+        if any(hasattr(tensor, "device_mesh") for tensor in flat.tensors)
+        else flat
+        for flat in flats
+    ]
+
+
+def reshard(models: Sequence[torch.nn.Module]) -> None:
+    """Free the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
+    for model in models:
+        for module in model.modules():
+            free: Any = getattr(module, "reshard", None)
+            if free is not None and hasattr(module, "set_requires_gradient_sync"):
+                free()

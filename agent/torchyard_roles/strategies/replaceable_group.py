@@ -1,0 +1,480 @@
+"""A gloo group that is replaced when a worker is lost, so that the remaining workers repeat the interrupted operation.
+
+Operations are numbered by the order of their calls, which is the same on all ranks. After its part of an operation, a
+rank *votes*: a small all-reduce that completes only if all members have completed the operation. Results are used only
+after the vote.
+
+When the keeper announces a new membership, or a connection ends, a rank shuts down the connections of its group, and
+the members connect again as a new group. They first exchange the number of operations that they have completed. If any
+of them has completed an operation, all others have completed their part of it and voted, and use its result too. If
+none has, all of them repeat it. So no rank is ahead of another one by a step.
+
+A worker that returns joins at a step boundary. Votes show when all members know that it waits; they then wait at the
+next boundary until the keeper has made it a member, connect as a new group, and one of them sends its state.
+
+Only the neighbors of a lost process in gloo's ring detect its end, so waiting ranks poll for a new membership.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from torchyard_roles.coordination.membership import Members, Membership
+from torchyard_roles.coordination.torch_store import TorchStore
+from torchyard_roles.errors import PeerLost, StoreTimeout, UsageProblem
+from torchyard_roles.strategies.gloo_group import GlooGroup, Result, runs_of
+
+if TYPE_CHECKING:
+    from torchyard_roles.coordination.join_store_client import JoinStore
+    from torchyard_roles.environment import Environment
+
+POLL_S = 0.05
+"""Interval at which a waiting rank checks for a new membership."""
+STEP_S = 1800.0
+"""Longest wait for the other ranks in an operation, as in torch."""
+CONNECT_S = 60.0
+"""Longest time for connecting a new group, once all members are ready."""
+NOTICE_S = 30.0
+"""Longest wait for the keeper's decision after a connection has ended; longer than the lease of a host."""
+
+BOUNDARY_S = 2.0
+"""Interval at which the request for a new membership at a step boundary is repeated."""
+
+_VOTES, _PASSED = 1, 2
+"""Kinds of control messages."""
+
+
+class Interrupted(Exception):
+    """An operation was interrupted by a new membership, the end of a connection or a timeout."""
+
+
+class ReplaceableGroup(GlooGroup):
+    """The group of all workers that are not lost.
+
+    Args:
+        store: The join store. The caller closes it.
+
+    Attributes:
+        on_members: Called with the number of members of each new group.
+        on_repeat: Called before an operation is repeated.
+    """
+
+    def __init__(self, store: JoinStore, environment: Environment) -> None:
+        # GlooGroup.__init__() would create a group of torch.distributed's default world.
+        self.on_members: Callable[[int], None] = lambda count: None
+        self.on_repeat: Callable[[], None] = lambda: None
+        self.membership = Membership(store, environment)
+        self._store = store
+        self._rank = environment.rank or 0
+        self._prefix = f"group/{environment.gang}/{environment.generation}"
+        self._members = Members(-1, ())
+        self._control: Any = None
+        self._data: Any = None
+        self._sockets: list[int] = []
+        """Descriptors of the group's connections."""
+        self._passed = 0
+        """The number of operations that all members have completed."""
+        self._due = 0
+        """The last announced return that all members know of."""
+        self._handed_over = 0
+        """The last announced return whose workers have received their state."""
+        self.has_trained = False
+        """Whether this rank has completed a step."""
+        self.is_joining = environment.attempt > 0
+        self._is_inside = False
+        self._ends = False
+        if self.is_joining:
+            self._members = self.membership.newest._replace(number=-1)
+        else:
+            self._connect()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the current group."""
+        return self._members.ranks
+
+    def close(self) -> None:
+        self._ends = True
+        groups = [self._control, self._data]
+        self._control = self._data = _Closed()
+        self._sockets = []
+        _delete(groups).join(2.0)
+
+    def end(self) -> None:
+        """From now on, raise PeerLost after a loss instead of connecting again, since other ranks may have left."""
+        self._ends = True
+
+    def complete(self, operation: Callable[[], Result]) -> Result:
+        """Run an operation until it is complete on all members, and return its result.
+
+        `operation` may be repeated, so it must not apply its result. Operations that it calls are parts of it.
+
+        Raises:
+            PeerLost: This rank is no longer a member; or a connection ended, and the keeper announced no lost worker in
+                time; or a connection ended after end().
+        """
+        if self._is_inside:
+            return operation()
+        while True:
+            voting = False
+            try:
+                self._check_members()
+                self._is_inside = True
+                result = operation()
+                voting = True
+                self._vote()
+            except Interrupted as error:
+                self._is_inside = False
+                if self._ends:
+                    raise PeerLost("another rank", "another host", str(error)) from None
+                if self._reconnect(str(error)) <= self._passed:
+                    self.on_repeat()
+                    continue
+                if not voting:
+                    raise PeerLost("another rank", "another host", "the ranks are no longer together") from None
+            finally:
+                self._is_inside = False
+            self._passed += 1
+            return result
+
+    @property
+    def is_return_due(self) -> bool:
+        """Whether all members wait for returning workers at the next step boundary. Equal on all members there."""
+        return not self.is_joining and max(self._due, self._members.joined) > self._handed_over
+
+    def hand_over(self, state: Callable[[], io.BytesIO]) -> None:
+        """Let returning workers join at a step boundary, and send them the state of one member.
+
+        Args:
+            state: Encodes this rank's state. Called on one member.
+        """
+        while self._due > self._members.joined:
+            if self._rank == self.ranks[0]:
+                self.membership.announce_boundary(self._due)
+            if self.membership.wait_for_change(self._members.number, BOUNDARY_S):
+                self._shut_down()
+                self._connect()
+        self._transfer(state)
+
+    def join(self, is_ended: Callable[[], bool]) -> bytearray:
+        """Wait until the members are at a step boundary, join them, and return the state of one of them.
+
+        Args:
+            is_ended: Returns whether the run ends. Called while this rank is not a member.
+
+        Raises:
+            SystemExit: The run ends.
+        """
+        self.membership.announce_ready()
+        while self._rank not in self.membership.newest.ranks:
+            if is_ended():
+                raise SystemExit(0)
+            self.membership.wait_for_change(self.membership.newest.number, POLL_S)
+        self._passed = self._connect()
+        received = self._transfer(None)
+        self.is_joining = False
+        self.has_trained = True
+        return received
+
+    def _transfer(self, state: Callable[[], io.BytesIO] | None) -> bytearray:
+        """Send the state of the first member to all members that have none. Return what this rank has received."""
+        encoded: list[torch.Tensor] = []
+
+        def operation() -> bytearray:
+            place = self.ranks.index(self._rank)
+            knows = torch.zeros(len(self.ranks), dtype=torch.int64, device="cpu")
+            knows[place] = state is not None
+            self._reduce(knows, dist.ReduceOp.MAX)
+            new = [other for other, known in enumerate(knows.tolist()) if not known]
+            if len(new) == len(self.ranks):
+                raise PeerLost("another rank", "another host", "all workers that had the state of the run were lost")
+            sender = knows.tolist().index(1)
+            if new and place == sender and not encoded and state is not None:
+                encoded.append(torch.frombuffer(state().getbuffer(), dtype=torch.uint8))
+            size = torch.tensor([encoded[0].numel() if encoded else 0], dtype=torch.int64, device="cpu")
+            self._reduce(size, dist.ReduceOp.MAX)
+            received = bytearray(int(size) if place in new else 0)
+            if place == sender:
+                self._run_in_thread(lambda group: [group.send([encoded[0]], other, 0) for other in new])
+            elif place in new:
+                target = torch.frombuffer(received, dtype=torch.uint8)
+                self._run_in_thread(lambda group: [group.recv([target], sender, 0)])
+            return received
+
+        received = self.complete(operation)
+        self._handed_over = self._members.joined
+        return received
+
+    def _run_in_thread(self, start: Callable[[Any], list[Any]]) -> None:
+        """Run sends and receives, and wait for them. Raises Interrupted.
+
+        A wait for them cannot be repeated after a timeout, so that a thread waits, which ends with the connections.
+        """
+        errors: list[str] = []
+        group = self._data
+
+        def run() -> None:
+            try:
+                for work in start(group):
+                    work.wait(timedelta(seconds=STEP_S))
+            except RuntimeError as error:
+                errors.append((str(error).splitlines() or ["its connection ended"])[0])
+
+        thread = threading.Thread(target=run, name="torchyard-transfer", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(POLL_S)
+            self._check_members()
+        if errors:
+            raise Interrupted(errors[0])
+
+    def launch(self, flat: torch.Tensor) -> Callable[[], object]:
+        """Start the sum of a tensor over all members. Return a function that waits for it.
+
+        The function raises Interrupted. After an interruption the tensor must not be used again, since the interrupted
+        operation may still write to it.
+        """
+        try:
+            work = self._data.allreduce([flat], _options(dist.ReduceOp.SUM))
+        except RuntimeError as error:
+            why = str(error)
+
+            def fail() -> None:
+                raise Interrupted(why)
+
+            return fail
+        return lambda: self._wait(work)
+
+    def maximize(self, values: torch.Tensor, within_s: float | None = None) -> None:
+        def operation() -> torch.Tensor:
+            found = values.clone()
+            self._reduce(found, dist.ReduceOp.MAX, within_s)
+            return found
+
+        values.copy_(self.complete(operation))
+
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        def operation() -> torch.Tensor:
+            total = value.detach().to("cpu", torch.float64, copy=True)
+            self._reduce(total, dist.ReduceOp.SUM)
+            return total / len(self.ranks)
+
+        return self.complete(operation).to(value)
+
+    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+        for run in runs_of(tensors):
+
+            def operation(run: list[torch.Tensor] = run) -> torch.Tensor:
+                packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
+                self._wait(_started(lambda: self._control.broadcast(packed, 0)))
+                return packed
+
+            packed = self.complete(operation)
+            for each, part in zip(run, packed.split([each.nbytes for each in run])):
+                each.copy_(part.clone().view(each.dtype).view(each.shape))
+
+    def gather(self, value: bytes) -> list[bytes]:
+        """Return the value of each member, in rank order."""
+
+        def operation() -> list[bytes]:
+            place = self.ranks.index(self._rank)
+            lengths = torch.zeros(len(self.ranks), dtype=torch.int64, device="cpu")
+            lengths[place] = len(value)
+            self._reduce(lengths, dist.ReduceOp.MAX)
+            table = torch.zeros((len(self.ranks), max(1, int(lengths.max()))), dtype=torch.uint8, device="cpu")
+            if value:
+                table[place, : len(value)] = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+            self._reduce(table, dist.ReduceOp.MAX)
+            return [bytes(row[:length].tolist()) for row, length in zip(table, lengths.tolist())]
+
+        return self.complete(operation)
+
+    def average_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        raise UsageProblem(
+            "A parameter has a sparse gradient, which strategy.on_worker_loss: continue does not support.",
+            "Create the embedding with sparse=False, or set strategy.on_worker_loss to restart.",
+        )
+
+    def _vote(self) -> None:
+        self._agree(_VOTES)
+
+    def _agree(self, kind: int) -> int:
+        """Return the largest number of completed operations of all members. Raises Interrupted."""
+        numbers = [self._passed, kind, -kind, self._due, -self.membership.returning]
+        message = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        self._reduce(message, dist.ReduceOp.MAX)
+        passed, most, least, due, returning = message.tolist()
+        if most != -least:
+            raise Interrupted("the ranks are in different operations")
+        # If a vote succeeded on one member only, the others learn its result when they connect again.
+        self._due = max(due, -returning) if kind == _VOTES else due
+        return int(passed)
+
+    def _reduce(self, values: torch.Tensor, how: Any, within_s: float | None = None) -> None:
+        self._wait(_started(lambda: self._control.allreduce([values], _options(how))), within_s)
+
+    def _wait(self, work: Any, within_s: float | None = None) -> None:
+        """Wait for a collective operation of the current group. Raises Interrupted."""
+        deadline = time.monotonic() + (STEP_S if within_s is None else within_s)
+        while True:
+            try:
+                work.wait(timedelta(seconds=POLL_S))
+            except RuntimeError as error:  # The operation has failed, or is not complete yet.
+                if work.is_completed():
+                    # It may have completed after the wait had ended.
+                    if work.is_success():
+                        return
+                    raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
+                self._check_members()
+                if time.monotonic() > deadline:
+                    raise Interrupted("not all ranks came in time") from None
+            else:
+                return
+
+    def _check_members(self) -> None:
+        if self._membership_changed():
+            raise Interrupted("a worker was lost")
+
+    def _membership_changed(self) -> bool:
+        return self.membership.newest.number != self._members.number
+
+    def _reconnect(self, why: str) -> int:
+        """Connect to the other members of the newest membership. Return the result of _connect()."""
+        self._shut_down()
+        if not self.membership.wait_for_change(self._members.number, NOTICE_S):
+            raise PeerLost("another rank", "another host", why.rstrip("."))
+        return self._connect()
+
+    def _connect(self) -> int:
+        """Connect to the members of the newest membership. Return their largest number of completed operations."""
+        while True:
+            members = self.membership.newest
+            if self._rank not in members.ranks:
+                raise PeerLost("this worker", "this host", "the run continues without it, since its keeper lost it")
+            try:
+                self._open(members)
+                passed = self._agree(_PASSED)
+            except Interrupted as error:
+                self._shut_down()
+                if not self.membership.wait_for_change(members.number, NOTICE_S):
+                    raise PeerLost("another rank", "another host", str(error).rstrip(".")) from None
+            else:
+                self.on_members(len(members.ranks))
+                return passed
+
+    def _open(self, members: Members) -> None:
+        """Create the process groups once all members are ready. Raises Interrupted."""
+        prefix = f"{self._prefix}/{members.number}"
+        self._members = members
+        self._store.set(f"{prefix}/ready/{self._rank}", b"1")
+        ready = [f"{prefix}/ready/{rank}" for rank in members.ranks]
+        deadline = time.monotonic() + STEP_S
+        while True:
+            try:
+                self._store.wait(ready, POLL_S)
+            except StoreTimeout:
+                self._check_members()
+                if time.monotonic() > deadline:
+                    raise Interrupted("not all members were ready in time") from None
+            else:
+                break
+        place, size = members.ranks.index(self._rank), len(members.ranks)
+        groups: list[Any] = []
+        errors: list[RuntimeError] = []
+
+        def create() -> None:
+            try:
+                for name in ("control", "data"):
+                    store = TorchStore(self._store, f"{prefix}/{name}/", CONNECT_S)
+                    groups.append(dist.ProcessGroupGloo(store, place, size, timedelta(seconds=CONNECT_S)))
+            except RuntimeError as error:
+                errors.append(error)
+            except (PeerLost, StoreTimeout) as error:
+                errors.append(RuntimeError(str(error)))
+
+        before = set(_connections())
+        # The constructors cannot be interrupted, so they run in a thread. Each ends after CONNECT_S at the latest.
+        thread = threading.Thread(target=create, name="torchyard-connect", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(POLL_S if len(groups) else 0.005)
+            self._check_members()
+        self._sockets = [each for each in _connections() if each not in before]
+        if errors:
+            raise Interrupted((str(errors[0]).splitlines() or ["the members could not connect"])[0])
+        self._control, self._data = groups
+
+    def _shut_down(self) -> None:
+        """End the connections of the group, so that operations on it end here and on its other members.
+
+        The groups are deleted in the background, since their destructors wait for these operations.
+        """
+        groups = [self._control, self._data]
+        self._control = self._data = _Closed()
+        for descriptor in self._sockets:
+            try:
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
+            except OSError:  # gloo has closed it.
+                continue
+        self._sockets = []
+        _delete(groups)
+
+
+class _Closed:
+    """The replacement of a group whose connections have ended."""
+
+    def allreduce(self, *_: Any) -> Any:
+        raise RuntimeError("the group has ended")
+
+    broadcast = allreduce
+
+
+def _started(start: Callable[[], Any]) -> Any:
+    try:
+        return start()
+    except RuntimeError as error:
+        raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
+
+
+def _options(how: Any) -> Any:
+    options = dist.AllreduceOptions()
+    options.reduceOp = how
+    options.timeout = timedelta(seconds=STEP_S)
+    return options
+
+
+def _connections() -> list[int]:
+    """Return the descriptors of this process's connected TCP sockets."""
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        descriptor = int(path.name)
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(descriptor)) as each:
+                if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
+                    each.getpeername()
+                    found.append(descriptor)
+        except OSError:  # It was closed in the meantime, or is not connected.
+            continue
+    return found
+
+
+def _delete(groups: list[Any]) -> threading.Thread:
+    """Delete objects in a thread. The caller must hold no other references."""
+    thread = threading.Thread(target=groups.clear, name="torchyard-delete", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,82 @@
+"""The blocks of a model: the modules whose parameters are gathered, used and freed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torchyard_roles.errors import UsageProblem
+
+CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
+"""Modules without a forward pass, before which nothing could be gathered."""
+
+
+def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch.nn.Module]:
+    """Return the blocks of a model in the model's order, without the model itself.
+
+    Args:
+        classes: The names of the blocks' classes. Without names, the class is chosen that holds the most parameters
+            and occurs at least twice; if several hold as many, the outermost.
+
+    Raises:
+        UsageProblem: The model has no module of a named class.
+    """
+    modules: dict[str, list[torch.nn.Module]] = {}
+    for module in model.modules():
+        if module is not model and not isinstance(module, CONTAINERS) and _has_parameters(module):
+            modules.setdefault(type(module).__name__, []).append(module)
+    missing = [name for name in classes if name not in modules]
+    if missing:
+        raise UsageProblem(
+            f"strategy.shard_modules names {missing[0]}, but {type(model).__name__} contains no module of that class "
+            "with parameters.",
+            f"Its classes are {', '.join(sorted(modules)) or 'none'}. Name some of these, or leave the setting out.",
+        )
+    chosen = list(classes)
+    if not chosen:
+        repeated = [name for name, found in modules.items() if len(found) > 1]
+        chosen = sorted(repeated, key=lambda name: -_elements(modules[name]))[:1]
+    return [
+        module
+        for module in model.modules()
+        if module is not model
+        and type(module).__name__ in chosen
+        and not isinstance(module, CONTAINERS)
+        and _has_parameters(module)
+    ]
+
+
+def check_shardable(model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> None:
+    """Check that each parameter has a dimension to split and belongs to one block only. Raises UsageProblem."""
+    chosen = set(map(id, blocks))
+    found: dict[int, tuple[str, int]] = {}
+    owner_of = {"": id(model)}
+    for path, module in model.named_modules(remove_duplicate=False):
+        owner_of[path] = id(module) if id(module) in chosen else owner_of[path.rpartition(".")[0]]
+        for own_name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            name = f"{path}.{own_name}" if path else own_name
+            if parameter.dim() == 0:
+                raise UsageProblem(
+                    f"`{name}` is a single number, which cannot be sharded.",
+                    "Give the parameter one dimension: torch.nn.Parameter(torch.zeros(1)).",
+                )
+            other, owner = found.setdefault(id(parameter), (name, owner_of[path]))
+            if owner != owner_of[path]:
+                raise UsageProblem(
+                    f"`{other}` and `{name}` are one parameter in two blocks, which would be sharded apart.",
+                    "Name in strategy.shard_modules only classes that share no parameters, set strategy.shard to none, "
+                    "or give each module a parameter of its own.",
+                )
+
+
+def _has_parameters(module: torch.nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _elements(modules: Sequence[torch.nn.Module]) -> int:
+    """Return the number of elements of all parameters, each counted once."""
+    parameters = {id(each): each.numel() for module in modules for each in module.parameters()}
+    return sum(parameters.values())

@@ -1,0 +1,128 @@
+"""Trains on batches that depend on the rank and the step; some ranks kill themselves, and may return.
+
+Usage: loses_workers.py STEPS [returns=COUNT] [RANK:STEP:PLACE …], with the places forward, backward, step, join (in a
+new group), and a number: milliseconds after the beginning of the step. A rank that has returned kills itself at the
+places back (in the transfer of the state) and other (its model differs) only, whose STEP is the number of its return.
+Training lasts until workers have returned COUNT times, and then for STEPS further steps.
+
+Each rank prints its members after every step, and at the end its parameters' digest and, with the lines that the first
+remaining rank has printed, the distance from a single process that computes the same batches and memberships.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+import torchyard_roles
+from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
+
+
+def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    layers = [torch.nn.Linear(64, 512), torch.nn.Tanh(), torch.nn.Linear(512, 512), torch.nn.Tanh()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(512, 4)).double()
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def loss_of(model: torch.nn.Module, rank: int, step: int) -> torch.Tensor:
+    source = torch.Generator().manual_seed(1000 * step + rank)
+    batch = torch.randn(8, 64, dtype=torch.float64, generator=source)
+    return (model(batch) ** 2).mean()
+
+
+def alone(memberships: list[list[int]]) -> torch.nn.Module:
+    model, optimizer = model_and_optimizer()
+    for step, ranks in enumerate(memberships):
+        optimizer.zero_grad()
+        for rank in ranks:
+            (loss_of(model, rank, step) / len(ranks)).backward()
+        optimizer.step()
+    return model
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class History:
+    """The members of each step so far, which a worker that returns gets from the others."""
+
+    def __init__(self) -> None:
+        self.memberships: list[list[int]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"memberships": self.memberships}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memberships[:] = state["memberships"]
+
+    def steps_since_return(self, count: int) -> int:
+        """Returns the steps since workers have returned `count` times, or -1 before."""
+        at = [0]
+        for step, (before, after) in enumerate(pairwise(self.memberships), 1):
+            at += [step] * len(set(after) - set(before))
+        return len(self.memberships) - at[count] if len(at) > count else -1
+
+
+def main(steps: int, *arguments: str) -> None:
+    cluster = torchyard_roles.join()
+    rank = cluster.rank
+    assert rank is not None
+    returns = sum(int(each.partition("=")[2]) for each in arguments if "=" in each)
+    kills = [each.split(":") for each in arguments if "=" not in each]
+    life = int(os.environ.get("TORCHYARD_RETURN", "0"))
+    places = {(int(step), place) for who, step, place in kills if int(who) == rank}
+    late = {place for step, place in places if step == life and place in ("back", "other")} if life else set()
+    places = set() if life else {each for each in places if each[1] not in ("back", "other")}
+    if "back" in late:
+        ReplaceableGroup._run_in_thread = die  # type: ignore[method-assign]  # a simulated death
+    if any(place == "join" for _, place in places):
+        connect = ReplaceableGroup._open
+        ReplaceableGroup._open = lambda group, members: die() if members.number else connect(group, members)  # type: ignore[method-assign]  # a simulated death
+    model, optimizer = model_and_optimizer()
+    if "other" in late:
+        model.add_module("more", torch.nn.Linear(1, 1))
+    model, optimizer = cluster.distribute(model, optimizer)
+    seed = cluster.broadcast(17)  # A worker that returns gets the result of the first call.
+    history = History()
+    cluster.checkpoint(history=history)
+    memberships = history.memberships
+    while (since := history.steps_since_return(returns)) < steps:
+        step = len(memberships)
+        if since < 0:
+            time.sleep(0.2)  # The oracle repeats all steps, so that there should not be thousands.
+        optimizer.zero_grad()
+        for delay in (int(place) / 1000 for at, place in places if at == step and place.isdecimal()):
+            threading.Thread(target=lambda delay=delay: (time.sleep(delay), die()), daemon=True).start()
+        loss = loss_of(model, rank, step)
+        if (step, "forward") in places:
+            die()
+        if (step, "backward") in places:
+            model[2].weight.register_post_accumulate_grad_hook(die)
+        loss.backward()
+        if (step, "step") in places:
+            optimizer.register_step_post_hook(die)
+        optimizer.step()
+        members = cluster._strategy.members
+        memberships.append(list(range(cluster.world_size)) if members is None else list(members.ranks))
+        mean = cluster.mean(loss.detach()).item()
+        line = {"step": step, "ranks": memberships[-1], "chief": cluster.is_chief, "mean": mean, "seed": seed}
+        print(json.dumps(line | {"at": time.time()}), flush=True)
+    values = [parameter.detach().view(-1).view(torch.uint8) for parameter in model.parameters()]
+    digest = hashlib.sha256(bytes(torch.cat(values).tolist()))
+    oracle = alone(memberships)
+    far = max(float((p - q).abs().max()) for p, q in zip(model.parameters(), oracle.parameters(), strict=True))
+    print(json.dumps({"digest": digest.hexdigest(), "far": far}), flush=True)
+
+
+main(int(sys.argv[1]), *sys.argv[2:])

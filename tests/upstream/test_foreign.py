@@ -1,0 +1,101 @@
+"""Tests that trainers of other projects run unmodified on three hosts, with the results that they have under torchrun.
+
+Accelerate's scripts are those of its own package; those of Lightning and transformers are short scripts in the
+folder `foreign`. All need the packages of `.venv-upstream` (`make upstream`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import REPOSITORY, logs_of, run
+from tests.lab import Desktop, Lab, LabUnavailable
+from tests.lab_fixtures import unavailable
+
+pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.proof, pytest.mark.timeout(600)]
+
+ENVIRONMENT = REPOSITORY / ".venv-upstream"
+PYTHON = ENVIRONMENT / "bin" / "python"
+FOREIGN = Path(__file__).parent / "foreign"
+ON_CPU = {
+    "OMP_NUM_THREADS": "1",
+    "ACCELERATE_USE_CPU": "true",
+}
+SCRIPTS = [
+    ("accelerate.test_utils.scripts.test_sync", 3),
+    ("accelerate.test_utils.scripts.test_ops", 3),
+    ("accelerate.test_utils.scripts.test_cli", 3),
+    ("accelerate.test_utils.scripts.test_script", 2),
+    ("boring.py", 3),
+    ("tiny_trainer.py", 3),
+]
+"""A module of an installed package or a file of `foreign`, and the number of ranks."""
+ON_ONE_HOST = ("accelerate.test_utils.scripts.test_script",)
+"""Scripts whose ranks exchange a file in their working folder. All others are spread over three hosts."""
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    if not (ENVIRONMENT / ".setup-done").exists():
+        unavailable(LabUnavailable("accelerate, lightning or transformers is missing: `make upstream` installs them."))
+
+
+def results(output: str) -> list[str]:
+    """Returns the result lines of a script, or the titles and verdicts of its tests.
+
+    Accelerate's scripts print once per host, so equal lines count once.
+    """
+    said = re.findall(
+        r"^(?:result: .*|.*\*\*.*\*\*.*|Successfully ran on .*|testing .*|.*[Tt]est.*passed.*)$", output, re.MULTILINE
+    )
+    return sorted({line.strip() for line in said})
+
+
+def under_torchrun(script: str, ranks: int, logs: Path) -> list[str]:
+    """Returns the results of the ranks that torchrun starts on this computer."""
+    program = ["-m", script] if script.startswith("accelerate.") else [str(FOREIGN / script)]
+    done = subprocess.run(
+        [
+            str(PYTHON),
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+            "--redirects=3",
+            f"--log-dir={logs}",
+            *program,
+        ],
+        env={**os.environ, **ON_CPU},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout
+    return results("".join(file.read_text() for file in logs.rglob("std*.log")))  # on a shared pipe lines would mix
+
+
+@pytest.mark.parametrize(("script", "ranks"), SCRIPTS, ids=lambda value: str(value).rpartition("scripts.")[2])
+def test_it_ends_as_under_torchrun(desktop: Desktop, lab3: Lab, tmp_path: Path, script: str, ranks: int) -> None:
+    what = f"module: {script}" if script.startswith("accelerate.") else f"script: {script}"
+    workdir = json.dumps(None if script.startswith("accelerate.") else str(FOREIGN))
+    placement = "pack" if script in ON_ONE_HOST else "spread"
+    file = tmp_path / "foreign.yaml"
+    file.write_text(
+        "version: 1\nname: foreign\npools:\n"
+        f"  - {{name: workers, role: worker, replicas: {ranks}, placement: {placement}}}\n"
+        f"program:\n  {what}\n  workdir: {workdir}\n  max_restarts: 0\n"
+        f"  python: {PYTHON}\n  env: {json.dumps(ON_CPU)}\n"
+    )
+    outcome = run(desktop, file, "-y")
+    logs = logs_of(desktop, outcome.run_id)
+    assert outcome.code == 0, outcome.stderr + "".join(logs.values())
+    found = results("".join(logs[f"worker-{rank}"] for rank in range(ranks)))
+    assert found == under_torchrun(script, ranks, tmp_path / "logs")
+    assert found
