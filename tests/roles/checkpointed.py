@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.roles.join_stores import KEY, Served
 from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment, wait_for
+from torchyard_agent.protocol.rank_environment import CUT_OFF_VARIABLE
 
 PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
 
@@ -30,6 +31,10 @@ class Gang:
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
+    @property
+    def cut_off_file(self) -> Path:
+        return self.folder / "cut-off"
+
     def environment(self, rank: int, port: int, every_s: float) -> dict[str, str]:
         options = {"kind": "all_reduce", "checkpoint_every_s": every_s}
         more = {
@@ -37,6 +42,7 @@ class Gang:
             "TORCHYARD_OPTIONS": json.dumps(options),
             "TORCHYARD_STRATEGY": "all_reduce",
             "TORCHYARD_GENERATION": str(self.generation),
+            CUT_OFF_VARIABLE: str(self.cut_off_file),
         }
         if self._store is not None:
             more |= {"TORCHYARD_STORE": self._store.address, "TORCHYARD_KEY": KEY.hex()}

@@ -74,7 +74,8 @@ class CheckpointGroup:
         if not environment.is_torchyard or (self.size > 1 and self._store is None):
             return None
         rank = environment.group_rank if self.size > 1 else 0
-        stopping = GracefulStop(self._store, environment.gang, environment.generation, rank, self.size, self._ranks)
+        place = environment.gang, environment.generation, rank, self.size
+        stopping = GracefulStop(self._store, *place, self._ranks, environment.cut_off_file)
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from torchyard_roles.errors import RolesError
@@ -40,6 +41,8 @@ class GracefulStop:
     Args:
         store: The join store; None for a process that trains alone.
         ranks: Returns the remaining ranks, the first of which determines the last step. The default is all ranks.
+        cut_off_file: Exists if the keeper of this host has lost the primary and ends this rank alone, while the others
+            continue or are restarted.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class GracefulStop:
         rank: int,
         size: int,
         ranks: Callable[[], Sequence[int]] | None = None,
+        cut_off_file: str = "",
     ) -> None:
         self._store = store if size > 1 else None
         self._prefix = f"stop/{gang}/{generation}"
         self._failed = f"failed/{gang}/{generation}"
         self._rank = rank
         self._ranks = ranks or (lambda: range(size))
+        self._cut_off_file = cut_off_file
         self._changed = threading.Condition()
         self._begun = 0
         self._requested = False
@@ -186,6 +191,8 @@ class GracefulStop:
         If ranks of a failed gang are missing, the others cannot determine this step. The keeper records the failure in
         the store before it sends SIGTERM, and this process then ends immediately.
         """
+        if self._cut_off_file and Path(self._cut_off_file).exists():
+            _end("ended without saving: this host has lost the connection to the run's primary host")
         store.watch(self._failed, lambda _: _end("ended: another of its gang has failed"))
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
         store.set(f"{self._prefix}/asked", b"1")

@@ -166,6 +166,23 @@ def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: jo
     assert "another of its gang has failed" in output
 
 
+def test_a_rank_on_a_host_that_lost_the_primary_does_not_stop_the_others(
+    start: Start, tmp_path: Path, store: join_stores.Served
+) -> None:
+    """The keeper of such a host sends SIGTERM. The store may be connected again by then, as it is here."""
+    gang = Gang(start, tmp_path, 2, store)
+    gang.launch(1000, 0, every_s=600)
+    gang.wait_for(lambda: len(gang.losses(1)) > 2, "the first steps")
+    gang.cut_off_file.touch()
+    gang.processes[1].send_signal(signal.SIGTERM)
+    output, _ = gang.processes[1].communicate(timeout=DEADLINE_S)
+    assert gang.processes[1].returncode == 128 + signal.SIGTERM
+    assert "this host has lost the connection to the run's primary host" in output
+    other = JoinStore.connect(store.address, join_stores.KEY, "worker-0", 0)
+    assert other.try_get("stop/trainers/0/asked") is None
+    other.close()
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
     """The chief is still evaluating after its last step, or writing its last checkpoint."""
