@@ -75,6 +75,7 @@ def check_survivors(host: Host, survivors: list[int], steps: int) -> None:
     assert all(history == histories[0] and len(history) == steps for history in histories)
 
 
+@pytest.mark.proof
 def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
