@@ -127,7 +127,9 @@ def test_a_lost_worker_returns_with_the_state_of_a_peer(run_scenario: RunScenari
         ]
         assert not [event for event in a.journal() if event["event"] == "gang_restart"]
         assert all(line["seed"] == 17 for line in lines(a, 1) if "seed" in line)
-        assert [line for rank in range(3) for line in a.output(f"worker-{rank}").splitlines() if "Warning" in line] == []
+        assert [
+            line for rank in range(3) for line in a.output(f"worker-{rank}").splitlines() if "Warning" in line
+        ] == []
 
     run_scenario(scenario)
 
