@@ -36,18 +36,17 @@ def main() -> None:
     has_returned = "TORCHYARD_RETURN" in os.environ
     model, optimizer = cluster.distribute(model, optimizer)
     began = time.perf_counter()
-    steps = together = 0
+    together = 0
     # A script that counts its steps itself could not return: it would not end together with the others.
-    for _ in cluster.loader(torch.zeros(ENOUGH, 1), batch_size=1):
+    for step, _ in enumerate(cluster.loader(torch.zeros(ENOUGH, 1), batch_size=1), start=1):
         optimizer.zero_grad()
         model().backward()
         optimizer.step()
-        steps += 1
-        if has_returned and steps == 1:
+        if has_returned and step == 1:
             state = [*model.state_dict().values(), *(each["momentum_buffer"] for each in optimizer.state.values())]
             found = {"seconds": time.perf_counter() - began, "bytes": sum(each.nbytes for each in state)}
             (Path(os.environ["TORCHYARD_RUN_DIR"]) / "return.json").write_text(json.dumps(found))
-        if cluster.rank == cluster.world_size - 1 and not has_returned and steps == LOST_AFTER:
+        if cluster.rank == cluster.world_size - 1 and not has_returned and step == LOST_AFTER:
             os.kill(os.getpid(), signal.SIGKILL)
         together += cluster.mean(torch.tensor(float(has_returned))).item() > 0
         if together == STEPS_AFTER:
