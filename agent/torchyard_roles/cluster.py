@@ -606,7 +606,7 @@ class Cluster:
             self._checkpoint_group.wait_until_saved()
         print(f"torchyard: stopped after step {step}; {outcome}.", flush=True)
         self._disconnect()
-        raise SystemExit(0)
+        raise SystemExit(self._graceful_stop.exit_code if self._graceful_stop is not None else 0)
 
     def _on_loader_request(self, loader: ShareLoader, more: bool) -> None:
         if self._saver is not None and loader in self._saver.loaders:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
-from torchyard_agent.protocol.rank_environment import CUT_OFF_VARIABLE
+from torchyard_agent.protocol.rank_environment import STOP_VARIABLE
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.peers import PeerAddress, Peers, TrainerAddress, read_peers
 from torchyard_roles.strategy_options import Options, read_options
@@ -73,8 +73,8 @@ class Environment:
     """The key for connections to the join store and between ranks (32 bytes), or empty."""
     checkpoints: str = ""
     """The folder of the run's checkpoints, or empty."""
-    cut_off_file: str = ""
-    """A file that exists while the keeper ends this host's ranks because it has lost the primary; or empty."""
+    stop_file: str = ""
+    """A file that exists if SIGTERM is a stop of the run. Empty if every SIGTERM is one."""
 
     @property
     def trains(self) -> bool:
@@ -135,7 +135,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         store=environ.get("TORCHYARD_STORE", ""),
         key=_key(environ),
         checkpoints=environ.get("TORCHYARD_CHECKPOINTS") or (f"{run_dir}/checkpoints" if run_dir else ""),
-        cut_off_file=environ.get(CUT_OFF_VARIABLE, ""),
+        stop_file=environ.get(STOP_VARIABLE, ""),
     )
 
 

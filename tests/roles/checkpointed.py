@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.roles.join_stores import KEY, Served
 from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment, wait_for
-from torchyard_agent.protocol.rank_environment import CUT_OFF_VARIABLE
+from torchyard_agent.protocol.rank_environment import STOP_VARIABLE
 
 PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
 
@@ -26,14 +26,12 @@ class Gang:
         self._store = store
         self.generation = 0
         self.processes: list[subprocess.Popen[str]] = []
+        self.stop_file: Path | None = None
+        """The file that a keeper creates before it stops the run; if None, each SIGTERM is a stop."""
 
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
-
-    @property
-    def cut_off_file(self) -> Path:
-        return self.folder / "cut-off"
 
     def environment(self, rank: int, port: int, every_s: float) -> dict[str, str]:
         options = {"kind": "all_reduce", "checkpoint_every_s": every_s}
@@ -42,7 +40,7 @@ class Gang:
             "TORCHYARD_OPTIONS": json.dumps(options),
             "TORCHYARD_STRATEGY": "all_reduce",
             "TORCHYARD_GENERATION": str(self.generation),
-            CUT_OFF_VARIABLE: str(self.cut_off_file),
+            **({STOP_VARIABLE: str(self.stop_file)} if self.stop_file is not None else {}),
         }
         if self._store is not None:
             more |= {"TORCHYARD_STORE": self._store.address, "TORCHYARD_KEY": KEY.hex()}

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 from torchyard_agent.background_threads import in_a_thread
@@ -194,7 +193,6 @@ class Member:
                 log.warning("cannot rejoin the run: %s", held)
                 self._finish(RunState.FAILED, f"the host could not rejoin the run: {held}")
                 return
-        Path(self._ranks.place.cut_off_file).unlink(missing_ok=True)
         self._ranks.send = self._send
         self._cut_off = False
         self._status.revive(f"the primary host {self._primary['host']} is connected again")
@@ -223,14 +221,7 @@ class Member:
     async def _end_ranks(self) -> None:
         # The primary already considers these ranks lost, so their ends are not reported.
         self._ranks.send = lambda message: None
-        grace_s = state_machine.KILL_AFTER_S
-        try:
-            # Ranks that took their SIGTERM for a stop would ask those on other hosts to stop too, once connected again.
-            Path(self._ranks.place.cut_off_file).touch()
-        except OSError as error:
-            log.warning("ranks are killed at once: %s", error)
-            grace_s = 0.0
-        self._ranks.end(self._ranks.names, grace_s)
+        self._ranks.end(self._ranks.names, state_machine.KILL_AFTER_S)
         self._ranks.sweep(state_machine.KILL_AFTER_S)
         await self._ranks.swept()
 

@@ -7,7 +7,6 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Callable
@@ -34,7 +33,7 @@ from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
 from torchyard_agent.protocol.messages import Start
 from torchyard_agent.protocol.rank_environment import has_store
-from torchyard_agent.protocol.run_states import ReplicaState, RunState
+from torchyard_agent.protocol.run_states import ReplicaState
 from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
 
 DISMISS_S = 3.0
@@ -339,21 +338,7 @@ class Primary:
 
     def end_ranks(self, instruction: instructions.EndRanks) -> None:
         self._restore.give_up()  # Delayed ranks are started first, because only started ranks report their end.
-        self._publish_failure(instruction.replicas)
         self._order(instruction.host, instruction)
-
-    def _publish_failure(self, replicas: Sequence[str]) -> None:
-        """Records a failure in the join store; ranks that receive SIGTERM then end without agreeing on a last step.
-
-        Has no effect if the run was stopped or has succeeded.
-        """
-        assert self._run is not None
-        if self._run.outcome in (RunState.STOPPED, RunState.SUCCEEDED):
-            return
-        with suppress(Refused):  # If the store is full, the ranks detect the failure later by other means.
-            there = [one for one in map(self._run.replica, replicas) if not one.missing]
-            for gang in {one.gang for one in there}:
-                self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
 
     def set_timer(self, instruction: instructions.SetTimer) -> None:
         fired = events.TimerFired(instruction.timer, instruction.gang, instruction.generation)

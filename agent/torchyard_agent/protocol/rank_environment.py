@@ -29,9 +29,12 @@ VARIABLES_OF_A_RANK = frozenset(
     )
 )
 """Variables that describe the position of a process in a cluster, in addition to TORCHYARD_* and TORCHELASTIC_*."""
-CUT_OFF_VARIABLE = "TORCHYARD_CUT_OFF"
-"""Names a file that exists while the keeper ends this host's ranks because it has lost the connection to the primary.
-The SIGTERM that these ranks receive is not a stop of the run."""
+STOP_VARIABLE = "TORCHYARD_STOP"
+"""Names a file that a keeper creates before it sends SIGTERM because the run is stopped.
+
+Any other SIGTERM, such as that of a user, of a host that is low on memory, or of a keeper that has lost the primary,
+ends only its process.
+"""
 _READ_AT_START = (
     *("PYTHON", "LD_", "PATH", "TZ", "LANG", "LC_", "GLIBC_", "MALLOC_"),
     *("TORCH", "PYTORCH", "CUDA", "NVIDIA_", "NCCL_"),

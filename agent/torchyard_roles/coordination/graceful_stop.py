@@ -41,8 +41,11 @@ class GracefulStop:
     Args:
         store: The join store; None for a process that trains alone.
         ranks: Returns the remaining ranks, the first of which determines the last step. The default is all ranks.
-        cut_off_file: Exists if the keeper of this host has lost the primary and ends this rank alone, while the others
-            continue or are restarted.
+        stop_file: Exists if the run is stopped. Otherwise SIGTERM ends this rank only, and the others detect its loss.
+            If empty, each SIGTERM is a stop.
+
+    Attributes:
+        exit_code: The exit status after the last step: 0 if the run is stopped.
     """
 
     def __init__(
@@ -53,14 +56,14 @@ class GracefulStop:
         rank: int,
         size: int,
         ranks: Callable[[], Sequence[int]] | None = None,
-        cut_off_file: str = "",
+        stop_file: str = "",
     ) -> None:
         self._store = store if size > 1 else None
         self._prefix = f"stop/{gang}/{generation}"
-        self._failed = f"failed/{gang}/{generation}"
         self._rank = rank
         self._ranks = ranks or (lambda: range(size))
-        self._cut_off_file = cut_off_file
+        self._stop_file = stop_file
+        self.exit_code = 0
         self._changed = threading.Condition()
         self._begun = 0
         self._requested = False
@@ -169,9 +172,14 @@ class GracefulStop:
                         _end("ended by a second SIGTERM, without saving")
                     first = first if first is not None else now
                 if signal.SIGTERM in data or _REQUESTED_BY_PEER in data:
-                    threading.Thread(target=self._stop, name="torchyard-stop", daemon=True).start()
+                    by_peer = signal.SIGTERM not in data
+                    threading.Thread(target=self._stop, args=(by_peer,), name="torchyard-stop", daemon=True).start()
 
-    def _stop(self) -> None:
+    def _stop(self, by_peer: bool) -> None:
+        if not by_peer and self._stop_file and not Path(self._stop_file).exists():
+            self.exit_code = 128 + signal.SIGTERM
+            if self._store is not None:
+                _end("ended by SIGTERM without saving: the run was not stopped")
         with self._changed:
             if self._requested:
                 return
@@ -186,14 +194,7 @@ class GracefulStop:
             self._changed.notify_all()
 
     def _agree(self, store: JoinStore, begun: int) -> int:
-        """Determine the step after which all ranks stop. Raises StoreLost and StoreTimeout.
-
-        If ranks of a failed gang are missing, the others cannot determine this step. The keeper records the failure in
-        the store before it sends SIGTERM, and this process then ends immediately.
-        """
-        if self._cut_off_file and Path(self._cut_off_file).exists():
-            _end("ended without saving: this host has lost the connection to the run's primary host")
-        store.watch(self._failed, lambda _: _end("ended: another of its gang has failed"))
+        """Determine the step after which all ranks stop. Raises StoreLost and StoreTimeout."""
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
         store.set(f"{self._prefix}/asked", b"1")
         ranks = self._ranks()

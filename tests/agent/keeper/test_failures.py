@@ -176,17 +176,18 @@ def test_members_end_when_the_primary_is_lost(run_scenario: RunScenario) -> None
         a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
         await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
-            # A rank learns from the file that its SIGTERM is not a stop of the run.
+            # Without the file, SIGTERM is not a stop of the run.
             replica(
                 "worker-0",
                 "gpu-b",
-                shell("trap 'test -e $TORCHYARD_CUT_OFF && touch cut-off' TERM; while :; do sleep 0.1; done"),
+                shell("trap 'test -e $TORCHYARD_STOP && touch stopped; touch asked' TERM; while :; do sleep 0.1; done"),
             ),
         )
         await eventually(lambda: "running" in b.states())
         a.process.kill()
         assert await b.exit_code() == 0
-        assert (b.run_dir / "work" / "cut-off").exists()
+        assert (b.run_dir / "work" / "asked").exists()
+        assert not (b.run_dir / "work" / "stopped").exists()
         ended = b.ended()
         assert ended["state"] == "failed"
         assert ended["reason"].startswith("the primary host gpu-a was lost: ")

@@ -26,10 +26,10 @@ if os.fork() == 0:
 time.sleep(1000)
 """
 SAVING = """
-import signal, sys, time
+import os, signal, sys, time
 def save(*_):
     time.sleep(0.3)
-    print("saved", flush=True)
+    print("saved", "in a stop" if os.path.exists(os.environ["TORCHYARD_STOP"]) else "after a failure", flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
@@ -48,8 +48,21 @@ def test_stop_gives_ranks_time_to_save(run_scenario: RunScenario) -> None:
         ended = await cluster.end()
         assert (ended["state"], ended["reason"]) == ("stopped", "lee pressed Stop")
         assert [(one["state"], one["exit_code"]) for one in ended["replicas"]] == [("stopped", 0), ("stopped", -15)]
-        assert a.output("chief-0") == "ready\nsaved\n"
+        assert a.output("chief-0") == "ready\nsaved in a stop\n"
         assert a.states() == ["waiting", "starting", "running", "stopping", "stopped"]
+
+    run_scenario(scenario)
+
+
+def test_the_end_after_a_failure_is_no_stop(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        fails = shell("while [ ! -e go ]; do sleep 0.05; done; exit 1")
+        await cluster.begin(replica("chief-0", "gpu-a", fails), replica("worker-0", "gpu-a", python(SAVING)))
+        await eventually(lambda: "ready" in a.output("worker-0"))
+        (a.run_dir / "work" / "go").touch()
+        assert (await cluster.end())["state"] == "failed"
+        assert a.output("worker-0") == "ready\nsaved after a failure\n"
 
     run_scenario(scenario)
 
@@ -63,7 +76,7 @@ def test_children_of_a_shell_have_the_grace(run_scenario: RunScenario) -> None:
         await eventually(lambda: "running" in a.states() and "ready" in a.output("chief-0"))
         await a.call("stop", reason="enough")
         assert (await cluster.end())["state"] == "stopped"
-        assert a.output("chief-0") == "ready\nsaved\n"
+        assert a.output("chief-0") == "ready\nsaved in a stop\n"
 
     run_scenario(scenario)
 

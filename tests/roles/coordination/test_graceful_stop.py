@@ -141,46 +141,37 @@ def test_under_plain_torchrun_sigterm_ends_a_rank_as_ever(start: Start, tmp_path
     assert process.wait(DEADLINE_S) == -signal.SIGTERM
 
 
-def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: join_stores.Served) -> None:
-    process = start(
-        "-c",
-        "import sys, time\n"
-        "from torchyard_roles.coordination import graceful_stop\n"
-        "from torchyard_roles.coordination.graceful_stop import GracefulStop\n"
-        "from torchyard_roles.coordination.join_store_client import JoinStore\n"
-        f"store = JoinStore.connect({store.address!r}, bytes.fromhex({join_stores.KEY.hex()!r}), 'worker-0', 0)\n"
-        f"graceful_stop.AGREEMENT_S = {10 * DEADLINE_S}\n"
-        "GracefulStop(store, 'trainers', 3, 0, 2).install(7)\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(600)\n",
-        environment=dict(os.environ),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    keeper = JoinStore.connect(store.address, join_stores.KEY, "worker-1", 0)
-    keeper.set("failed/trainers/3", b"1")
-    keeper.close()
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "another of its gang has failed" in output
-
-
-def test_a_rank_on_a_host_that_lost_the_primary_does_not_stop_the_others(
-    start: Start, tmp_path: Path, store: join_stores.Served
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_sigterm_that_is_no_stop_ends_one_rank_and_asks_no_others(
+    start: Start, tmp_path: Path, store: join_stores.Served, is_stopped: bool
 ) -> None:
-    """The keeper of such a host sends SIGTERM. The store may be connected again by then, as it is here."""
+    """The keeper of a host that has lost the primary sends such a SIGTERM, when the store may be connected again."""
     gang = Gang(start, tmp_path, 2, store)
+    gang.stop_file = tmp_path / "stop"
     gang.launch(1000, 0, every_s=600)
     gang.wait_for(lambda: len(gang.losses(1)) > 2, "the first steps")
-    gang.cut_off_file.touch()
+    if is_stopped:
+        gang.stop_file.touch()
     gang.processes[1].send_signal(signal.SIGTERM)
     output, _ = gang.processes[1].communicate(timeout=DEADLINE_S)
-    assert gang.processes[1].returncode == 128 + signal.SIGTERM
-    assert "this host has lost the connection to the run's primary host" in output
+    assert gang.processes[1].returncode == (0 if is_stopped else 128 + signal.SIGTERM), output
+    assert ("ended by SIGTERM without saving: the run was not stopped" in output) != is_stopped
     other = JoinStore.connect(store.address, join_stores.KEY, "worker-0", 0)
-    assert other.try_get("stop/trainers/0/asked") is None
+    assert (other.try_get("stop/trainers/0/asked") is not None) == is_stopped
     other.close()
+
+
+def test_a_process_alone_saves_after_a_sigterm_that_is_no_stop_and_has_not_succeeded(
+    start: Start, tmp_path: Path
+) -> None:
+    gang = Gang(start, tmp_path, 1)
+    gang.stop_file = tmp_path / "stop"
+    gang.launch(100_000, 0, every_s=600)
+    gang.wait_for(lambda: len(gang.losses()) > 2, "the first steps")
+    gang.stop()
+    ((code, output),) = gang.ended()
+    assert code == 128 + signal.SIGTERM
+    assert files.complete(gang.checkpoints)[0].step == stopped_after(output)
 
 
 @pytest.mark.parametrize("first", [0, 1])

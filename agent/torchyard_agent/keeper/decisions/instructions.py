@@ -135,6 +135,8 @@ class EndRanks(NamedTuple):
     host: str
     replicas: tuple[str, ...]
     grace_s: float
+    is_stop: bool = False
+    """Whether the run was stopped or has succeeded, so that the ranks save and end together, after the same step."""
 
 
 class Sweep(NamedTuple):

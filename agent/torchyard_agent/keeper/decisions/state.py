@@ -211,7 +211,8 @@ class Step:
                 by_host.setdefault(replica.host, []).append(replica.name)
         self.set(end_by=self.now + grace_s)
         for host, names in by_host.items():
-            self.out.append(instructions.EndRanks(host, tuple(names), grace_s))
+            is_stop = self.run.outcome in (RunState.STOPPED, RunState.SUCCEEDED)
+            self.out.append(instructions.EndRanks(host, tuple(names), grace_s, is_stop))
 
     def recent_roots(self) -> tuple[Root, ...]:
         return tuple(root for root in self.run.roots if self.now - root.at <= NOTICED_WITHIN_S)

@@ -18,7 +18,7 @@ from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.messages import RankAssignment
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
-from torchyard_agent.protocol.rank_environment import CUT_OFF_VARIABLE, VARIABLES_OF_A_RANK
+from torchyard_agent.protocol.rank_environment import STOP_VARIABLE, VARIABLES_OF_A_RANK
 
 ARCHIVE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 """The folder of the unpacked agent, which contains `torchyard_roles` too."""
@@ -48,9 +48,9 @@ class RunPlace(NamedTuple):
         return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.json")
 
     @property
-    def cut_off_file(self) -> str:
-        """The file that CUT_OFF_VARIABLE names."""
-        return os.path.join(self.folder, "cut-off")
+    def stop_file(self) -> str:
+        """The file that STOP_VARIABLE names."""
+        return os.path.join(self.folder, "stop")
 
     def setup_file(self, replica: str, local_rank: int) -> str:
         """Returns the path of the file in which the shell records the setup line that failed."""
@@ -105,7 +105,7 @@ def environment(
         **rank["env"],
         **secrets,
         REPORT_VARIABLE: "@" + place.report_address[1:],
-        CUT_OFF_VARIABLE: place.cut_off_file,
+        STOP_VARIABLE: place.stop_file,
     }
     if rank["env"].get("TORCHYARD_STORE") and exchange_key:
         result["TORCHYARD_KEY"] = exchange_key.hex()

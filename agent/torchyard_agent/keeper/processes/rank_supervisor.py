@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+from pathlib import Path
 from typing import Any, Callable
 
 from torchyard_agent.background_threads import in_a_thread
@@ -254,11 +255,19 @@ class RankSupervisor:
             self._notifications.add(process.pid)
             process.returncode = 0  # `reap` reaps this process like every other child, so Popen must not wait for it.
 
-    def end(self, names: set[str], grace_s: float) -> None:
+    def end(self, names: set[str], grace_s: float, *, is_stop: bool = False) -> None:
         """Ends the replicas' ranks by SIGTERM, and ranks that are still running `grace_s` later by SIGKILL.
 
         SIGTERM is sent to the ranks' process groups, SIGKILL also to all their descendants.
+
+        Args:
+            is_stop: Whether the run is stopped. If the stop file cannot be written, the ranks do not save.
         """
+        if is_stop:
+            try:
+                Path(self.place.stop_file).touch()
+            except OSError as error:
+                log.warning("the ranks do not learn that the run is stopped: %s", error)
         self._ending |= names
         asked = [rank for rank in self._live.values() if rank.replica in names]
         if grace_s > 0:
@@ -432,6 +441,6 @@ _EXECUTE: dict[type, Callable[[RankSupervisor, Any], None]] = {
     instructions.StartRanks: RankSupervisor.start_ranks,
     messages.StartGeneration: RankSupervisor.start_generation,
     instructions.ClearGang: RankSupervisor.clear_gang,
-    instructions.EndRanks: lambda self, order: self.end(set(order.replicas), order.grace_s),
+    instructions.EndRanks: lambda self, order: self.end(set(order.replicas), order.grace_s, is_stop=order.is_stop),
     instructions.Sweep: lambda self, order: self.sweep(order.grace_s),
 }

@@ -144,7 +144,10 @@ def test_servers_that_still_run_when_the_trainers_are_done_are_stopped_and_the_r
     driver = served()
     driver(ReplicaEnded("chief-0", 0))
     result = driver(ReplicaEnded("worker-0", 0))
-    assert of(EndRanks, result) == [EndRanks("b", ("ps-0",), 30.0), EndRanks("a", ("ps-1",), 30.0)]
+    assert of(EndRanks, result) == [
+        EndRanks("b", ("ps-0",), 30.0, is_stop=True),
+        EndRanks("a", ("ps-1",), 30.0, is_stop=True),
+    ]
     driver(ReplicaEnded("ps-0", -15), ReplicaEnded("ps-1", 0))
     assert driver.states() == {"chief-0": "succeeded", "worker-0": "succeeded", "ps-0": "stopped", "ps-1": "stopped"}
     assert of(FinishRun, driver.swept()) == [FinishRun(RunState.SUCCEEDED, "")]

@@ -153,7 +153,7 @@ def test_ends_with_selects_the_replicas_that_count(ends_with: str, ended: list[s
     rest = tuple(name for name in names if name not in ended)
     assert bool(driver.run.outcome) is over
     if over and rest:
-        assert of(EndRanks, result) == [EndRanks("a", rest, 30.0)]
+        assert of(EndRanks, result) == [EndRanks("a", rest, 30.0, is_stop=True)]
         assert of(RecordRunState, result) == [RecordRunState(RunState.STOPPING, "")]
         driver(*[ReplicaEnded(name, -15) for name in rest])
         assert {driver.states()[name] for name in rest} == {"stopped"}
@@ -299,7 +299,10 @@ def test_a_host_whose_replicas_had_ended_may_be_lost() -> None:
 def test_the_sweep_of_a_stop_has_the_rest_of_the_grace() -> None:
     driver = Driver().go()
     result = driver(StopRequested("enough"))
-    assert of(EndRanks, result) == [EndRanks("a", ("chief-0",), 30.0), EndRanks("b", ("worker-0",), 30.0)]
+    assert of(EndRanks, result) == [
+        EndRanks("a", ("chief-0",), 30.0, is_stop=True),
+        EndRanks("b", ("worker-0",), 30.0, is_stop=True),
+    ]
     assert of(RecordRunState, result) == [RecordRunState(RunState.STOPPING, "enough")]
     result = driver(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", -15), after=12)
     assert of(Sweep, result) == [Sweep("a", 18.0), Sweep("b", 18.0)]
@@ -333,8 +336,8 @@ def test_force_ends_the_grace_of_a_stop_and_its_sweep() -> None:
     driver = Driver().go()
     driver(StopRequested("enough"))
     assert of(EndRanks, driver(StopRequested("now", force=True))) == [
-        EndRanks("a", ("chief-0",), 0.0),
-        EndRanks("b", ("worker-0",), 0.0),
+        EndRanks("a", ("chief-0",), 0.0, is_stop=True),
+        EndRanks("b", ("worker-0",), 0.0, is_stop=True),
     ]
     driver(ReplicaEnded("chief-0", -9), ReplicaEnded("worker-0", -9), HostSwept("a"))
     assert of(Sweep, driver(StopRequested("now", force=True))) == [Sweep("b", 0.0)]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hmac
-from pathlib import Path
 
 import pytest
 
 from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import SECRET, KeeperCluster, python, replica, shell
-from tests.waiting import eventually
 from torchyard_agent.keeper.link.join_store import MAX_KEYS, JoinStore, Refused
 
 KEY = hmac.new(bytes.fromhex(SECRET), b"exchange", "sha256").hexdigest()
@@ -78,36 +76,6 @@ def test_the_key_is_in_the_ranks_environment_and_nowhere_on_disk(run_scenario: R
         assert not [
             path for path in written if KEY.encode() in path.read_bytes() or SECRET.encode() in path.read_bytes()
         ]
-
-    run_scenario(scenario)
-
-
-ASKS_WHY = (
-    ENTER
-    + """
-import signal, time
-def asked(*_):
-    print("failed:", store.get("failed/trainers/0", 10).decode(), flush=True)
-    raise SystemExit(1)
-signal.signal(signal.SIGTERM, asked)
-print("ready", flush=True)
-time.sleep(60)
-"""
-)
-
-
-def test_the_store_marks_the_failure_of_a_gang(run_scenario: RunScenario) -> None:
-    async def scenario(cluster: KeeperCluster) -> None:
-        (a,) = await cluster.add("gpu-a")
-        await cluster.begin(
-            replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.05; done; exit 1")),
-            replica("worker-0", "gpu-a", python(ASKS_WHY)),
-            options=SERVED,
-        )
-        await eventually(lambda: "ready" in a.output("worker-0"))
-        (Path(a.prepared["run_dir"]) / "work" / "go").touch()
-        assert (await cluster.end())["state"] == "failed"
-        assert a.output("worker-0") == "ready\nfailed: 1\n"
 
     run_scenario(scenario)
 
