@@ -39,7 +39,7 @@ class Peers:
     trainers: tuple[TrainerAddress, ...] = ()
 
     def trainer_process(self, rank: int, group: int | None = None) -> tuple[str, str] | None:
-        """Return the name and address of the process of a rank, in the run or in one worker group.
+        """Returns the name and address of the process of a rank, in the run or in one worker group.
 
         Returns None if the process is not listed.
         """

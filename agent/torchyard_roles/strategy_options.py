@@ -82,7 +82,7 @@ def read_options(text: str, kind: str) -> Options:
 
 
 def _fits(default: object, value: object) -> bool:
-    """Return whether a value is not negative and has the type of its default. An int may replace a float."""
+    """Returns whether a value is not negative and has the type of its default. An int may replace a float."""
     if isinstance(default, (str, bool)):
         return isinstance(value, type(default))
     if isinstance(default, tuple):

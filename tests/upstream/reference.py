@@ -83,7 +83,7 @@ class Cluster:
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # replaces a method
 
     def after_backward(self) -> None:
-        """Average every model's gradients, and copy the chief's buffers to all ranks.
+        """Averages every model's gradients, and copies the chief's buffers to all ranks.
 
         DDP copies the buffers before a forward pass.
         """
@@ -169,7 +169,7 @@ def _join() -> Cluster:
 
 @contextmanager
 def _in_place_of_torchyard() -> Iterator[None]:
-    """Make `import torchyard_roles` return the reference, and end every backward pass with an average."""
+    """Makes `import torchyard_roles` return the reference, and ends every backward pass with an average."""
     module = types.ModuleType("torchyard_roles")
     module.join = _join  # type: ignore[attr-defined]  # adds an attribute
     before, own_backward = sys.modules.get("torchyard_roles"), torch.autograd.backward
@@ -201,7 +201,7 @@ def _in_place_of_torchyard() -> Iterator[None]:
 
 
 def run(loop: str, ranks: int, results: Path, *, alone: bool = False) -> None:
-    """Run one loop, whose ranks write their results into a folder. If `alone` is set, gradients are not averaged."""
+    """Runs one loop, whose ranks write their results into a folder. If `alone` is set, gradients are not averaged."""
     results.mkdir(parents=True, exist_ok=True)
     os.environ[RESULTS] = str(results)
     lockstep = Lockstep(ranks)

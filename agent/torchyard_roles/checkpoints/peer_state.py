@@ -31,7 +31,7 @@ class PeerState(NamedTuple):
 
 
 def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> io.BytesIO:
-    """Encode the state of this process after `step`, or the reason why that is impossible."""
+    """Encodes the state of this process after `step`, or the reason why that is impossible."""
     encoded = io.BytesIO()
     try:
         if saver is None:
@@ -43,7 +43,7 @@ def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> io.B
 
 
 def decode(data: bytearray) -> PeerState:
-    """Decode the result of encode(). Raises UsageProblem with the peer's reason."""
+    """Decodes the result of encode(). Raises UsageProblem with the peer's reason."""
     found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if "problem" in found:
         raise UsageProblem(f"The state of the run could not be sent to this worker: {found['problem']}")

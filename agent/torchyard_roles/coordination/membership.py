@@ -68,20 +68,20 @@ class Membership:
         return self._returning
 
     def wait_for_change(self, number: int, within_s: float) -> bool:
-        """Wait until there is a newer membership than `number`. Return False if there is none in time."""
+        """Waits until there is a newer membership than `number`. Returns False if there is none in time."""
         with self._condition:
             return self._condition.wait_for(lambda: self._newest.number > number, within_s)
 
     def announce_training(self) -> None:
-        """Report to the keeper that all ranks have completed a step, so that training may continue without a worker."""
+        """Reports to the keeper that all ranks have completed a step, so training may continue without a worker."""
         self._store.set(f"trains/{self._place}", b"1")
 
     def announce_boundary(self, number: int) -> None:
-        """Inform the keeper that all members wait at a step boundary for the workers of an announced return."""
+        """Informs the keeper that all members wait at a step boundary for the workers of an announced return."""
         self._store.set(f"boundary/{self._place}", b"%d" % number)
 
     def announce_ready(self) -> None:
-        """Inform the keeper that all ranks of this replica, which has returned, wait for the state of a peer."""
+        """Informs the keeper that all ranks of this replica, which has returned, wait for the state of a peer."""
         own = self._environment
         key = f"ready/{self._place}/{own.replica}/{own.attempt}"
         self._store.set(f"{key}/{own.local_rank}", b"1")

@@ -30,7 +30,7 @@ LATER_S = 2.0
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
-    """Return the description that must be equal on all trainers.
+    """Returns the description that must be equal on all trainers.
 
     It contains parameters and buffers in order, the optimizer, and `more`.
 
@@ -76,7 +76,7 @@ def _plain(value: Any) -> str:
 def agree(
     store: JoinStore, environment: Environment, fingerprint: str, within_s: float = AGREE_WITHIN_S, *, number: int = 0
 ) -> None:
-    """Compare this trainer's description with the chief's, and wait until all trainers of this gang have done so.
+    """Compares this trainer's description with the chief's, and waits until all trainers of this gang have done so.
 
     Args:
         fingerprint: The description of this trainer, which describe() has returned.
@@ -107,7 +107,7 @@ def agree(
 
 
 def difference(mine: str, chiefs: str) -> str:
-    """Return the first difference between two descriptions as a clause, or "" if they are equal."""
+    """Returns the first difference between two descriptions as a clause, or "" if they are equal."""
     here, there = _by_name(mine), _by_name(chiefs)
     for name, words in here.items():
         if name not in there:
@@ -160,7 +160,7 @@ def _compare(
 
 
 def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
-    """Wait for all ranks of the gang. The gang's first rank names the missing ranks."""
+    """Waits for all ranks of the gang. The gang's first rank names the missing ranks."""
     if environment.group_size == 1:
         return
     scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")
@@ -189,7 +189,7 @@ def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
 
 
 def _name_of(environment: Environment, rank: int) -> str:
-    """Return the name of a trainer process by its rank, as in `Environment.name` if the process is listed."""
+    """Returns the name of a trainer process by its rank, as in `Environment.name` if the process is listed."""
     listed = environment.peers.trainer_process(rank)
     return listed[0] if listed else f"rank {rank}" if rank else "the chief"
 

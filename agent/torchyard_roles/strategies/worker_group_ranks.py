@@ -15,7 +15,7 @@ TOGETHER_S = 10.0
 
 
 def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
-    """Return (group, address of the group's first rank) in the order of groups, the chief's group first.
+    """Returns (group, address of the group's first rank) in the order of groups, the chief's group first.
 
     Raises EnvironmentProblem if the environment does not contain the addresses.
     """
@@ -32,7 +32,7 @@ def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
 
 
 def wait_for_all_ranks() -> None:
-    """Wait until all ranks of the group have finished their last collective, for at most TOGETHER_S.
+    """Waits until all ranks of the group have finished their last collective, for at most TOGETHER_S.
 
     A rank in a collective of gloo fails when another rank closes its connections.
     """

@@ -24,7 +24,7 @@ EVERY = 8
 
 
 def alone(workers: list[dict[str, Any]]) -> tuple[list[list[list[float]]], list[float]]:
-    """Compute the strategy's definition in one process.
+    """Computes the strategy's definition in one process.
 
     Returns:
         The parameters of each worker before each step, and the parameters at the end.

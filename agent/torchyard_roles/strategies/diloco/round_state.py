@@ -85,7 +85,7 @@ class RoundState:
         return cls(**fields)
 
     def without(self, groups: list[int], *, is_postponed: bool) -> RoundState:
-        """Return the state after an attempt in which members were lost."""
+        """Returns the state after an attempt in which members were lost."""
         return replace(
             self,
             epoch=self.epoch + 1,
@@ -95,7 +95,7 @@ class RoundState:
         )
 
     def after_round(self, joining: dict[int, Announcement], *, has_finished: bool, fragments: int = 1) -> RoundState:
-        """Return the state after a committed attempt. Joining groups are members of the next round.
+        """Returns the state after a committed attempt. Joining groups are members of the next round.
 
         Training ends when all members have finished and each fragment has been averaged since, but not without the
         chief's group, which saves the result.

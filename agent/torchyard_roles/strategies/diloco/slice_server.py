@@ -54,7 +54,7 @@ class Mailbox:
         self._closed = False
 
     def advance(self, epoch: int) -> None:
-        """Abandon all earlier epochs."""
+        """Abandons all earlier epochs."""
         with self.changed:
             self._epoch = epoch
             self._contributions = {number: each for number, each in self._contributions.items() if number >= epoch}
@@ -77,7 +77,7 @@ class Mailbox:
             self.changed.notify_all()
 
     def average(self, epoch: int) -> list[torch.Tensor] | None:
-        """Wait for the average of an epoch. Returns None if the epoch is abandoned or the mailbox is closed."""
+        """Waits for the average of an epoch. Returns None if the epoch is abandoned or the mailbox is closed."""
         with self.changed:
             self.changed.wait_for(lambda: epoch in self._averages or epoch < self._epoch or self._closed)
             return self._averages.get(epoch)
@@ -119,11 +119,11 @@ class SliceServer:
         self._spawn(self._accept_all, "diloco")
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received by all connections."""
+        """Returns the numbers of bytes sent and received by all connections."""
         return self._connections.traffic()
 
     def close(self) -> None:
-        """Close all connections and end all threads."""
+        """Closes all connections and ends all threads."""
         with self._lock:
             self._closed = True
         self._mailbox.close()
@@ -235,5 +235,5 @@ def receive_tensors(connection: Connection, tensors: Sequence[torch.Tensor]) -> 
 
 
 def log(name: str, message: str) -> None:
-    """Print a line to the replica's log."""
+    """Prints a line to the replica's log."""
     print(f"{name}: {message}", file=sys.stderr, flush=True)

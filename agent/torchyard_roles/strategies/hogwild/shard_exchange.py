@@ -82,7 +82,7 @@ class ShardExchange(threading.Thread):
             self._drop()
 
     def _exchange(self) -> None:
-        """Repeat attempts until the exchange is done. Meanwhile, the shard's host may be lost, return or change."""
+        """Repeats attempts until the exchange is done. Meanwhile, the shard's host may be lost, return or change."""
         pause, away_since = FIRST_PAUSE_S, 0.0
         while self._copy.under_way and not self._closing.is_set():
             try:
@@ -101,7 +101,7 @@ class ShardExchange(threading.Thread):
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _attempt(self) -> bool:
-        """Attempt the exchange once, and return whether it is done.
+        """Attempts the exchange once, and returns whether it is done.
 
         Raises:
             PeerLost: The host is unreachable; the exchange may be attempted again.
@@ -162,7 +162,7 @@ class ShardExchange(threading.Thread):
         return tensors
 
     def _has_moved(self) -> bool:
-        """Return whether another group hosts the shard now. Other groups than the chief's ask the chief's group."""
+        """Returns whether another group hosts the shard now. Other groups than the chief's ask the chief's group."""
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:

@@ -71,7 +71,7 @@ class ChunkState:
         return [self._layout.entries[piece.parameter].name for piece in self.chunk.pieces]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return one view of a flat tensor for each piece, in the parameter's shape if pieces are whole parameters."""
+        """Returns one view of a flat tensor for each piece, in the parameter's shape if pieces are whole parameters."""
         views, start = [], 0
         for piece in self.chunk.pieces:
             view = flat[start : start + piece.elements]
@@ -90,7 +90,7 @@ class ChunkState:
             leaf.grad = None
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore the chunk from its part of Shard.state()."""
+        """Restores the chunk from its part of Shard.state()."""
         with torch.no_grad():
             self.parameters.copy_(saved["parameters"])
         self.reset_optimizer()
@@ -98,6 +98,6 @@ class ChunkState:
         self.optimizer.load_state_dict({**whole, "state": saved["optimizer"]})
 
     def reset_optimizer(self) -> None:
-        """Replace the optimizer with a new one without state."""
+        """Replaces the optimizer with a new one without state."""
         self.optimizer = remote_optimizer.build(self._name, self.options, self.leaves)
         self._step = remote_optimizer.bare_step(self.optimizer)

@@ -73,16 +73,16 @@ class Session:
         return self._connection.host
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Queue a message for sending. The payload must not change afterwards."""
+        """Queues a message for sending. The payload must not change afterwards."""
         self._connection.post(header, payload)
 
     def cut(self) -> None:
-        """Wait at most 2 s for queued messages to be sent, and shut down the connection. run() closes it."""
+        """Waits at most 2 s for queued messages to be sent, and shuts down the connection. run() closes it."""
         self._connection.flush(2)
         self._connection.cut()
 
     def run(self) -> None:
-        """Handle requests until the worker has left."""
+        """Handles requests until the worker has left."""
         try:
             while not self.said_goodbye:
                 self._handle(self._connection.receive())
@@ -111,7 +111,7 @@ class Session:
             self._command(op, header)
 
     def _scale(self, number: int, factor: float) -> None:
-        """Step with the held sums chunk by chunk, so that sending overlaps with computing."""
+        """Steps with the held sums chunk by chunk, so that sending overlaps with computing."""
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
             self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))

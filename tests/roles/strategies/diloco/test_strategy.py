@@ -52,7 +52,7 @@ def done(folder: Path, rank: int) -> int:
 def alone(
     workers: Sequence[dict[str, Any]], every: int, lr: float, momentum: float, warmup: int = 0
 ) -> tuple[list[list[list[float]]], list[float]]:
-    """Compute the definition in one process, with torch.optim.SGD as the outer optimizer.
+    """Computes the definition in one process, with torch.optim.SGD as the outer optimizer.
 
     Returns:
         The parameters of each worker before each step, and the parameters at the end.

@@ -66,7 +66,7 @@ def descend_growing(
     clip: Callable[[list[nn.Parameter], float], torch.Tensor] | None = None,
     first: int = 0,
 ) -> None:
-    """Train while layers 2 and 0 are added after steps 4 and 8; the first `first` steps have been made before."""
+    """Trains while layers 2 and 0 are added after steps 4 and 8; the first `first` steps have been made before."""
     joins = {4: 2, 8: 0}
     for step in range(first):
         if step in joins:

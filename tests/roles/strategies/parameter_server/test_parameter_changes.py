@@ -241,7 +241,7 @@ def gan() -> nn.ModuleDict:
 
 
 def adversarial(model: nn.ModuleDict, optimizer: torch.optim.Optimizer, data: list, part: int, parts: int) -> None:
-    """Train as pytorch/examples' DCGAN does: images from before the discriminator's step are used after it."""
+    """Trains as pytorch/examples' DCGAN does: images from before the discriminator's step are used after it."""
     for inputs, _ in data:
         fake = torch.tanh(model["g"](inputs[part::parts]))
         optimizer.zero_grad()

@@ -52,7 +52,7 @@ def play(
     clip: Callable[[torch.optim.Optimizer], Any] | None = None,
     clamps: bool = True,
 ) -> None:
-    """Train a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped afterwards.
+    """Trains a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped afterwards.
 
     The generator's loss leaves gradients in the critic.
     """

@@ -20,7 +20,7 @@ def print_line(line: str) -> None:
 
 
 def report_loss(client: ReduceClient) -> None:
-    """Print the name of the lost peer as soon as the exchange fails, even between two steps."""
+    """Prints the name of the lost peer as soon as the exchange fails, even between two steps."""
     client.failed.wait()
     error = client.failure
     assert isinstance(error, PeerLost)
