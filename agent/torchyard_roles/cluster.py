@@ -512,7 +512,7 @@ class Cluster:
         if self._saver is not None:
             self._saver.at_boundary(step)
         members = self._strategy.members
-        # A worker that has returned comes to the boundary at which it has joined the others, and which they have left.
+        # A worker that has returned begins at the boundary where it joined; the others have already passed it.
         has_joined_here = self._has_returned and step == self._resumed_at
         if begins and members is not None and members.is_return_due and not has_joined_here:
             from torchyard_roles.checkpoints import peer_state

@@ -1,4 +1,4 @@
-"""Run every loop under every strategy with 2 and 3 workers through the command; write the table in the documentation.
+"""Runs every loop under every strategy with 2 and 3 workers through the command; writes the table in the documentation.
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 

@@ -174,9 +174,9 @@ class RunModels:
             export.remove()
 
     def _put_together(self, export: _Export, folder: str, step: int, params: Params) -> None:
-        import subprocess  # A daemon that exports nothing does not need this module.
+        import subprocess  # Imported here, since only an export needs this module.
 
-        from torchyard_agent.keeper.processes.rank_process import command  # As above.
+        from torchyard_agent.keeper.processes.rank_process import command  # also only for an export
 
         python = _python(params)
         setup_file = f"{export.file}.setup"

@@ -225,7 +225,7 @@ class Member:
         self._ranks.send = lambda message: None
         grace_s = state_machine.KILL_AFTER_S
         try:
-            # Ranks that took their SIGTERM for a stop would ask those on other hosts to stop too, once connected again.
+            # The file tells the ranks that their SIGTERM is not a stop of the run, so they do not announce a stop.
             Path(self._ranks.place.cut_off_file).touch()
         except OSError as error:
             log.warning("ranks are killed at once: %s", error)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PeerState(NamedTuple):
-    """The received state."""
+    """The decoded state."""
 
     step: int
     model: dict[str, Any]
@@ -37,7 +37,7 @@ def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> io.B
         if saver is None:
             raise UsageProblem("A worker can only return if TORCHYARD_CHECKPOINTS names a folder.")
         torch.save({"step": step, "exchange": strategy.exchange_state(), **saver.contents()}, encoded)
-    except UsageProblem as problem:  # The peers continue without the worker.
+    except UsageProblem as problem:  # The peers continue training; only the returning worker fails.
         torch.save({"problem": problem.message}, encoded)
     return encoded
 

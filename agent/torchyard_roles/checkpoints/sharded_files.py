@@ -36,7 +36,7 @@ class _MetadataUnpickler(pickle.Unpickler):
             if (isinstance(found, type) and found.__module__ == module) or (module, name) in _CLASSES:
                 return found
         if module.partition(".")[0] == "pathlib":
-            return PurePath  # The writer's path, which is not used.
+            return PurePath  # The metadata contains the path at which it was written, which is not used.
         if module == "torch":
             import torch
 

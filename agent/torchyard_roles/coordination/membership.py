@@ -53,7 +53,7 @@ class Membership:
         self._returning = 0
         store.watch(f"members/{self._place}", self._on_change)
         store.watch(f"returning/{self._place}", self._on_returning)
-        # A worker that returns must not take itself for a member until its watch delivers the membership.
+        # Without this read, a returning worker would consider itself a member until its watch reports the membership.
         value = store.try_get(f"members/{self._place}") if environment.attempt else None
         if value is not None:
             self._on_change(value)

@@ -96,7 +96,7 @@ def agree(
         scope += f"/call-{number}"
     if (
         environment.attempt
-    ):  # The others have met before, and a chief that returns compares itself with its own description.
+    ):  # The others have compared themselves earlier. A chief that returns compares itself with its own description.
         _compare(store, scope, environment, fingerprint, by, within_s)
         return
     if environment.rank == 0:

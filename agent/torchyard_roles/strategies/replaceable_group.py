@@ -87,9 +87,9 @@ class ReplaceableGroup(GlooGroup):
         self._passed = 0
         """The number of operations that all members have completed."""
         self._due = 0
-        """The last announced return that all members know of."""
+        """The number of the last announced return of workers that all members know."""
         self._handed_over = 0
-        """The last announced return whose workers have received their state."""
+        """The number of the last announced return whose workers have received their state."""
         self.has_trained = False
         """Whether this rank has completed a step."""
         self.is_joining = environment.attempt > 0
@@ -113,7 +113,7 @@ class ReplaceableGroup(GlooGroup):
         _delete(groups).join(2.0)
 
     def end(self) -> None:
-        """From now on, raise PeerLost after a loss instead of connecting again, since other ranks may have left."""
+        """Makes operations raise PeerLost after a loss instead of connecting again, as other ranks may have left."""
         self._ends = True
 
     def complete(self, operation: Callable[[], Result]) -> Result:
@@ -333,7 +333,7 @@ class ReplaceableGroup(GlooGroup):
                 work.wait(timedelta(seconds=POLL_S))
             except RuntimeError as error:  # The operation has failed, or is not complete yet.
                 if work.is_completed():
-                    # It may have completed after the wait had ended.
+                    # The operation may have completed just after wait() timed out.
                     if work.is_success():
                         return
                     raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
@@ -427,14 +427,14 @@ class ReplaceableGroup(GlooGroup):
             try:
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
                     connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # gloo has closed it.
+            except OSError:  # gloo has already closed the socket.
                 continue
         self._sockets = []
         _delete(groups)
 
 
 class _Closed:
-    """The replacement of a group whose connections have ended."""
+    """Stands in for a process group whose connections are closed: every operation fails."""
 
     def allreduce(self, *_: Any) -> Any:
         raise RuntimeError("the group has ended")
@@ -468,7 +468,7 @@ def _connections() -> list[int]:
                 if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
                     each.getpeername()
                     found.append(descriptor)
-        except OSError:  # It was closed in the meantime, or is not connected.
+        except OSError:  # The socket was closed in the meantime, or is not connected.
             continue
     return found
 

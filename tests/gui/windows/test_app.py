@@ -93,7 +93,7 @@ def test_a_dropped_file_is_opened(qtbot: QtBot, home: Home, file: Path) -> None:
 
 def test_every_page_can_be_shown_by_its_key(qtbot: QtBot, home: Home, file: Path) -> None:
     window = opened(qtbot, home, file)
-    find_wiring(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+    find_wiring(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # contacts no host
     find_wiring(window).fleet.has_looked = True
     for number, key in enumerate(window.keys):
         qtbot.keyClick(window, Qt.Key(Qt.Key.Key_1.value + number), Qt.KeyboardModifier.ControlModifier)

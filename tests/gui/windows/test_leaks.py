@@ -36,7 +36,7 @@ def use_a_window(qtbot: QtBot, folder: Path) -> None:
     window.painted.disconnect()
     wiring = window.findChild(WindowConnections)
     assert isinstance(wiring, WindowConnections)
-    wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+    wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # contacts no host
     let_hosts_answer(wiring.fleet)
     window.make_pages()
     window.show()

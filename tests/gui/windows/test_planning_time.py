@@ -67,7 +67,7 @@ class Office:
         wiring = window.findChild(WindowConnections)
         assert isinstance(wiring, WindowConnections)
         self.wiring = wiring
-        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # contacts no host
         let_hosts_answer(wiring.fleet)
         url = f"sqlite:///{self.places[0].bookings_file}"
         seen = self.folder / "seen.json"

@@ -1,8 +1,8 @@
 """The encoding of one group's differences and averages, and the errors that are added to the next ones.
 
 A group's error of an encoding is added to the values that it encodes in the next round, so that the error of the sum of
-all rounds stays that of one encoding. The owner of a slice does the same with the averages of its slice. Errors of an
-attempt count once its round is committed.
+all rounds stays that of one encoding. The owner of a slice does the same with the averages of its slice. The errors of
+an attempt are used only if its round is committed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchyard_roles.strategies.diloco.slice_server import Contribution
 
 
 class ErrorFeedbackCodec:
-    """The codec of all groups, with the errors of this one. Methods refer to flat tensors by their numbers.
+    """The codec that all groups use, with the encoding errors of this group. Methods take the numbers of flat tensors.
 
     Args:
         has_feedback: Whether errors are kept. An exact codec has none.

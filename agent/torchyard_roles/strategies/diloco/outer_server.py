@@ -97,13 +97,13 @@ class OuterServer:
         """The ID of the training; empty before the chief's group has begun or restored it."""
         self._pushed: dict[int, int] = {}
         self._pending: list[Push] = []
-        """The bases and the pushes of the open round, as in the restored checkpoint."""
+        """The last base of each group and the pushes of the open round, from the restored checkpoint."""
         self._rest: torch.Tensor | None = None
         """Frozen parameters and buffers that are not averaged, on the lead."""
         self._shapes: list[list[Any]] = []
         """The whole model's flat tensors, which all groups must have."""
         self._rounds: Rounds | None = None
-        """On the lead, once the groups may train."""
+        """The rounds; set on the lead once the groups may train."""
         self._followers: FollowerConnections | None = None
         self._present: dict[int, str] = {}
         """The process of each group that has joined and is not lost."""

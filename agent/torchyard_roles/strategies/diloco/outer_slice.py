@@ -34,11 +34,11 @@ class OuterSlice:
         self._lock = threading.Lock()
         self._outer = OuterParameters(())
         self._differences: dict[tuple[int, int], list[torch.Tensor]] = {}
-        """By group and base. Only those of committed pushes are ever used."""
+        """Differences by group and base. Only those of committed pushes are averaged."""
         self._sent: list[torch.Tensor] = []
         """The sent parameters; empty if the wire is exact, since they equal θ then."""
         self._changes: dict[int, list[torch.Tensor]] = {}
-        """By round: the encoded changes of the sent parameters, of as many rounds as are together smaller than θ."""
+        """The encoded changes of the sent parameters by round. The oldest are deleted when all would exceed the size of θ."""
 
     @property
     def round(self) -> int:
@@ -77,7 +77,7 @@ class OuterSlice:
             return self._outer.round, [each.clone() for each in self._sent or self._outer.theta]
 
     def changes_since(self, round_: int) -> list[list[torch.Tensor]] | None:
-        """Returns the encoded changes of all rounds after `round_`; None if one of them is not kept."""
+        """Returns the encoded changes of all rounds after `round_`; None if one of them has been deleted."""
         with self._lock:
             rounds = range(round_ + 1, self._outer.round + 1)
             return [self._changes[each] for each in rounds] if all(each in self._changes for each in rounds) else None

@@ -64,7 +64,7 @@ class RoundState:
     committed: int = 0
     """The epoch whose attempt was committed last."""
     postponed: int = 0
-    """An epoch whose attempt was abandoned because a member has stopped; its members continue for a step first."""
+    """An epoch that was abandoned because a member has stopped; its members take a step before the next attempt."""
     is_idle: bool = False
     """Whether all members have finished and wait for the chief's group."""
     has_ended: bool = False

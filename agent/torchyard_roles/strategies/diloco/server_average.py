@@ -104,7 +104,7 @@ class ServerAverage:
             self._drop(number)
 
     def start(self, round_: int, lineage: str) -> Outcome:
-        """Takes part, and loads θ from the servers unless this group keeps its own.
+        """Joins the run, and loads θ from the servers unless this group keeps its own.
 
         The chief's group gives the servers their θ and m, unless they restore them from their own parts. If a group
         starts later, it waits for the end of the round.
@@ -122,14 +122,14 @@ class ServerAverage:
             self.has_ended = True
             return Outcome.ENDED
         if self._wait_for_begin():
-            round_, lineage = max(0, round_), self.lineage  # The servers' θ is the one of this group.
+            round_, lineage = max(0, round_), self.lineage  # The servers have θ from this group.
         answer = self._join()
         self.lineage = str(answer["lineage"])
         if answer["has_ended"]:
             self.has_ended = True
             return Outcome.ENDED
         if lineage == self.lineage and int(answer["pushed"]) < round_ <= int(answer["round"]):
-            return Outcome.KEPT  # No difference to this θ has been pushed yet, so this group continues exactly.
+            return Outcome.KEPT  # No difference from this θ has been pushed yet, so this group continues exactly.
         self._take_rest()
         self._wire.forget()
         self._pull(int(answer["round"]), known=-1)
@@ -259,7 +259,7 @@ class ServerAverage:
             link.receive()
 
     def _join(self) -> dict[str, Any]:
-        """Takes part from now on, and returns the lead's answer."""
+        """Registers this group with the lead, and returns the lead's answer."""
         if self._joined is not None:
             self._joined.close()
         connection = self._connect(0)
@@ -307,7 +307,7 @@ class ServerAverage:
         theta = [each.clone() for each in self._outer.theta] if known >= 0 else self._outer.empty()
         rounds = [known] * len(self._servers)
         while min(rounds) < max(at_least, max(rounds)):
-            # A round may close between two servers, in which case the earlier ones are asked again.
+            # If a round closes between two answers, the servers that answered earlier are asked again.
             for number, round_ in enumerate(rounds):
                 if round_ < max(at_least, max(rounds)):
                     parts = self._own_slices(number, theta)
@@ -330,7 +330,7 @@ class ServerAverage:
         ]
         for change in changes:
             receive_tensors(link, change)
-        for change in changes:  # All have arrived, so that a request that is repeated changes θ only once.
+        for change in changes:  # θ is changed only after all changes have arrived, since a broken request is repeated.
             for encoded, values in zip(change, theta):
                 codec.accumulate(encoded, values)
         return int(answer["round"])

@@ -66,7 +66,7 @@ class ShardedFlat(Flat):
 
 
 def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool) -> list[Flat]:
-    """Returns the flats, with a ShardedFlat for those of DTensors."""
+    """Returns `flats`, with each flat tensor of DTensors replaced by a ShardedFlat."""
     return [
         ShardedFlat(flat.tensors, flat.dtype, fragment=flat.fragment, device=device, is_first=is_first)
         if any(hasattr(tensor, "device_mesh") for tensor in flat.tensors)

@@ -49,7 +49,7 @@ class Calls:
         return connection
 
     def keep(self, peer: Peer, connection: Connection) -> None:
-        """Keeps a connection that no thread uses any more for the next round."""
+        """Keeps an idle connection for the next round."""
         with self._lock:
             surplus = connection if self._closed else self._idle.get(peer)
             if surplus is not connection:

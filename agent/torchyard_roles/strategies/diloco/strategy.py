@@ -57,9 +57,9 @@ class Sent:
 
     fragment: int | None
     at: tuple[int, int]
-    """Samples and steps when it was sent."""
+    """The numbers of samples and steps at the time of sending."""
     steps_before: int
-    """Steps between the fragment before and this one."""
+    """The number of steps between the sending of the previous fragment and of this one."""
     average: Callable[[], Outcome]
     """Returns the outcome on the first rank: it makes the exchange, or waits for the thread that makes it."""
 
@@ -109,7 +109,7 @@ class Diloco(Strategy):
         self._finite: list[FiniteGradients] = []
         self._finished = False
         self._has_ended = False
-        """Whether training has ended for all groups, possibly while this one was away."""
+        """Whether training has ended for all groups, possibly while this group was lost."""
         self._exchange_s = 0.0
         self._background: BackgroundAverage | None = None
 
@@ -169,7 +169,7 @@ class Diloco(Strategy):
         """Merges the fragment that was sent, if this is due, and sends the next one, if this is due.
 
         Raises:
-            SystemExit: The other groups have finished training while this one was away.
+            SystemExit: The other groups have finished training while this group was lost.
         """
         began = time.monotonic()
         if self._step is None:
@@ -354,7 +354,7 @@ class Diloco(Strategy):
         if part is not None and [each.numel() for each in part["theta"]] != [
             flat.elements for flat in self._outer.flats
         ]:
-            part = None  # The model has changed, so only its parameters can be resumed.
+            part = None  # The model has changed, so only the parameters of its checkpoint are used.
         outcome = Outcome.KEPT
         restored = (int(part["round"]), str(part["lineage"])) if part is not None else (NOT_BEGUN, "")
         if self._servers:
@@ -431,7 +431,7 @@ class Diloco(Strategy):
         *since, since_last = since_sent
         inner_steps, merging = self._inner_steps, None
         own = [flat.gather() for flat in self._outer.flats]
-        if self._sent is not None:  # The average is complete in the checkpoint, and only its merge is left.
+        if self._sent is not None:  # The checkpoint contains the complete average, which is merged after a restart.
             sent, outcome = self._sent, self._sent.average()
             if outcome is Outcome.AVERAGED:
                 merging = -1 if sent.fragment is None else sent.fragment
@@ -479,7 +479,7 @@ class Diloco(Strategy):
             differences = self._outer.differences(fragment)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
-            # Without a loader of the cluster, samples are not counted.
+            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
             average = partial(self._average_first, differences, samples or steps, fragment)
             if in_background:
                 self._background = BackgroundAverage(average)
@@ -488,13 +488,13 @@ class Diloco(Strategy):
         self._inner_steps = 0
 
     def _average_first(self, differences: list[torch.Tensor], weight: float, fragment: int | None) -> Outcome:
-        """Averages and steps on the first rank. The model remains as it is."""
+        """Averages the differences and takes the outer step, on the first rank. Does not change the model."""
         outer, options = self._outer, self._options
         outcome = Outcome.AVERAGED
         if self._average is not None:
             outcome = self._average.average(differences, weight, has_finished=self._finished, fragment=fragment)
             if isinstance(self._average, GroupAverage) and not self._average.weight:
-                differences = []  # No group has trained since the last average: only the round is counted.
+                differences = []  # No group has trained since the last average, so θ stays the same.
         if outcome is Outcome.AVERAGED:
             is_plain = self._is_warming_up
             lr, momentum = (1.0, 0.0) if is_plain else (options.outer_lr, options.outer_momentum)

@@ -156,7 +156,7 @@ class ShardedAllReduce(AllReduce):
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
         assert self.sharded_saving is not None
         self.sharded_saving.settle()
-        self.sharded_saving.begin()  # Without a forward pass in training mode, the save begins here.
+        self.sharded_saving.begin()  # Begins the save if no forward pass in training mode has begun it.
         if len(arguments) > 1 or named.get("closure") is not None:
             raise UsageProblem(
                 f"{type(optimizer).__name__}.step() got a closure, which sharded models do not support.",
@@ -185,7 +185,7 @@ class ShardedAllReduce(AllReduce):
         assert self.sharded_saving is not None
         if self.sharded_saving.is_copying:
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self.sharded_saving.settle)  # The engine calls it at the end of the backward pass.
+            engine.queue_callback(self.sharded_saving.settle)  # autograd calls settle() at the end of this pass.
 
     def accumulating(self) -> AbstractContextManager[None]:
         return self._accumulate()

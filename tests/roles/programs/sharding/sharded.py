@@ -1,4 +1,4 @@
-"""Train a model with repeated blocks on batches that do not depend on the number of ranks.
+"""Trains a model with repeated blocks on batches that do not depend on the number of ranks.
 
     sharded.py STEPS [clip] [meta] [all-meta] [lost-buffer] [persistent] [tied] [nan=STEP]
                [accumulate] [bad-accumulate] [hand] [lbfgs] [twice] [buffers] [even] [clip-values] [save=STEP]
