@@ -99,7 +99,7 @@ class Environment:
 
 
 def read(environ: Mapping[str, str]) -> Environment:
-    """Parse the variables. Raises EnvironmentProblem if they are invalid or inconsistent."""
+    """Parses the variables. Raises EnvironmentProblem if they are invalid or inconsistent."""
     role = environ.get("TORCHYARD_ROLE", "worker")
     if role not in ROLES:
         raise EnvironmentProblem(f"TORCHYARD_ROLE is {role!r}, but the roles are {', '.join(ROLES)}.")

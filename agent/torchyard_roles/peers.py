@@ -52,7 +52,7 @@ class Peers:
 
 
 def read_peers(text: str) -> Peers:
-    """Parse TORCHYARD_PEERS; an empty text gives no peers. Raises EnvironmentProblem."""
+    """Parses TORCHYARD_PEERS; an empty text gives no peers. Raises EnvironmentProblem."""
     if not text:
         return Peers()
     try:

@@ -58,7 +58,7 @@ class Options:
 
 
 def read_options(text: str, kind: str) -> Options:
-    """Parse TORCHYARD_OPTIONS. An empty text gives the defaults of the strategy `kind`.
+    """Parses TORCHYARD_OPTIONS. An empty text gives the defaults of the strategy `kind`.
 
     Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem for a text
     that is not a JSON object, for values of the wrong type and for negative numbers.

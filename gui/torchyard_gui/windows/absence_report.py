@@ -1,4 +1,4 @@
-"""What happened while no window was open: a notice above every page, such as "Since 18:42: run resnet finished"."""
+"""Report of events while no window was open: a notice above every page, such as "Since 18:42: run resnet finished"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a window shows. It is saved at every change, so that the next window can restore it even after a kill."""
+"""Session of a window: its contents, saved at every change, so that the next window can restore them after a kill."""
 
 from __future__ import annotations
 

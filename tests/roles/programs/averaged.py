@@ -1,4 +1,4 @@
-"""Train a small model in various ways under distribute(), and compare each way with a single process.
+"""Trains a small model in various ways under distribute(), and compares each way with a single process.
 
     averaged.py [SCENARIO …]
 

@@ -1,4 +1,4 @@
-"""Make every collective call of torchyard_roles. Prints the result of each call as JSON."""
+"""Makes every collective call of torchyard_roles. Prints the result of each call as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a model on all workers, train it again on rank 0 alone with the whole batches, and compare the results.
+"""Trains a model on all workers, trains it again on rank 0 alone with the whole batches, and compares the results.
 
     large_batch.py DTYPE [clip]
 

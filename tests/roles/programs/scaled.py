@@ -1,4 +1,4 @@
-"""Train in float16 with a GradScaler as in torch's documentation, and then train alone on the whole batches.
+"""Trains in float16 with a GradScaler as in torch's documentation, and then trains alone on the whole batches.
 
     scaled.py RANK...
 

@@ -1,4 +1,4 @@
-"""Fork replicas one after the other on a lab host, because importing torch takes seconds.
+"""Forks replicas one after the other on a lab host, because importing torch takes seconds.
 
 Each line of stdin is a JSON object for a replica: {"environment": {...}}. A trainer makes WARM_UP steps, prints
 `ready`, makes as many steps as the next line says, prints `done`, and leaves after one more line.

@@ -38,7 +38,7 @@ class OuterSlice:
         self._sent: list[torch.Tensor] = []
         """The sent parameters; empty if the wire is exact, since they equal θ then."""
         self._changes: dict[int, list[torch.Tensor]] = {}
-        """The encoded changes of the sent parameters by round: only the newest ones, whose total size is below that of θ."""
+        """The encoded changes of the sent parameters by round: the newest ones, which together are smaller than θ."""
 
     @property
     def round(self) -> int:

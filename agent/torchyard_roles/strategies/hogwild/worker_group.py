@@ -225,7 +225,7 @@ class WorkerGroup:
             raise self._error
 
     def adopt_orphan(self, shard: int) -> None:
-        """Host the shard of a lost group. Only the chief's group does so."""
+        """Begins to host the shard of a lost group. Called in the chief's group only."""
         log(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from here on.")
         own = self.copies[shard]
         tensors = empty_chunks(self.holdings.shards[shard])

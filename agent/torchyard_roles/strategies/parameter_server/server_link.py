@@ -145,7 +145,7 @@ class ServerLink:
         self._threads: list[threading.Thread] = []
 
     def connect(self, deadline_s: float) -> dict[str, Any]:
-        """Connects or reconnect, and returns the server's answer. Raises PeerLost or ProtocolError."""
+        """Connects or reconnects, and returns the server's answer. Raises PeerLost or ProtocolError."""
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)

@@ -137,7 +137,7 @@ class ReductionServer(AllReduce):
         )
 
     def _after_round(self, round_: int) -> None:
-        """Raises the error of a failed exchange before its buckets are used, and adapt the chunk size."""
+        """Raises the error of a failed exchange before its buckets are used, and adapts the chunk size."""
         for exchange in self._exchanges:
             if exchange.failure is not None:
                 raise exchange.failure

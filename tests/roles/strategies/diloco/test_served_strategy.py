@@ -1,4 +1,4 @@
-"""Tests of DiLoCo with parameter servers, in real processes over the loopback interface, compared with its other form.
+"""Tests of DiLoCo with parameter servers, in real processes over loopback, compared with DiLoCo without servers.
 
 `test_strategy` contains the form without servers and the definition.
 """

@@ -1,4 +1,4 @@
-"""Run a worker or a reducer on lab hosts, with a JSON plan as argument; the worker sums when ordered to (`steps N`)."""
+"""Runs a worker or a reducer on lab hosts, by a JSON plan in its argument; a worker sums when ordered to (`steps N`)."""
 
 import json
 import sys
