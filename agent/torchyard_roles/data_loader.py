@@ -342,7 +342,7 @@ def make_loader(
         ]
         if given:
             raise UsageProblem(
-                f"loader() got a DataLoader and {given[0]}=… beside it.",
+                f"loader() got a DataLoader and {given[0]}=… together.",
                 f"Give {given[0]} to the DataLoader itself, or give loader() the dataset.",
             )
         dataset, options = _taken_over(dataset, share, seed, evaluates=evaluating is not None)
@@ -394,11 +394,12 @@ def _taken_over(
     """Returns the dataset and the options of a DataLoader, including batch_size and shuffle."""
     kind = type(loader)
     if isinstance(loader, ShareLoader):
-        raise UsageProblem("loader() got a loader that it has made itself.", "Give it each DataLoader once.")
+        raise UsageProblem("loader() got a loader that it has returned earlier.", "Give it each DataLoader once.")
     if kind.__iter__ is not DataLoader.__iter__ or kind._index_sampler is not DataLoader._index_sampler:
         raise UsageProblem(
-            f"loader() cannot take over a {kind.__name__}, which iterates in a way of its own.",
-            "Give it a torch.utils.data.DataLoader, or use yours as it is, on this worker's part by cluster.rank.",
+            f"loader() cannot take over a {kind.__name__}, which has its own way of iterating.",
+            "Give it a torch.utils.data.DataLoader, or use this loader unchanged, with this worker's part by "
+            "cluster.rank.",
         )
     names = ("num_workers", "collate_fn", "drop_last", "timeout", "worker_init_fn", "persistent_workers", "generator")
     options = {name: getattr(loader, name) for name in names}
@@ -447,7 +448,7 @@ def samples(batch: Any) -> int:
 def _check_is_whole(*, shuffle: bool, drop_last: Any) -> None:
     if shuffle:
         raise UsageProblem(
-            "loader(evaluation=True, shuffle=True): an evaluation sees its part in the dataset's order.",
+            "loader(evaluation=True, shuffle=True): an evaluation reads its part in the dataset's order.",
             "Leave shuffle out.",
         )
     if drop_last:
@@ -460,7 +461,7 @@ def _check_is_whole(*, shuffle: bool, drop_last: Any) -> None:
 def _check_can_be_shared(dataset: Dataset[Any], streams: bool, options: dict[str, Any]) -> None:
     if streams or not hasattr(dataset, "__len__"):
         raise UsageProblem(
-            f"loader() cannot share out {type(dataset).__name__}, which has no length.",
+            f"loader() cannot divide {type(dataset).__name__}, which has no length.",
             "Use a DataLoader of your own on a dataset that yields this worker's part, by cluster.rank.",
         )
     for name in ("sampler", "batch_sampler"):

@@ -77,7 +77,7 @@ def read_options(text: str, kind: str) -> Options:
     }
     for name, value in chosen.items():
         if not _fits(getattr(Options, name), value):
-            raise EnvironmentProblem(f"TORCHYARD_OPTIONS says {name} is {value!r}, which it cannot be.")
+            raise EnvironmentProblem(f"TORCHYARD_OPTIONS has an invalid value of {name}: {value!r}.")
     return replace(Options(kind=kind), **chosen)
 
 

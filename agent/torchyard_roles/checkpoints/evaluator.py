@@ -80,7 +80,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
     if difference:
         raise UsageProblem(
-            f"The checkpoint {one.folder} is another model's: {difference}.",
+            f"The checkpoint {one.folder} belongs to another model: {difference}.",
             "Give evaluations() the model that the trainers give distribute().",
         )
     model.load_state_dict(state)

@@ -28,7 +28,7 @@ def entries(model: torch.nn.Module) -> list[list[Any]]:
 def first_difference(saved: Any, now: dict[str, Any]) -> str:
     """Returns the first difference between a saved and the current fingerprint as a clause; "" if there is none."""
     if not isinstance(saved, dict):
-        return "it does not say of which model it is"
+        return "it does not record its model"
     difference = first_other_entry(saved, now["entries"])
     if difference:
         return difference
@@ -52,7 +52,7 @@ def first_other_entry(saved: Any, now: list[list[Any]]) -> str:
         if there is None:
             return f"it has no {_described(here)}, which the model has"
         if here is None:
-            return f"it has {_described(there)}, which the model has not"
+            return f"it has {_described(there)}, which the model lacks"
         return f"it has {_described(there)} where the model has {_described(here)}"
     return ""
 

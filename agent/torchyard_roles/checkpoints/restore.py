@@ -224,7 +224,7 @@ def _newest(
             found = files.read(root, step)
             difference = first_difference(found.about.get("fingerprint"), fingerprint)
             if difference:
-                summary["error"] = f"The checkpoint {found.folder} is another model's: {difference}."
+                summary["error"] = f"The checkpoint {found.folder} belongs to another model: {difference}."
                 summary["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
                 return None, {}
             names = files.FILES if whole or not found.is_sharded else files.SHARDED_FILES[:2]

@@ -117,7 +117,9 @@ class Collectives:
         if self._is_alone:
             return [x]
         if self._has_left:
-            raise UsageProblem(f"{what}() was called after leave().", "Call it before: the others may have ended.")
+            raise UsageProblem(
+                f"{what}() was called after leave().", "Call it before leave(): the other trainers may have ended."
+            )
         if self._catching_up():
             return [x]
         if self._exchange is None:
@@ -130,8 +132,9 @@ class Collectives:
         for each in found:
             if each["what"] != what:
                 raise UsageProblem(
-                    f"{what}() on {environment.name} met {each['what']}() on {each['name']}.",
-                    "All trainers make the same calls in the same order: is one of them inside a condition?",
+                    f"{environment.name} called {what}(), but {each['name']} called {each['what']}().",
+                    "All trainers must make the same calls in the same order: check whether one of them is "
+                    "conditional.",
                 )
         found.sort(key=lambda each: each["rank"])
         if not found[0]["sends"]:
@@ -163,7 +166,7 @@ class Collectives:
         if environment.master:
             return _World(environment, _met_at_the_master(environment), is_own=True)
         raise EnvironmentProblem(
-            f"There are {environment.world_size} trainers, but MASTER_ADDR and MASTER_PORT do not say where they meet.",
+            f"There are {environment.world_size} trainers, but MASTER_ADDR and MASTER_PORT are not set.",
             "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
         )
 
@@ -364,4 +367,4 @@ def _lost(error: RuntimeError, what: str, master: str) -> PeerLost | StoreTimeou
         return StoreTimeout(f"Not all trainers called {call} within {MEET_WITHIN_S:g} s: {reason}")
     address = re.search(r"\[([0-9a-fA-F.:]+)\]:\d+", reason)
     host = address.group(1) if address else master.rpartition(":")[0] or "another host"
-    return PeerLost("another trainer", host, f"it has ended without {call}, which all trainers call alike ({reason})")
+    return PeerLost("another trainer", host, f"it has ended without {call}, which all trainers must call ({reason})")

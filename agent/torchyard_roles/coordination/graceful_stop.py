@@ -193,7 +193,7 @@ class GracefulStop:
         """
         if self._cut_off_file and Path(self._cut_off_file).exists():
             _end("ended without saving: this host has lost the connection to the run's primary host")
-        store.watch(self._failed, lambda _: _end("ended: another of its gang has failed"))
+        store.watch(self._failed, lambda _: _end("ended: another replica of its gang has failed"))
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
         store.set(f"{self._prefix}/asked", b"1")
         ranks = self._ranks()

@@ -144,7 +144,7 @@ class JoinStore:
     def close(self) -> None:
         """Disconnects. Calls that are waiting in other threads raise StoreLost."""
         if os.getpid() == self._process:  # A forked child must not close its parent's connection.
-            self._give_up(StoreLost("This process has parted from the run's join store."))
+            self._give_up(StoreLost("This process has closed its connection to the run's join store."))
 
     def _request(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
         if os.getpid() != self._process:
@@ -275,8 +275,8 @@ class JoinStore:
             if self._lost is not None or time.monotonic() + again_s > deadline:
                 raise StoreLost(
                     f"The run's join store at {_joined(self._address)} cannot be reached: {why}.",
-                    "It is served by the run's keeper on the primary host: has that been ended, or does a firewall "
-                    "stand in between?",
+                    "The run's keeper on the primary host serves it: check whether that keeper has ended, or a "
+                    "firewall blocks the connection.",
                 )
             time.sleep(again_s)
             again_s = min(again_s * 1.5, RETRY_PAUSES_S[1])

@@ -111,15 +111,15 @@ def difference(mine: str, chiefs: str) -> str:
     here, there = _by_name(mine), _by_name(chiefs)
     for name, words in here.items():
         if name not in there:
-            return f"{_called(name)} ({words}) is here, and not there"
+            return f"{_called(name)} ({words}) exists here, but not there"
         if words != there[name]:
             return f"{_called(name)} is {words} here and {there[name]} there"
     for name, words in there.items():
         if name not in here:
-            return f"{_called(name)} ({words}) is there, and not here"
+            return f"{_called(name)} ({words}) exists there, but not here"
     for one, other in zip(here, there):
         if one != other:
-            return f"{_called(one)} comes here where {_called(other)} comes there"
+            return f"{_called(one)} is here at the position of {_called(other)} there"
     return ""
 
 
@@ -154,8 +154,8 @@ def _compare(
     chiefs = "that of the workers to which it returns" if environment.attempt else "the chief's"
     raise UsageProblem(
         f"{environment.name}'s model differs from {chiefs}: {differs}.",
-        "Every trainer must build the same model and optimizer: does the script decide by its rank, or by files that "
-        "differ between hosts?",
+        "Every trainer must build the same model and optimizer: check whether the script depends on the rank, or on "
+        "files that differ between hosts.",
     )
 
 
@@ -171,7 +171,9 @@ def _meet(store: JoinStore, environment: Environment, by: float, within_s: float
         try:
             store.get(scope, left_s + LATER_S)
         except StoreTimeout as timeout:
-            raise StoreTimeout(f"The trainers of {environment.gang} did not meet within {within_s:g} s.") from timeout
+            raise StoreTimeout(
+                f"The trainers of {environment.gang} did not all arrive within {within_s:g} s."
+            ) from timeout
         return
     keys = {rank: f"{scope}/{rank}" for rank in ranks[1:]}
     try:

@@ -138,7 +138,7 @@ class StoreCollectives:
         The end of a group is not an error in a stopped run, or after a restart, when the number of calls may differ
         between groups. The result is the same on all ranks, since an ended group completes no further parts.
         """
-        why = f"it has ended without calling {what}(), which all trainers do alike"
+        why = f"it has ended without calling {what}(), which all trainers must call"
         present = []
         for group in groups:
             left = self._store.try_get(self._key("left", group))

@@ -128,8 +128,9 @@ class Layout:
         foreign = [held for group in optimizer.param_groups for held in group["params"] if id(held) in group_of]
         if any(held.requires_grad for held in foreign):
             raise UsageProblem(
-                "The optimizer trains parameters that are not the model's, so no server would know them.",
-                "Put all modules that it trains into one, such as a torch.nn.ModuleDict, and give distribute() that.",
+                "The optimizer trains parameters that do not belong to the model, so no server would have them.",
+                "Combine all modules that it trains, for example in a torch.nn.ModuleDict, and pass that to "
+                "distribute().",
             )
         return cls(tuple(entries), whole_parameters), parameters
 

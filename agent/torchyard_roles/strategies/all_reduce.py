@@ -56,7 +56,7 @@ class AllReduce(Strategy):
             return  # The script has initialized torch.distributed itself.
         if not self._master:
             raise EnvironmentProblem(
-                f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT do not say where.",
+                f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT are not set.",
                 "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
             )
         # On GPUs, gloo is added to NCCL for small CPU tensors.

@@ -378,23 +378,23 @@ class GradientAverager:
         agreed = self._group.maximum(self._message(kind, flags, new, check=self._wants_check))
         if agreed[_STEPS_AT] != -agreed[_STEPS_AT + 1]:
             raise UsageProblem(
-                f"The ranks are no longer together: this one has made {self._steps} optimizer steps, and the ranks "
+                f"The ranks are out of step: this one has made {self._steps} optimizer steps, and the ranks "
                 f"range from {-agreed[_STEPS_AT + 1]} to {agreed[_STEPS_AT]}.",
-                "All ranks must make the same backward passes and steps. Decide alike whether to make one, by "
-                "cluster.any() or cluster.mean(), and not by a rank's own data or number.",
+                "All ranks must make the same backward passes and steps. Base each decision about them on "
+                "cluster.any() or cluster.mean(), and not on a rank's own data or number.",
             )
         if agreed[_NEW_AT] != -agreed[_NEW_AT + 1] or agreed[_NEW_AT + 2] != -agreed[_NEW_AT + 3]:
             raise UsageProblem(
-                "The optimizers have parameters that distribute() did not see, and not the same on all ranks.",
-                "Call add_param_group() alike on all ranks.",
+                "Parameters were added to the optimizers after distribute(), and they differ between the ranks.",
+                "Make the same calls of add_param_group() on all ranks.",
             )
         if agreed[_ROUND_AT] != -agreed[_ROUND_AT + 1] or (_END in (agreed[0], -agreed[1]) and agreed[0] != -agreed[1]):
             done = f"{self._steps} optimizer steps" if self._steps else f"{self._all_passes} backward passes"
             raise UsageProblem(
-                f"The ranks are no longer together: after {done} one has ended its training, or made fewer backward "
+                f"The ranks are out of step: after {done} one has ended its training, or made fewer backward "
                 "passes than the others.",
-                "All ranks must make the same backward passes and steps: give them batches of equal number, and decide "
-                "alike when to stop, by cluster.any() or cluster.mean().",
+                "All ranks must make the same backward passes and steps: give them equal numbers of batches, and "
+                "base the decision to stop on cluster.any() or cluster.mean().",
             )
         return agreed
 
@@ -493,8 +493,8 @@ class GradientAverager:
         when = f"step {self._steps}" if self._steps else f"backward pass {self._all_passes}"
         raise UsageProblem(
             f"After {when} the parameter {entry.name} differs between the ranks{near}: something other "
-            "than averaged gradients has changed it, and not alike on all ranks.",
-            "Look for what each rank decides by its own data: a scheduler fed with a local loss (give it "
+            "than averaged gradients has changed it, differently on each rank.",
+            "Look for decisions that each rank makes from its own data: a scheduler fed with a local loss (give it "
             "cluster.mean(loss)), noise, or parameters changed by hand.",
         )
 

@@ -143,7 +143,7 @@ class ReplaceableGroup(GlooGroup):
                     self.on_repeat()
                     continue
                 if not voting:
-                    raise PeerLost("another rank", "another host", "the ranks are no longer together") from None
+                    raise PeerLost("another rank", "another host", "the ranks are out of step") from None
             finally:
                 self._is_inside = False
             self._passed += 1

@@ -24,7 +24,8 @@ def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
         first.setdefault(trainer.group, Peer(trainer.name, trainer.address, trainer.port))
     if len(first) != environment.groups or environment.group not in first or not environment.key:
         raise EnvironmentProblem(
-            f"There are {environment.groups} worker groups, but TORCHYARD_PEERS and TORCHYARD_KEY do not say where.",
+            f"There are {environment.groups} worker groups, but TORCHYARD_PEERS and TORCHYARD_KEY lack their "
+            "addresses or the key.",
             f"The groups of {environment.strategy} meet with what `torchyard run` gives them: start it so, with "
             "program.launcher torch.",
         )

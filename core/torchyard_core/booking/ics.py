@@ -152,7 +152,7 @@ def read_ics(
         is_read = True
         expanded += len(events)
         is_torn = any(name is None for block in group for name, _ in block.event.errors)
-        reasons = ["a line of it cannot be read, and was passed over"] if is_torn else []
+        reasons = ["a line of it cannot be read and was skipped"] if is_torn else []
         if not events and _begins(group[0].event, zone) >= until:
             reasons.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
         for event in events:
@@ -186,7 +186,7 @@ def _draft(
         reasons.append(f"left out, {error}")
         return []
     if end <= start:
-        reasons.append("left out, it lasts no time")
+        reasons.append("left out, its duration is zero")
         return []
     if end <= since:
         return []
@@ -350,7 +350,7 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     if times > MOST_REPEATED:
         return f"it repeats more than {MOST_REPEATED:,} times by {until:%Y-%m-%d}"
     if has_condition and not _comes_true(parts, since):
-        return "its rule never comes true"
+        return "its rule has no occurrences"
     return ""
 
 

@@ -111,7 +111,7 @@ class LabHost:
         check: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program on the host without SSH, and returns its output. With `check`, a failure raises an exception."""
+        """Runs a program on the host without SSH, and returns its output. With `check`, a failure is an exception."""
         done = subprocess.run(
             self._running.entering(argv, self._uid(user)),
             input=input,

@@ -135,7 +135,8 @@ def test_another_models_checkpoint_is_refused_with_its_first_difference_on_all_r
         assert code == 1
         assert "UsageProblem" in output
         assert (
-            "is another model's: it has 0.weight (float32, 16×6) where the model has 0.weight (float32, 17×6)" in output
+            "belongs to another model: it has 0.weight (float32, 16×6) where the model has 0.weight (float32, 17×6)"
+            in output
         )
 
 

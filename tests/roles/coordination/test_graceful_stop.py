@@ -163,7 +163,7 @@ def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: jo
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "another of its gang has failed" in output
+    assert "another replica of its gang has failed" in output
 
 
 def test_a_rank_on_a_host_that_lost_the_primary_does_not_stop_the_others(

@@ -190,7 +190,7 @@ class OuterServer:
             connection.answer({"name": self.name, "process": self._process})
             self._answer_group(connection, group, str(introduction["process"]))
         else:
-            connection.refuse(f"{self.name} averages worker groups, and nothing else.")
+            connection.refuse(f"{self.name} averages worker groups, and offers no other service.")
 
     # Requests of the lead
 
@@ -405,9 +405,12 @@ class OuterServer:
                 if rounds.waits_for_chief:
                     if chief_lost_at is None:
                         chief_lost_at = now
-                        log(self.name, "training has finished; waiting for the chief's worker group, which saves it.")
+                        log(
+                            self.name,
+                            "training has finished; waiting for the chief's worker group, which saves the result.",
+                        )
                     if now > chief_lost_at + self._host_wait_s:
-                        self._fail("The chief's worker group did not come back, which saves the result.")
+                        self._fail("The chief's worker group, which saves the result, did not come back.")
                         return
                 else:
                     chief_lost_at = None

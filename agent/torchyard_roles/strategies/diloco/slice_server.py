@@ -161,7 +161,7 @@ class SliceServer:
             self._connections.add(connection)
         try:
             if introduction.get("service") != SERVICE:
-                connection.refuse(f"{self._name} averages worker groups, and nothing else.")
+                connection.refuse(f"{self._name} averages worker groups, and offers no other service.")
                 return
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))

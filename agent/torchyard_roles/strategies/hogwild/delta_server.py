@@ -264,7 +264,7 @@ class DeltaServer:
 
     def _admit(self, connection: Connection, introduction: dict[str, Any]) -> bool:
         if introduction.get("service") != SERVICE:
-            connection.refuse(f"{self._name} exchanges deltas, and nothing else.")
+            connection.refuse(f"{self._name} exchanges deltas, and offers no other service.")
         elif introduction.get("fingerprint") != self._fingerprint:
             connection.refuse(
                 f"The model of {connection.peer} differs from the one of {self._name}: names, shapes, dtypes, or the "

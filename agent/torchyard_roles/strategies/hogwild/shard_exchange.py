@@ -131,7 +131,7 @@ class ShardExchange(threading.Thread):
             return False
         if "lineage" in answer:
             raise ProtocolError(
-                "The other worker groups have begun anew from a checkpoint while this one was cut off from them.",
+                "The other worker groups have restarted from a checkpoint while this group was disconnected.",
                 "Restart this group: it then continues with them.",
             )
         receive_chunks(connection, tensors)
@@ -156,7 +156,7 @@ class ShardExchange(threading.Thread):
         tensors = self._copy.delta()
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
             raise RolesError(
-                f"The parameters of worker group {self._group.group} are no longer finite; none of that was sent.",
+                f"The parameters of worker group {self._group.group} are no longer finite; nothing was sent.",
                 "Lower the learning rate or clip the gradients; strategy.on_nan: skip leaves out single bad gradients.",
             )
         return tensors

@@ -226,7 +226,7 @@ class WorkerGroup:
 
     def adopt_orphan(self, shard: int) -> None:
         """Begins to host the shard of a lost group. Called in the chief's group only."""
-        log(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from here on.")
+        log(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from now on.")
         own = self.copies[shard]
         tensors = empty_chunks(self.holdings.shards[shard])
         version, applied = own.read(tensors)

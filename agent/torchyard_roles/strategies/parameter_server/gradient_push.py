@@ -76,16 +76,16 @@ class LocalGradientGuard:
             is_touched = gradient is not None and mark is not None and gradient._version - mark not in more
             if is_touched and bool(gradient.any()):  # zero_grad() may set gradients to zeros, which is allowed.
                 raise UsageProblem(
-                    f"The gradient of {name} was changed between backward() and step(), but it is this worker's own "
-                    "there: the parameter servers average in the step.",
-                    "Clip by cluster.clip_gradients(), and scale the loss instead of its gradients; or set "
+                    f"The gradient of {name} was changed between backward() and step(), where it is not averaged "
+                    "yet: the parameter servers average gradients in the step.",
+                    "Clip with cluster.clip_gradients(), and scale the loss instead of its gradients; or set "
                     "strategy.kind to all_reduce.",
                 )
             is_moved = versions.get(key, parameter._version) != parameter._version
             if is_moved and number not in changed():
                 raise UsageProblem(
                     f"The parameter {name} was changed and changed back between backward() and step(), by gradients "
-                    "that are this worker's own there: the parameter servers average in the step.",
+                    "that are not averaged yet: the parameter servers average gradients in the step.",
                     "Set strategy.kind to all_reduce, where gradients are averages after backward().",
                 )
 

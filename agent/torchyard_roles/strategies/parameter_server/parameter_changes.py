@@ -78,11 +78,11 @@ def reason_against_changes(environment: Environment) -> str:
     """Returns why the strategy does not support changes by the script, as the end of a sentence, or "" if it does."""
     options, is_asynchronous = environment.options, environment.strategy == "downpour"
     if is_asynchronous and environment.groups > 1:
-        return "the servers have updates of other worker groups in it, which would be lost with that."
+        return "the change would overwrite the updates of other worker groups on the servers."
     if is_asynchronous and max(options.pull_every, options.push_every) > 1:
-        return "servers that are not asked in every step (push_every, pull_every) would undo that."
+        return "parameters that are not exchanged in every step (push_every, pull_every) would undo the change."
     if not is_asynchronous and options.backup_workers:
-        return "a step that does not wait for all workers (backup_workers) would undo that."
+        return "a step that does not wait for all workers (backup_workers) would undo the change."
     return ""
 
 
@@ -107,9 +107,9 @@ def compare_at_end(environment: Environment, pair: int, parameters: Sequence[tor
             theirs = store.get(f"{key}/{rank}", max(0.0, deadline - time.monotonic()))
             if theirs != hashlib.sha256(own).digest():
                 raise UsageProblem(
-                    "The workers end with different parameters: something other than the optimizer that "
-                    "distribute() was given has changed them after its last step, and not alike.",
-                    "Give every optimizer to distribute(), or set strategy.kind to all_reduce.",
+                    "The workers end with different parameters: after its last step, something other than "
+                    "the optimizer that was passed to distribute() has changed them differently.",
+                    "Pass every optimizer to distribute(), or set strategy.kind to all_reduce.",
                 )
     except (StoreTimeout, StoreLost):
         print("torchyard: the workers' parameters were not compared at the end: a worker is missing.", flush=True)

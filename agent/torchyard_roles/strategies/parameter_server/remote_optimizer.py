@@ -36,7 +36,7 @@ def class_name(optimizer: torch.optim.Optimizer) -> str:
     name = kind.__name__
     if getattr(torch.optim, name, None) is not kind:
         raise UsageProblem(
-            f"The optimizer {kind.__module__}.{name} is not one of torch.optim's, which are all that servers know.",
+            f"Parameter servers support only the optimizers of torch.optim, and not {kind.__module__}.{name}.",
             "Use one of torch.optim, or a strategy whose optimizer runs on the workers: all_reduce or "
             "reduction_server.",
         )

@@ -296,8 +296,9 @@ class ServerPair:
         # A restarted worker begins with the values of a checkpoint, so its checksum is not compared.
         if session.generation == 0 and None not in (checksum, first.checksum) and checksum != first.checksum:
             raise Refusal(
-                f"{entry.name}, which the optimizer of {session.name} was given later, differs there from what "
-                "another worker has in it. Make it on all workers from the same random numbers, or before distribute()."
+                f"The values of {entry.name}, which was added later to the optimizer of {session.name}, differ from "
+                "those "
+                "of another worker. Create it on all workers with the same random numbers, or before distribute()."
             )
 
     def added(self, chunks: Sequence[int]) -> None:

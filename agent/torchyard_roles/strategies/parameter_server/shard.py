@@ -231,14 +231,14 @@ class Shard:
         if len({each.push.changed for each in total.arrived}) > 1:
             return _refusals(
                 total,
-                "The script has changed parameters outside optimizer.step(), but not alike on all workers: "
+                "The script has changed parameters outside optimizer.step(), differently on the workers: "
                 f"{' or '.join(state.names)}.",
                 "Make the same change on every worker, from the same random numbers.",
             )
         if len({each.push.clip for each in total.arrived}) > 1:
             return _refusals(
                 total,
-                "clip_gradients(value=…) was not called alike by all workers of the group before a step.",
+                "clip_gradients(value=…) was not called in the same way by all workers of the group before a step.",
                 "Call it on every worker, with the same value.",
             )
         changed = state.changes.pop(key, None)

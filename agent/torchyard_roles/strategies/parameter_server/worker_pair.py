@@ -526,9 +526,9 @@ class WorkerPair:
         changed = [self._trained.names[number] for number in self._installed.changed()]
         if changed and not self.steps and (self._has_others or self._environment.group_size > 1):
             raise UsageProblem(
-                f"The parameter {changed[0]} was changed, but the optimizer that distribute() was given "
-                "has never stepped: each worker has trained alone.",
-                "Update by that optimizer's step(), or set strategy.kind to all_reduce.",
+                f"The parameter {changed[0]} was changed, but the optimizer that was passed to "
+                "distribute() has never stepped, so each worker has trained alone.",
+                "Update parameters with that optimizer's step(), or set strategy.kind to all_reduce.",
             )
         if self._environment.group_size > 1 and not self._has_others:
             compare_at_end(self._environment, self._number, self.parameters)

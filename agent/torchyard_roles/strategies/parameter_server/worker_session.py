@@ -129,7 +129,7 @@ class Session:
             else:
                 self._connection.discard()
         elif "bytes" in header:
-            raise ValueError("a push without gradients has none behind it")
+            raise ValueError("a push without gradients has a payload")
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):

@@ -80,7 +80,7 @@ def list_hosts(context: typer.Context, as_json: Json = False) -> None:
 @app.command("add")
 def add(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What topologies will call it.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in topologies.", show_default=False)],
     address: Annotated[
         str | None, typer.Option(help="Address, or a Host of ~/.ssh/config [default: the name].")
     ] = None,
@@ -170,7 +170,7 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
         def look(name: str) -> HostCheck:
-            looking = partial(progress.doing, name, "looking at what it has")
+            looking = partial(progress.doing, name, "reading its hardware and software")
             return check_host(fleet, name, progress=progress.sent, looking=looking)
 
         def arrived(name: str, found: HostCheck | HostError) -> None:
@@ -192,7 +192,7 @@ def audit(
     context: typer.Context,
     names: Annotated[list[str] | None, NAMES] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, help="Only the newest so many of all [default: what the agents keep].")
+        int | None, typer.Option(min=1, help="Number of the newest entries [default: all that the agents keep].")
     ] = None,
     as_json: Json = False,
 ) -> None:

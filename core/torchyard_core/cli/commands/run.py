@@ -44,10 +44,11 @@ def run(
         typer.Option("--set", metavar="PATH=VALUE", help="Change a value for this run: pools.workers.replicas=2."),
     ] = None,
     book: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for this length, like 4h, until it ends.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start by itself then: +2h, tomorrow 9, 2026-11-23 09:00.")
+        str | None,
+        typer.Option(metavar="TIME", help="Start automatically at this time: +2h, tomorrow 9, 2026-11-23 09:00."),
     ] = None,
     booking: Annotated[
         str | None, typer.Option(metavar="ID", help="On this booking of yours; where it is to come, start with it.")
@@ -276,7 +277,7 @@ def request_stop(started: StartedRun, fleet: Fleet, *, force: bool) -> None:
         link.call("run.stop", stop_request(started.run_id, force=force, how="with Ctrl-C"))
         remark("Stopping. Ctrl-C again kills what is left at once." if not force else "Killing what is left.")
     except TorchyardError as error:
-        remark(f"The stop could not be asked for: {error.sentence()}")
+        remark(f"The stop could not be requested: {error.sentence()}")
 
 
 CHOICES = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}

@@ -238,7 +238,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
     addresses = addresses_for(topology)
     replicas = replicas_of(topology)
     if any(replica.role is Role.REDUCER for replica in replicas):
-        remarks.append(Remark("reducers are not carried over: TensorFlow has no word for them."))
+        remarks.append(Remark("reducers are not carried over: TensorFlow has no equivalent for them."))
     if form == "commands":
         text = _written_commands(topology, addresses, remarks)
         carried = ("script", "module", "command", "args", "python", "env")

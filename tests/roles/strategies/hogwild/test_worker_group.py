@@ -374,7 +374,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(chief.group.drain)
         assert chief.group.holdings.hosts == [0, 0, 0]
         assert largest_difference(values(chief), sum_of(start, chief, third)) <= ROUNDING
-    assert "worker-1 did not come back: this group hosts its shard from here on." in capfd.readouterr().err
+    assert "worker-1 did not come back: this group hosts its shard from now on." in capfd.readouterr().err
 
 
 def test_at_its_end_the_chiefs_group_does_not_wait_anew_for_one_that_has_been_gone_for_long() -> None:

@@ -174,7 +174,7 @@ def test_a_change_that_is_not_alike_on_all_workers_is_refused_on_all(changes: tu
     with run.serving():
         errors = run.on_workers(act)
     assert any(
-        "not alike on all workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in errors
+        "differently on the workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in errors
     )
 
 

@@ -602,7 +602,9 @@ def test_values_that_workers_do_not_clip_alike_by_are_refused() -> None:
 
     with run.serving():
         errors = run.on_workers(act)
-    assert any("clip_gradients(value=…) was not called alike by all workers" in each for each in errors), errors
+    assert any("clip_gradients(value=…) was not called in the same way by all workers" in each for each in errors), (
+        errors
+    )
 
 
 @pytest.mark.parametrize("by", ["norm", "value"])

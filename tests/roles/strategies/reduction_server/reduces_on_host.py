@@ -1,4 +1,4 @@
-"""Runs a worker or a reducer on lab hosts, by a JSON plan in its argument; a worker sums when ordered to (`steps N`)."""
+"""Runs a worker or a reducer on lab hosts, by a JSON plan in its argument; a worker sums on order (`steps N`)."""
 
 import json
 import sys
