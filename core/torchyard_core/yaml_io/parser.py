@@ -129,7 +129,7 @@ class _Composer:
         elif isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
             if self.documents > 1:
-                raise self._stop(line, "a second document begins here.", "Keep one document a file.")
+                raise self._stop(line, "a second document begins here.", "Keep one document per file.")
 
     def _stop(self, line: int, message: str, hint: str = "") -> FileProblem:
         return problem_at(self._source, line, message, hint)

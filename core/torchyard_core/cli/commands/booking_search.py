@@ -63,7 +63,7 @@ def find(
     fits = store.find(wish, limit, where)
     if not fits:
         raise TorchyardError(
-            "nothing like that is free then", code="nothing_free", hint=JoinWaitlist(str(count), lasts)
+            "no such slot is free in that time", code="nothing_free", hint=JoinWaitlist(str(count), lasts)
         )
     usual = chosen.zone()
     if as_json:
@@ -128,7 +128,7 @@ def waitlist(
     if leave:
         store.stop_waiting(leave)
         if not as_json:
-            say(f"You no longer wait as {leave}.")
+            say(f"The waitlist entry {leave} was removed.")
     waiting = store.waiting(everything=everything)
     if as_json:
         print_json([waiting_json(one) for one in waiting])

@@ -234,7 +234,7 @@ def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> No
 def _serve_waiting(chosen: CommandContext, store: BookingStore) -> None:
     """Books GPUs that have become free for the waitlist, and prints the new bookings."""
     for served in store.serve_waiting():
-        remark(f"{served.owner} waited for this, and has it now: {booked_line(served, store.slots(), chosen.zone())}.")
+        remark(f"Booked for {served.owner} from the waitlist: {booked_line(served, store.slots(), chosen.zone())}.")
 
 
 def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Sequence[Slot], *, as_json: bool) -> None:

@@ -51,7 +51,7 @@ def run(
         typer.Option(metavar="TIME", help="Start automatically at this time: +2h, tomorrow 9, 2026-11-23 09:00."),
     ] = None,
     booking: Annotated[
-        str | None, typer.Option(metavar="ID", help="On this booking of yours; where it is to come, start with it.")
+        str | None, typer.Option(metavar="ID", help="Use this booking of yours; if it has not begun, start with it.")
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
@@ -164,12 +164,10 @@ def launch_and_follow(
             with interrupts.calling(launch.cancel):
                 started = launch.run()
         except Cancelled:
-            raise RunFailed(
-                "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
-            ) from None
+            raise RunFailed("the launch was undone; nothing is left on the hosts.", code="interrupted") from None
         except BrokenPipeError:
             discard_output()
-            message = "the reader of this output has gone, so the launch was taken back."
+            message = "the reader of this output has closed the pipe, so the launch was undone."
             raise RunFailed(message, code="unread", hint="Add --detach to start it and leave.") from None
         sync_calendar(chosen, fleet)  # The agents need the run's booking in case no desktop is connected later.
         if started.reserved.start_at is not None and not as_json:
