@@ -53,7 +53,7 @@ class Connection:
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
-        """Calls a method of the peer and returns its answer. Raises RpcError, also if the connection ends first."""
+        """Calls a method of the peer and returns its answer. Raises RpcError, even if the connection ends first."""
         if self.closed:
             raise RpcError("the connection is closed", "disconnected")
         self._next_id += 1

@@ -1,6 +1,6 @@
 """Starts, supervises and ends the ranks of one host as ordered by the primary, and reports their states.
 
-Orders and reports are the types FromPrimary and FromMember of `link.messages`, also if this keeper is the primary.
+Orders and reports are the types FromPrimary and FromMember of `link.messages`, even if this keeper is the primary.
 """
 
 from __future__ import annotations

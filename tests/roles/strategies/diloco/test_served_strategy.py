@@ -71,7 +71,7 @@ def test_with_all_groups_in_each_round_it_equals_the_form_without_servers(
     groups = ServedGroups(start, other_store, 2, 1, 1, **settings)
     servers = groups.start_servers()
     workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 20, 0, 4, 2))
-    assert workers == expected, "bit by bit"
+    assert workers == expected, "bit for bit"
     outputs_of(*servers)
 
 
