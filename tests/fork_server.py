@@ -98,7 +98,7 @@ class ForkServer:
         self._listening: set[str] = set()
         self._signalled = 0
         with child_end:
-            self._process = subprocess.Popen(  # type: ignore[call-overload]  # a socket has a descriptor
+            self._process = subprocess.Popen(  # type: ignore[call-overload]  # Popen accepts a socket, because it has a file descriptor.
                 [sys.executable, "-m", "tests.fork_server", *modules],
                 stdin=child_end,
                 # The server's output is not a terminal, so forked programs see no terminal.
@@ -319,7 +319,7 @@ def run_program(arguments: list[str]) -> int:
         code = 1
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
-    threading._shutdown()  # type: ignore[attr-defined]  # private function without a stub
+    threading._shutdown()  # type: ignore[attr-defined]  # The private function has no type stub.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -145,8 +145,8 @@ def _dialogs(camera: Camera, state: str) -> None:
         key = ShownKey(
             Host(name=host, address="gpu.example"), "ssh-ed25519", FINGERPRINT, "", "SHA256:" + "Qyg0" * 10 + "jBO"
         )
-        setattr(fleet_model, "show_key", lambda *_: key)  # noqa: B010  # pictures only: no key is requested
-        _wiring(window).fleet.fleet.dialer = None  # type: ignore[assignment]  # pictures only: no key is requested
+        setattr(fleet_model, "show_key", lambda *_: key)  # noqa: B010  # The pictures need no key.
+        _wiring(window).fleet.fleet.dialer = None  # type: ignore[assignment]  # The pictures need no key.
         fleet = cast("FleetPage", window.show_page("fleet"))
         for name, show in (
             ("add-host", lambda: fleet.add_host(host)),
@@ -276,7 +276,7 @@ def _window(state: str, prepare: Callable[[WindowConnections], None] | None = No
         window = make_window(home, fleet_file, file)
         wiring = _wiring(window)
         window.painted.disconnect()  # The tasks after the first paint would contact hosts.
-        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # pictures only: no host is asked
+        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # The pictures need no contact with a real host.
         let_hosts_answer(wiring.fleet)
         if prepare is not None:
             prepare(wiring)

@@ -42,7 +42,7 @@ class DataShare(NamedTuple):
     parts: int = 1
 
 
-class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml
+class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml.
     """A DistributedSampler that increments its epoch automatically. set_epoch() still works."""
 
     def __iter__(self) -> Iterator[int]:
@@ -52,7 +52,7 @@ class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not a
         return order
 
 
-class PartSampler(Sampler):  # type: ignore[misc]  # as above
+class PartSampler(Sampler):  # type: ignore[misc]  # mypy does not analyse torch.
     """A sampler of one contiguous part of the dataset, in order. All parts together contain each sample once."""
 
     def __init__(self, dataset: Any, share: DataShare) -> None:
@@ -91,7 +91,7 @@ class SkippingBatchSampler:
         return len(self._batches)
 
 
-class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
+class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse torch.
     """A DataLoader that moves batches to the rank's device, counts them, and resumes within an epoch.
 
     An *epoch* is an iteration that starts with gradients enabled. Iterations under `torch.no_grad()` are never counted

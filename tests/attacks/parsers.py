@@ -828,7 +828,7 @@ def _questions(said: Sequence[str]) -> Any:
         for one in said:
             reader.feed_data(codec.seal(one.encode("utf-8", "surrogatepass")))
         reader.feed_eof()
-        stream = Stream(reader, _Writer(), _codec(is_caller=False))  # type: ignore[arg-type]  # a fake writer
+        stream = Stream(reader, _Writer(), _codec(is_caller=False))  # type: ignore[arg-type]  # The writer is a fake.
         await StoreServer(JoinStore()).serve(stream, {"store": "worker-0", "session": "x"})
         await asyncio.sleep(0)
 

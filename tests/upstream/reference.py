@@ -80,7 +80,7 @@ class Cluster:
 
             return own_step(averaged)
 
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # replaces a method
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # The test replaces this method.
 
     def after_backward(self) -> None:
         """Averages every model's gradients, and copies the chief's buffers to all ranks.
@@ -171,7 +171,7 @@ def _join() -> Cluster:
 def _in_place_of_torchyard() -> Iterator[None]:
     """Makes `import torchyard_roles` return the reference, and ends every backward pass with an average."""
     module = types.ModuleType("torchyard_roles")
-    module.join = _join  # type: ignore[attr-defined]  # adds an attribute
+    module.join = _join  # type: ignore[attr-defined]  # The attribute is added here.
     before, own_backward = sys.modules.get("torchyard_roles"), torch.autograd.backward
 
     def backward(*arguments: Any, **options: Any) -> None:

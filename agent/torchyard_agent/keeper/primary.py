@@ -411,7 +411,7 @@ class Primary:
     def _on_message(self, host: str, message: FromMember) -> None:
         handler = _HANDLERS.get(type(message))
         if handler is None:
-            self._feed(message)  # type: ignore[arg-type]  # all other messages are events
+            self._feed(message)  # type: ignore[arg-type]  # All other messages are events.
         else:
             handler(self, host, message)
 

@@ -49,7 +49,7 @@ def reader(folder: Path) -> Any:
     """Returns DCP's reader of a folder, which reads the metadata safely."""
     from torch.distributed.checkpoint import FileSystemReader
 
-    class Reader(FileSystemReader):  # type: ignore[misc]  # torch exports the class without its type
+    class Reader(FileSystemReader):  # type: ignore[misc]  # torch exports the class without its type.
         def read_metadata(self, *arguments: Any, **named: Any) -> Any:
             metadata = read_metadata(folder)
             metadata.storage_meta = None

@@ -183,7 +183,7 @@ class ShardedSaving:
                 "checkpoint away.",
             ) from error
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def _copy_values(self) -> None:
         """Copies the values that are not copied yet."""
         from torch.distributed.tensor import DTensor

@@ -92,5 +92,5 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
         copy[key] = copied(each, f"{where}[{key!r}]")
     metadata = getattr(value, "_metadata", None)  # A module's state_dict() contains format versions in this attribute.
     if metadata is not None:
-        copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # as torch does
+        copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # torch keeps the metadata in the same attribute.
     return copy

@@ -259,7 +259,7 @@ def _site(what: str) -> str:
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             break  # Outer frames may differ between ranks.
-        frame = frame.f_back  # type: ignore[assignment]  # f_back may be None, as the loop expects
+        frame = frame.f_back  # type: ignore[assignment]  # f_back may be None, and the loop ends then.
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
 
 

@@ -16,7 +16,7 @@ _alive: list[TorchStore] = []
 """Keeps stores alive: a process group refers only to the C++ object, which fails without the Python one."""
 
 
-class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml
+class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml.
     """A store for `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
 
     The join store outlives process groups, and each group needs new keys: `prefix` must be unique, for example by

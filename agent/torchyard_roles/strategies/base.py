@@ -102,7 +102,7 @@ class Strategy(ABC):
         """
         return False
 
-    def flush(self, step: int) -> None:  # noqa: B027  # does nothing by default
+    def flush(self, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
         """Completes the pending work of finished steps, such as pushing the remaining gradients.
 
         This method is called on every trainer of a group before `step` is saved or the run stops after it, with the
@@ -110,7 +110,7 @@ class Strategy(ABC):
         method a few steps later. Raises RolesError.
         """
 
-    def save(self, folder: Path, step: int) -> None:  # noqa: B027  # does nothing by default
+    def save(self, folder: Path, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
         """Saves state of other processes for the checkpoint of `step`, such as the shards of servers.
 
         This method is called on the chief only (with `sharded_saving` on all trainers), at the boundary after `step`,
@@ -126,7 +126,7 @@ class Strategy(ABC):
             RolesError, OSError: The checkpoint of this step cannot be saved; training continues.
         """
 
-    def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # does nothing by default
+    def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
         """Restores the state that save() stored for `step`, with `files.read_part(folder, replica, step)`.
 
         This method is called on every trainer at the end of Cluster.distribute() in a resumed run, after the model and
@@ -137,10 +137,10 @@ class Strategy(ABC):
         """Returns the state of the exchange for a worker that returns. Called if there are `members`."""
         return {}
 
-    def load_exchange_state(self, state: dict[str, Any], step: int) -> None:  # noqa: B027  # does nothing by default
+    def load_exchange_state(self, state: dict[str, Any], step: int) -> None:  # noqa: B027  # By default, this method does nothing.
         """Sets the state that exchange_state() has returned on another worker after `step`."""
 
-    def want_save(self) -> None:  # noqa: B027  # does nothing by default
+    def want_save(self) -> None:  # noqa: B027  # By default, this method does nothing.
         """Requests a save of a sharded model. Called on the chief if there is `sharded_saving`."""
 
     def is_save_due(self, step: int) -> bool:
@@ -155,10 +155,10 @@ class Strategy(ABC):
         """Whether finish() may wait hours for other groups, in which case a checkpoint is saved first."""
         return False
 
-    def before_forward(self) -> None:  # noqa: B027  # does nothing by default
+    def before_forward(self) -> None:  # noqa: B027  # By default, this method does nothing.
         """Prepares for a forward pass of the model, or of one of its modules, that records gradients."""
 
-    def abandon(self) -> None:  # noqa: B027  # does nothing by default
+    def abandon(self) -> None:  # noqa: B027  # By default, this method does nothing.
         """Ends this strategy's threads after an exception, without waiting for other processes.
 
         A thread that runs torch code during the interpreter's shutdown would abort the process and change its exit
@@ -199,5 +199,5 @@ class Strategy(ABC):
         """
         return {}
 
-    def at_boundary(self, step: int) -> None:  # noqa: B027  # does nothing by default
+    def at_boundary(self, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
         """Runs at the boundary after `step` on every trainer, before a save or stop there. May raise RolesError."""

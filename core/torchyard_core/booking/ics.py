@@ -312,9 +312,9 @@ def _unfolded(block: _Block) -> list[str]:
 def _begins_like_a_time(block: _Block) -> bool:
     """Returns whether an unreadable line of the event begins with one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
-        if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # it matches
+        if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # The pattern matches any text.
             try:
-                Contentline(line).parts()  # type: ignore[no-untyped-call]  # icalendar
+                Contentline(line).parts()  # type: ignore[no-untyped-call]  # icalendar has no type annotations.
             except ValueError:
                 return True
     return False
@@ -340,7 +340,7 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     last = until.replace(tzinfo=None)
     if match := re.match(r"(\d{4})(\d\d)(\d\d)", parts.get("UNTIL", "")):
         try:
-            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]  # 3 ints
+            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]  # The pattern has three groups of digits.
         except (ValueError, OverflowError):
             return f"its rule cannot be read at UNTIL={parts['UNTIL'][:40]}"
     since = datetime(start.year, start.month, start.day)

@@ -42,21 +42,21 @@ class SimulatedUser:
         self.window.activateWindow()
         self.wait_until(self.window.isActiveWindow)
         self.wait_until(lambda: all(self.window.has_page(key) for key in self.window.keys))
-        self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]  # other classes with the same methods
+        self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]  # The classes differ, but have the same methods.
 
     # Parts of the window
 
     @property
     def topology(self) -> TopologyPage:
-        return self.window.page("topology")  # type: ignore[return-value]  # page() returns a QWidget
+        return self.window.page("topology")  # type: ignore[return-value]  # page() is declared to return a QWidget.
 
     @property
     def runs(self) -> RunsPage:
-        return self.window.page("runs")  # type: ignore[return-value]  # page() returns a QWidget
+        return self.window.page("runs")  # type: ignore[return-value]  # page() is declared to return a QWidget.
 
     @property
     def fleet_page(self) -> FleetPage:
-        return self.window.page("fleet")  # type: ignore[return-value]  # page() returns a QWidget
+        return self.window.page("fleet")  # type: ignore[return-value]  # page() is declared to return a QWidget.
 
     @property
     def fleet(self) -> FleetModel:

@@ -43,7 +43,7 @@ class Flat:
         for part, tensor in self._parts(values):
             _real(tensor).copy_(part)
 
-    def collect(self) -> None:  # whole tensors need no collective calls
+    def collect(self) -> None:  # Whole tensors need no collective calls.
         """Makes the values of a sharded group available to gather(). Called by all ranks of a group."""
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
@@ -57,7 +57,7 @@ class Flat:
         if not is_first:
             self.scatter(values)
 
-    def release(self) -> None:  # only a sharded group keeps values
+    def release(self) -> None:  # Only a sharded group keeps values.
         """Frees the values of collect()."""
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
@@ -127,7 +127,7 @@ class OuterParameters:
             found.append(torch.sub(self.theta[number], values, out=values))
         return found
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float, fragment: int | None = None) -> None:
         """Takes a step of the outer optimizer, and finishes the round. `average` may be overwritten."""
         with self.changed:
@@ -143,7 +143,7 @@ class OuterParameters:
             self.round += 1
             self.changed.notify_all()
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def install(self, fragment: int | None = None, mixing: float = 0.0) -> None:
         """Merges θ into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
         for number in self.numbers(fragment):

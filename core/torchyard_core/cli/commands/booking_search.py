@@ -161,7 +161,7 @@ def usage(
     now = store.now()
     last = moment(until, where, now)
     first = moment(since, where, now) if since else last - timedelta(days=28)
-    kind: By = by  # type: ignore[assignment]  # the store refuses other values
+    kind: By = by  # type: ignore[assignment]  # The store refuses other values.
     rows = store.usage(first, last, kind, where)
     if as_json:
         print_json([row.__dict__ for row in rows])

@@ -45,7 +45,7 @@ def test_many_pools_are_edited_at_once(digits: Driver) -> None:
 def test_values_that_differ_are_said_to(digits: Driver) -> None:
     digits.select("chief-0", "worker-1")
     field = digits.page.inspector.pools.pool.field("replicas")
-    assert (field.text(), field.placeholderText()) == ("", "several values")  # type: ignore[union-attr]  # this key has a line field
+    assert (field.text(), field.placeholderText()) == ("", "several values")  # type: ignore[union-attr]  # This key has a line field.
     assert not digits.page.inspector.pools.pool.rows["name"].isVisible()
 
 
@@ -259,7 +259,7 @@ def test_the_program_shows_the_keys_of_its_launcher(digits: Driver) -> None:
     program = digits.page.inspector.program
     assert program.program.rows["script"].isVisible()
     assert not program.program.rows["command"].isVisible()
-    digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]  # this key has a choice field
+    digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]  # This key has a choice field.
     assert digits.value.program.launcher is Launcher.COMMAND
     assert program.program.rows["command"].isVisible()
     digits.page.checks.now()

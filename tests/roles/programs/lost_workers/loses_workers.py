@@ -85,10 +85,10 @@ def main(steps: int, *arguments: str) -> None:
     late = {place for step, place in places if step == life and place in ("back", "other")} if life else set()
     places = set() if life else {each for each in places if each[1] not in ("back", "other")}
     if "back" in late:
-        ReplaceableGroup._run_in_thread = die  # type: ignore[method-assign]  # simulates a killed process
+        ReplaceableGroup._run_in_thread = die  # type: ignore[method-assign]  # This simulates a killed process.
     if any(place == "join" for _, place in places):
         connect = ReplaceableGroup._open
-        ReplaceableGroup._open = lambda group, members: die() if members.number else connect(group, members)  # type: ignore[method-assign]  # simulates a killed process
+        ReplaceableGroup._open = lambda group, members: die() if members.number else connect(group, members)  # type: ignore[method-assign]  # This simulates a killed process.
     model, optimizer = model_and_optimizer()
     if "other" in late:
         model.add_module("more", torch.nn.Linear(1, 1))

@@ -84,7 +84,7 @@ def alone(
     return before, rounds.values(outer)
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+@torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
 def outer_step(
     outer: rounds.Model, models: list[rounds.Model], samples: list[int], optimizer: torch.optim.Optimizer
 ) -> None:
@@ -144,7 +144,7 @@ class Streamed:
             self.merge(fragment, 0.0)
         return before, rounds.values(self.outer)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def average(self, fragment: int) -> None:
         weights = [counts[fragment] for counts in self.samples]
         for counts in self.samples:
@@ -161,7 +161,7 @@ class Streamed:
         if fragment == 1:
             self.outer.mean.copy_(sum(share * each.mean for share, each in zip(shares, self.models, strict=True)))
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def merge(self, fragment: int, mixing: float) -> None:
         for model in self.models:
             pairs = list(
