@@ -176,7 +176,7 @@ class RunModels:
     def _put_together(self, export: _Export, folder: str, step: int, params: Params) -> None:
         import subprocess  # Imported here, since only an export needs this module.
 
-        from torchyard_agent.keeper.processes.rank_process import command  # This import is needed only for an export, too.
+        from torchyard_agent.keeper.processes.rank_process import command  # Needed only for an export, too.
 
         python = _python(params)
         setup_file = f"{export.file}.setup"
