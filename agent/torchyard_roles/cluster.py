@@ -535,7 +535,7 @@ class Cluster:
             store.set(self._epochs_key, json.dumps(begun).encode())
 
     def _before_epoch(self, loader: ShareLoader) -> None:
-        """In a process that has returned after its loss, skips a finished epoch, or joins the others in this epoch.
+        """Skips a finished epoch, or joins the others in this epoch, in a process that has returned after its loss.
 
         The others train while this process repeats the code at the end of finished epochs.
         """
@@ -556,7 +556,7 @@ class Cluster:
         return self._strategy.members is not None and self._strategy.members.is_joining
 
     def _join_peers(self) -> None:
-        """In a process that has returned after its loss, waits for the others, and takes the state of one of them.
+        """Waits for the others and takes the state of one of them, in a process that has returned after its loss.
 
         This is done when the script first needs the position in its data, or begins a step.
         """

@@ -1,4 +1,4 @@
-"""Session of a window: its contents, saved at every change, so that the next window can restore them after a kill."""
+"""Session of a window: its contents, saved at every change, so that the next window restores them after a crash."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WindowSession(QObject):
     """The session of one window. A second window with the same folder neither reads nor writes the session."""
 
     def __init__(self, file: Path, current: Callable[[], SessionState], parent: QObject) -> None:
-        """`current` returns the state to write."""
+        """Creates the session. `current` returns the state to write."""
         super().__init__(parent)
         self._file = file
         self._current = current

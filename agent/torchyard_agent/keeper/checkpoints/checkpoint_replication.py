@@ -39,6 +39,7 @@ class CheckpointSender:
     Args:
         order: Sends a message to the keeper of a host.
         on_result: Called with the result of each copy.
+        on_saved: Called with the name of each saved checkpoint; of several in one scan, only with the newest.
     """
 
     def __init__(
@@ -50,7 +51,6 @@ class CheckpointSender:
         on_result: OnResult,
         on_saved: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`on_saved` is called with the name of each saved checkpoint; of several in one scan, only with the newest."""
         self._folder = folder
         self._run_id = run_id
         self._replication = replication
