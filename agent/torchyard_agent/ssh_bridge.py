@@ -21,7 +21,7 @@ from torchyard_agent.protocol import paths
 CHUNK = 1 << 18
 """Maximum number of bytes of one read."""
 START_DEADLINE_S = 10.0
-"""The time that a daemon has to start, or another one to retire."""
+"""Time limit in seconds for a daemon to start, or for another one to retire."""
 POLL_S = 0.02
 
 Settle = Callable[[], None]

@@ -25,7 +25,7 @@ PAUSE_BACKLOG = 1024 * 1024
 MAX_UNANSWERED = 1000
 """Number of unanswered requests of a client above which no further requests are read from it."""
 READ_TIMEOUT_S = 10.0
-"""A client above PAUSE_BACKLOG is disconnected if it has not read a byte for this long."""
+"""A client above PAUSE_BACKLOG is disconnected if it has not read a byte for this number of seconds."""
 POLL_S = 0.05
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 REPORT_WAIT_S = 0.2
-"""Longest wait of the first and the last report for a busy keeper; other reports never wait."""
+"""Longest wait in seconds of the first and the last report for a busy keeper; other reports never wait."""
 
 
 class Cluster:

@@ -12,7 +12,7 @@ from torchyard_agent.protocol import metrics_report
 from torchyard_roles.environment import Environment
 
 SERVING_EVERY_S = 1.0
-"""Interval of the reports of servers, which is the interval at which keepers forward them."""
+"""Interval in seconds of the reports of servers, which is the interval at which keepers forward them."""
 LAST_WAIT_S = 0.2
 """Longest wait of the last report for room in the keeper's queue."""
 

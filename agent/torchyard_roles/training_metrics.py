@@ -15,10 +15,10 @@ from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS,
 from torchyard_roles.errors import UsageProblem
 
 INTERVAL_S = 0.2
-"""Shortest time between two reports."""
+"""Shortest time in seconds between two reports."""
 
 THROUGHPUT_S = 10.0
-"""Throughput is the mean of this time, or of the time since the first step if that is shorter."""
+"""Throughput is the mean of this number of seconds, or of the time since the first step if that is shorter."""
 
 QUIET_S = 1.0
 """Shortest time between two automatic reports at a step, if the script calls report(). The script's own report follows

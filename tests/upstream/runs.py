@@ -32,7 +32,7 @@ STRATEGIES = {
     "sandblaster": ("{kind: sandblaster}", "{name: servers, role: ps, replicas: 2}"),
     "downpour": ("{kind: downpour, worker_groups: 2}", "{name: servers, role: ps, replicas: 1}"),
 }
-"""The strategy and its additional pool, by name."""
+"""The strategy and the additional pool that it needs, by the strategy's name."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
 """Environment of loops in asynchronous groups: smaller and more steps."""

@@ -19,7 +19,7 @@ from torchyard_gui.windows.main_window import MainWindow
 T = TypeVar("T")
 LOOK_EVERY_S = 0.02
 STEP_S = 0.01
-"""Time between two pointer positions of a drag."""
+"""Time in seconds between two pointer positions of a drag."""
 
 
 class GuiThread(QObject):

@@ -27,7 +27,7 @@ Params = dict[str, Any]
 EXPORTS = "exports"
 """Folder of the files for desktops, in the run's folder. A file exists until its desktop removes it or disconnects."""
 WAIT_S = 20.0
-"""Longest time before a request is answered while a model is being exported."""
+"""Longest time in seconds before a request is answered while a model is being exported."""
 MODEL = "model.pt"
 METADATA = ".metadata"
 """The file that a sharded checkpoint has in place of MODEL."""

@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 KEEPER_DEADLINE_S = 20.0
 """Timeout for the start of a keeper, which takes 0.1 s on an idle host."""
 EXIT_DEADLINE_S = 10.0
-"""Timeout for a keeper to exit once its run has ended or was aborted."""
+"""Timeout in seconds for a keeper to exit once its run has ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -44,7 +44,7 @@ LATE_JOIN_S = 1.5
 MAX_PENDING_RANKS = 1024
 """Maximum number of ranks that are counted for the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
-"""The longest sleep before the wall clock is read again, since the clock may be set or the host suspended."""
+"""Longest sleep in seconds until the wall clock is read again, since it may be set or the host suspended."""
 
 log = logging.getLogger(__name__)
 

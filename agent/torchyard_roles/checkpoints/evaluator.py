@@ -20,11 +20,11 @@ from torchyard_roles.coordination.graceful_stop import ECHO_S
 from torchyard_roles.errors import UsageProblem
 
 LOOK_S = 1.0
-"""Interval between two scans of the folder."""
+"""Interval in seconds between two scans of the folder."""
 SLICE_S = 0.1
-"""Time within which a waiting evaluator notices SIGTERM."""
+"""Time in seconds within which a waiting evaluator notices SIGTERM."""
 LAST_S = 5.0
-"""Wait after SIGTERM for the last checkpoint of a stopped chief."""
+"""Wait in seconds after SIGTERM for the last checkpoint of a stopped chief."""
 
 
 def evaluations(

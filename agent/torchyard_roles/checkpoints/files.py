@@ -29,7 +29,7 @@ from torchyard_roles.checkpoints import sharded_files
 KEPT = 3
 """The number of complete checkpoints that are kept."""
 UNFINISHED_MAX_AGE_S = 3600.0
-"""Time since the last write after which an unfinished save is deleted."""
+"""Time in seconds since the last write after which an unfinished save is deleted."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 NEWEST = "newest"

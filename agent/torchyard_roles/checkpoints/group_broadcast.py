@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 WAIT_S = 600.0
-"""Longest wait for the first rank to read its checkpoint, for groups without torch.distributed."""
+"""Longest wait in seconds for the first rank to read its checkpoint, for groups without torch.distributed."""
 LARGEST = 64 * 1024
 """Largest value in the join store, in bytes."""
 

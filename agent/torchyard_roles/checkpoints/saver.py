@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""Time for the announcement of a save to reach all ranks."""
+"""Time in seconds for the announcement of a save to reach all ranks."""
 SHARED = "shared"
 """The end of the name of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
-"""Longest wait for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
+"""Longest wait in seconds for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
 
 
 class _NotSaved(OSError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""Longest wait for all ranks to publish, which they do immediately unless a rank has ended."""
+"""Longest wait in seconds for all ranks to publish, which they do immediately unless a rank has ended."""
 ECHO_S = 0.5
 """A second SIGTERM within this time is ignored: some programs signal a process and then its group."""
 _REQUESTED_BY_PEER = b"\xff"

@@ -27,13 +27,13 @@ from torchyard_roles.errors import EnvironmentProblem, StoreLost, StoreTimeout, 
 from torchyard_roles.exchange.socket_io import authenticate, read_exactly, tune
 
 DEAD_AFTER_S = 10
-"""Time until a connection to a silent host is closed."""
+"""Time in seconds until a connection to a silent host is closed."""
 RECONNECT_S = 10.0
-"""How long the client tries to reconnect before it raises StoreLost."""
+"""Time in seconds for which the client tries to reconnect before it raises StoreLost."""
 RETRY_PAUSES_S = (0.02, 0.5)
-"""The first and the longest pause between two attempts to connect."""
+"""The first and the longest pause in seconds between two attempts to connect."""
 ANSWER_TIMEOUT_S = 60.0
-"""The timeout of requests that the store answers immediately, which is longer than any pause of a keeper."""
+"""The timeout in seconds of requests that the store answers immediately, which is longer than any pause of a keeper."""
 
 Callback = Callable[[bytes], None]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 READY_S = 600.0
-"""Longest time between the first and the last rank of a replica that returns."""
+"""Longest time in seconds between the first and the last rank of a replica that returns."""
 
 
 class Members(NamedTuple):

@@ -26,7 +26,7 @@ AGREE_WITHIN_S = 600.0
 PART = 60 * 1024
 """The number of bytes of a compressed description in one value of the store."""
 LATER_S = 2.0
-"""The time by which other ranks wait longer than the first rank, which alone can name the missing ranks."""
+"""The time in seconds by which other ranks wait longer than the first rank, which alone can name the missing ranks."""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MEET_WITHIN_S = 1800.0
 """Longest time between the first and the last trainer's call, as in torch. Groups may restart meanwhile."""
 LOOK_EVERY_S = 0.5
-"""Interval at which a waiting rank checks whether the missing ones have ended."""
+"""Interval in seconds at which a waiting rank checks whether the missing ones have ended."""
 PIECE = 48 * 1024
 """The number of bytes of a value that are stored at one key."""
 LARGEST = 16 * 1024 * 1024

@@ -22,7 +22,7 @@ from torchyard_roles.exchange.tensor_connection import Connection
 UNAUTHENTICATED = 128
 """Maximum number of connections that are not authenticated yet; beyond it, the oldest is closed."""
 RETRY_PAUSE_S = 0.05
-"""Pause after a failed accept(), for example without free descriptors."""
+"""Pause in seconds after a failed accept(), for example without free descriptors."""
 _IS_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 

@@ -36,7 +36,7 @@ from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first
 EVENTS = 8
 """Largest number of pending pairs of GPU events."""
 LAST_CHECK_S = 30.0
-"""Longest wait for the other ranks at the end, to compare parameters."""
+"""Longest wait in seconds for the other ranks at the end, to compare parameters."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
 """Length of a message's header in numbers. A number is followed by its negative, so that their maxima over the ranks

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 POLL_S = 0.05
-"""Interval at which a waiting rank checks for a new membership."""
+"""Interval in seconds at which a waiting rank checks for a new membership."""
 STEP_S = 1800.0
-"""Longest wait for the other ranks in an operation, as in torch."""
+"""Longest wait in seconds for the other ranks in an operation, as in torch."""
 CONNECT_S = 60.0
-"""Longest time for connecting a new group, once all members are ready."""
+"""Longest time in seconds for connecting a new group, once all members are ready."""
 NOTICE_S = 30.0
 """Longest wait for the keeper's decision after a connection has ended; longer than the lease of a host."""
 
 BOUNDARY_S = 2.0
-"""Interval at which the request for a new membership at a step boundary is repeated."""
+"""Interval in seconds at which the request for a new membership at a step boundary is repeated."""
 
 _VOTES, _PASSED = 1, 2
 """Kinds of control messages."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torchyard_gui.windows.absence_report import AbsenceReport
 
 SAY_AFTER_MS = 50
-"""Delay that merges bursts of answers into one update of the status bar."""
+"""Delay in milliseconds that merges bursts of answers into one update of the status bar."""
 
 
 class WindowConnections(QObject):

@@ -12,9 +12,9 @@ from PySide6.QtCore import QLockFile, QObject, QTimer
 from torchyard_core.atomic_write import replace_content
 
 SETTLE_MS = 200
-"""Delay that merges bursts of changes into one write."""
+"""Delay in milliseconds that merges bursts of changes into one write."""
 ALIVE_EVERY_MS = 30_000
-"""Interval at which the state is written, with the current time, even without a change."""
+"""Interval in milliseconds at which the state is written, with the current time, even without a change."""
 PRIVATE = 0o600
 
 

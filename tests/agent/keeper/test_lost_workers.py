@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
 
 PROGRAM = ROOT / "tests" / "roles" / "programs" / "lost_workers" / "loses_workers.py"
 END_S = 400
-"""Timeout for a run in which torch is imported up to three times, one after another, on a loaded machine."""
+"""Timeout in seconds for a run in which torch is imported up to three times, one after another, on a loaded machine."""
 EPOCHS = PROGRAM.with_name("returns_to_epochs.py")
 
 

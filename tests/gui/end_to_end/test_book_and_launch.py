@@ -28,7 +28,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""Timeout for synchronizing calendar and hosts, which happens immediately, or half a minute after a failure."""
+"""Timeout in milliseconds for the calendar's synchronisation: immediate, or half a minute after a failure."""
 
 
 @pytest.fixture

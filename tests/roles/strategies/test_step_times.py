@@ -25,7 +25,7 @@ pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parents[1] / "programs" / "timed.py"
 SLOW = 1
 LONGER_S = 0.5
-"""Far longer than a busy machine may keep a rank waiting for its turn."""
+"""A time in seconds that is far longer than a rank waits for CPU time on a busy machine."""
 STEPS = 10
 """The number of steps, of which the last two take longer."""
 

@@ -31,7 +31,7 @@ from torchyard_agent.keeper.decisions.state import (
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 LEFTOVERS_GRACE_S = 0.5
-"""Grace for processes left behind by failed ranks."""
+"""Grace in seconds for processes left behind by failed ranks."""
 SAFETY_S = 1.0
 """Added to a lost host's lease and the end of its ranks, since the hosts measure the time independently."""
 

@@ -25,9 +25,9 @@ STARTED = "started"
 READY = "ready"
 """The replica waits for the state of its peers."""
 LEFTOVERS_GRACE_S = 0.5
-"""Grace for processes left behind by lost ranks."""
+"""Grace in seconds for processes left behind by lost ranks."""
 TOLERANCE_S = 0.001
-"""The largest difference between the clocks of timers and of decisions."""
+"""The largest difference in seconds between the clocks of timers and of decisions."""
 
 
 def record_membership(step: Step, gang: Gang, cause: str) -> None:

@@ -38,7 +38,7 @@ CHIEF = 0
 HOST_WAIT_S = 600.0
 """Longest wait for the other groups at the start, and for the chief's group."""
 RECOVER_S = 12.0
-"""How long a restarted chief waits for the other groups, if none of them trains."""
+"""Longest wait in seconds of a restarted chief for the other groups, if none of them trains."""
 LOOK_EVERY_S = 0.1
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0

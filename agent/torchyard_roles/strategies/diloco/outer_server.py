@@ -52,9 +52,9 @@ HOST_WAIT_S = 600.0
 """Longest wait for groups that have not started, and for the chief's group at the end."""
 LOOK_EVERY_S = 1.0
 PARTING_S = 5.0
-"""Longest wait for the groups' end after the loss of a server, and for the threads of connections at the end."""
+"""Longest wait in seconds for the groups after the loss of a server, and at the end for threads of connections."""
 EXIT_RESERVE_S = 1.0
-"""Time reserved for the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
 
 
 class OuterServer:

@@ -28,7 +28,7 @@ from torchyard_roles.strategies.diloco.server_rounds import CHIEF
 from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
 
 RETRY_S = 10.0
-"""How long a group tries to reach a server again after a broken connection."""
+"""Time in seconds for which a group tries to reach a server again after a broken connection."""
 START_PAUSE_S = 0.1
 PULL_PAUSE_S = 0.02
 _Result = TypeVar("_Result")

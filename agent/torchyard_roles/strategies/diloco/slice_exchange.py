@@ -17,7 +17,7 @@ from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.diloco.slice_server import SERVICE, receive_tensors, send_tensors
 
 CONNECT_S = 0.4
-"""Timeout of a connection, which the kernel of a running host completes even if its processes are busy."""
+"""Timeout in seconds of a connection, which the kernel of a running host completes even if its processes are busy."""
 
 
 class Calls:

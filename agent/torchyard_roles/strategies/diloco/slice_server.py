@@ -28,7 +28,7 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 
 SERVICE = "diloco"
 STATE_WAIT_S = 5.0
-"""Longest wait of a returning group until the asked member has taken the outer step of the round."""
+"""Longest wait in seconds of a returning group until the asked member has taken the outer step of the round."""
 
 
 class Contribution(NamedTuple):

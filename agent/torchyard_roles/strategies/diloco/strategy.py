@@ -46,7 +46,7 @@ from torchyard_roles.strategies.worker_group_ranks import first_ranks, wait_for_
 from torchyard_roles.strategy_options import Options
 
 BACKGROUND_ENDS_S = 3.0
-"""Longest wait for the end of an exchange that is abandoned."""
+"""Longest wait in seconds for the end of an exchange that is abandoned."""
 BEAT_S = 5.0
 """Interval of the first rank's messages to its group while it waits for other groups."""
 

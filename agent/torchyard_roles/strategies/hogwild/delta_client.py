@@ -15,7 +15,7 @@ from torchyard_roles.strategies.hogwild.shard_copy import View, empty_chunks
 
 ATTEMPT_S = 1.0
 SHORT_S = 0.3
-"""Timeout for a connection to a group that may be away, while other groups are still to be contacted."""
+"""Timeout in seconds for a connection to a group that may be away, while other groups are still to be contacted."""
 
 
 class Calls:

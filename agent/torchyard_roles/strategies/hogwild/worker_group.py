@@ -31,9 +31,9 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 
 HOST_WAIT_S = 600.0
-"""Longest wait for a lost group that is needed, as long as keepers wait for its host."""
+"""Longest wait in seconds for a lost group that is needed, as long as keepers wait for its host."""
 RECOVER_S = 12.0
-"""How long a restarted group tries to reach the others; running groups answer sooner."""
+"""Time in seconds for which a restarted group tries to reach the others; running groups answer sooner."""
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 

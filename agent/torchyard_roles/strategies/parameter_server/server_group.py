@@ -14,10 +14,10 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 T = TypeVar("T")
 
 AWAY_S = 660.0
-"""Longest wait of the chief for a lost worker group, longer than a keeper waits for a lost host."""
+"""Longest wait in seconds of the chief for a lost worker group, longer than a keeper waits for a lost host."""
 SAY_WAITING_S = 5.0
 RETRY_S = 60.0
-"""Longest wait of a worker of an asynchronous strategy for a lost server."""
+"""Longest wait in seconds of a worker of an asynchronous strategy for a lost server."""
 
 
 class Servers:

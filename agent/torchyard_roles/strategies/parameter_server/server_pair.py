@@ -32,7 +32,7 @@ from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
-"""Longest wait of workers for the chief, longer than a keeper waits for a lost host."""
+"""Longest wait in seconds of workers for the chief, longer than a keeper waits for a lost host."""
 
 
 @dataclass

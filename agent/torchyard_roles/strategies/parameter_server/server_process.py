@@ -30,7 +30,7 @@ from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 MOST_PAIRS = 1000
 PARTING_S = 5.0
-"""Longest wait for the threads of connections at the end, for example for a save."""
+"""Longest wait in seconds for the threads of connections at the end, for example for a save."""
 
 
 class ParameterServer:
@@ -188,7 +188,7 @@ class ParameterServer:
 
 
 EXIT_RESERVE_S = 1.0
-"""Time reserved for a save and the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds reserved for a save and the exit at the end of the grace period after SIGTERM."""
 
 
 def serve(environment: Environment) -> None:

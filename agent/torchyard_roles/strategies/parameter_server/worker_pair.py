@@ -28,7 +28,7 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
 
 MEET_S = 120.0
-"""Longest wait for all servers, which import torch first."""
+"""Longest wait in seconds for all servers, which import torch first."""
 
 
 class WorkerPair:

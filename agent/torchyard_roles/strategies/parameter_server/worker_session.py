@@ -18,7 +18,7 @@ from torchyard_roles.strategies.parameter_server.replicated_state import Replica
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 REST_S = 60.0
-"""Longest time after which the server answers a worker that waits for the other groups."""
+"""Longest time in seconds after which the server answers a worker that waits for the other groups."""
 
 
 class Server(Protocol):

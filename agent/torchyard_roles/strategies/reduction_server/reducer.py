@@ -38,12 +38,12 @@ from torchyard_roles.strategies.reduction_server.chunk_sum import At, ChunkSum, 
 MAX_CHUNK = 4 * 1024 * 1024
 """Largest chunk in bytes; a larger one is refused before it is received."""
 REJOIN_S = 1.0
-"""Time for a lost rank to reconnect before the other ranks are informed."""
+"""Time in seconds for a lost rank to reconnect before the other ranks are informed."""
 DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
 ORDERS = ("rank", "arrival")
 EXIT_RESERVE_S = 1.0
-"""Time reserved for the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
 
 
 class Terms(NamedTuple):
