@@ -29,8 +29,7 @@ FORGET_AFTER_S = 3600.0
 booking ends.
 """
 QUIET_S = 600.0
-"""Seconds without use after which the next process gets SIGTERM before SIGKILL again: several persons may share a login.
-"""
+"""Seconds without use after which the next process gets SIGTERM before SIGKILL again: persons may share a login."""
 MAX_NOTED = 10
 """Maximum number of a user's processes on a GPU that are recorded and warned during one booking. The end of a process
 is always recorded.

@@ -244,7 +244,7 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
         if word == "BEGIN:VCALENDAR":
             frames.append([line])
         elif word == "BEGIN:VEVENT":
-            if not frames:  # The file has an event without a calendar, as some mail programs attach it.
+            if not frames:  # Some mail programs attach a file with an event outside any calendar.
                 frames.append(["BEGIN:VCALENDAR"])
             block, parts = _Block(len(frames) - 1, number, [line]), []
         elif word == "END:VEVENT" and block is not None:

@@ -37,7 +37,7 @@ SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
 """Dtypes that are summed in float32, since small deltas would be lost by rounding."""
 IN_TRANSIT = -1
-"""Stands for the host of a master that is being transferred."""
+"""A placeholder for the host of a master copy that is being transferred."""
 
 
 class Master:

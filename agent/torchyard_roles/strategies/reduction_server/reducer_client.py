@@ -35,8 +35,8 @@ SMALL_BYTES = 32 * 1024
 """Largest tensor that goes to one reducer as a whole."""
 CONNECT_S = 60.0
 RECONNECT_S = 660.0
-"""Timeout in seconds for reconnecting to a reducer. It exceeds the time that the keeper waits for a lost host, since the
-keeper decides whether to continue without a reducer.
+"""Timeout in seconds for reconnecting to a reducer. It exceeds the time that the keeper waits for a lost host, since
+the keeper decides whether to continue without a reducer.
 """
 
 
