@@ -94,7 +94,7 @@ class User:
     def point(self, widget: QWidget, at: QPoint | None = None) -> QPoint:
         """Returns the global position of a point in a widget, by default its centre.
 
-        Fails if the widget is covered there.
+        Fails if another widget covers this point.
         """
 
         def find() -> QPoint:
