@@ -51,7 +51,7 @@ EARLIER_KEY = f"SHA256:{'Qyg0' * 10}jBO"
 
 
 class Camera(Protocol):
-    """Interface of a camera, which records or checks the scenes."""
+    """Interface of an object that takes pictures of the scenes or checks them."""
 
     def take(
         self, window: MainWindow, name: str, over: QWidget | None = None, show: Callable[[], object] | None = None
@@ -65,7 +65,7 @@ class Camera(Protocol):
 
 
 def show_scenes(camera: Camera, parts: Sequence[str] = PARTS, states: Sequence[str] = STATES) -> None:
-    """Shows the scenes of some parts of the window, in some states of the fleet, to a camera."""
+    """Shows some parts of the window in some states of the fleet, and calls the camera for each scene."""
     for state in states:
         if any(page in parts for page in PAGES) or ("launch" in parts and state == "eight"):
             with _window(state) as window:

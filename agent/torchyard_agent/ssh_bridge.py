@@ -41,7 +41,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
     try:
         daemon = _connect_to_daemon(address, agent_dir, sha256, settle, by, start_error)
         with contextlib.suppress(OSError):
-            # The time marks the archive as used, for garbage collection.
+            # Garbage collection reads from the modification time when the archive was last used.
             os.utime(paths.archive_dir(agent_dir, sha256))
     except OSError as error:
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})

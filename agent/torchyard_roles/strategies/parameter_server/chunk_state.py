@@ -37,7 +37,7 @@ class Sum:
         """Contributions that wait for those of lower ranks; used only if gradients are summed in rank order."""
         self.arrived: list[Contribution] = []
         self.counted = 0
-        """The number of summed contributions, including void and bare ones."""
+        """The number of summed contributions, including those without gradients."""
         self.is_held = False
         self.square = 0.0
         """The squared norm of the mean gradient, while the sum is held."""

@@ -47,7 +47,7 @@ class KeyFile:
         """Loads the key, and a certificate stored next to the key file. Raises BadKey or WrongPassphrase."""
         try:
             secret = None if passphrase is None else passphrase.encode()
-            return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # The library accepts bytes.
+            return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # The library cryptography accepts bytes.
         except UnknownKeyType as error:
             raise BadKey(
                 f"the key {self.display_path} is of a type that the built-in SSH client does not support"
