@@ -47,7 +47,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
-    with contextlib.suppress(ConnectionError):  # A daemon that ends resets connections in its queue.
+    with contextlib.suppress(ConnectionError):  # A daemon resets the connections in its queue when it ends.
         _relay(daemon)
     if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}

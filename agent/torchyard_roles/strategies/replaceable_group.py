@@ -151,7 +151,7 @@ class ReplaceableGroup(GlooGroup):
 
     @property
     def is_return_due(self) -> bool:
-        """Whether members wait for returning workers at the next step boundary, where the value is equal on all members."""
+        """Whether members wait for returning workers at the next step boundary, where all members agree on this."""
         return not self.is_joining and max(self._due, self._members.joined) > self._handed_over
 
     def hand_over(self, state: Callable[[], io.BytesIO]) -> None:

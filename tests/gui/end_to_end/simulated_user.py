@@ -153,7 +153,7 @@ class SimulatedUser:
         return next((box for box in self.window.findChildren(RestartDialog) if box.isVisible()), None)
 
     def stop_the_run(self) -> None:
-        """Stops the run, and confirms the question."""
+        """Stops the run, and confirms the dialog."""
         self.press(self.button(self.runs.bar, "Stop"))
         self.wait_until(lambda: self._stop_dialog() is not None)
         dialog = self._stop_dialog()
