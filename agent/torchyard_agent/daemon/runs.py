@@ -171,7 +171,7 @@ class Runs:
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
-            # Garbage collection on all hosts that share the home reads the time and the file.
+            # Garbage collection on all hosts that share the home reads the modification time and the note.
             os.utime(archive)
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))

@@ -308,7 +308,7 @@ class Diloco(Strategy):
         return fragments.steps_before(self._fragment or 0, self._fragments, self._options.inner_steps)
 
     def _begin(self) -> None:
-        """Begins at the first boundary, when all models are known and a checkpoint has been loaded."""
+        """Prepares averaging at the first step boundary, when all models are known and a checkpoint has been loaded."""
         models = torch.nn.ModuleList(self._models)  # ModuleList.parameters() yields each shared tensor only once.
         averaged = [each for each in models.buffers() if each.is_floating_point() or each.is_complex()]
         parts = fragments.divide(self._models, self._trained.values(), self._options.fragments)

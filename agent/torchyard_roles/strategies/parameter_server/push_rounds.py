@@ -72,7 +72,7 @@ class Round:
     members: set[int] = field(default_factory=set)
     """The ranks whose gradients count."""
     base: int = 0
-    """The oldest base of the members."""
+    """The oldest version from which a member has computed its gradients."""
     voids: int = 0
     closed: bool = False
     """Whether no further members are accepted."""
