@@ -13,8 +13,7 @@ import sys
 import time
 from typing import Callable
 
-from torchyard_agent import __version__
-from torchyard_agent.daemon import installed_version
+from torchyard_agent import __version__, installed_version
 from torchyard_agent.peer_credentials import peer_uid
 from torchyard_agent.protocol import paths
 

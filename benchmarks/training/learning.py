@@ -1,6 +1,6 @@
 """Benchmark of learning: the validation loss of DiLoCo compared with data parallel training on as much text.
 
-Every arm trains the script of `examples/text` on this computer with four worker groups: 1,000 steps of 4,096 characters
+Every arm trains the script of `examples/text` on this computer with four worker groups: 2,000 steps of 4,096 characters
 in all groups together, from the same parameters and with the same text. The arms of a seed run one after the other.
 """
 
@@ -22,15 +22,23 @@ from benchmarks.harness import Promise, record, show
 SCRIPT = Path(__file__).parents[2] / "examples" / "text" / "train.py"
 SEEDS = (0, 1, 2)
 GROUPS = 4
-WINDOWS = 64_000
-"""1,000 steps of 4 groups with 16 windows each; a window has 64 characters."""
+WINDOWS = 128_000
+"""2,000 steps of 4 groups with 16 windows each; a window has 64 characters."""
 DILOCO = {"kind": "diloco", "inner_steps": 20, "warmup_steps": 400}
 ARMS: dict[str, dict[str, Any]] = {
     "DDP": {"kind": "all_reduce"},
     "diloco": DILOCO,
+    "diloco, int8": {**DILOCO, "wire": "int8"},
+    "diloco, int4": {**DILOCO, "wire": "int4"},
+    "diloco, no warm-up": {**DILOCO, "warmup_steps": 0},
 }
 """The strategy of each arm."""
-LIMITS = (("diloco", "DDP", 1.0),)
+LIMITS = (
+    ("diloco", "DDP", 1.0),
+    ("diloco, no warm-up", "DDP", 5.0),
+    ("diloco, int8", "diloco", 0.5),
+    ("diloco, int4", "diloco", 1.0),
+)
 """An arm, the arm that it is compared with, and by how many percent its validation loss may be above."""
 
 
@@ -77,7 +85,7 @@ def main() -> list[Promise]:
         finally:
             desktop.torchyard("undeploy", "--yes")
             desktop.close()
-    show("1,000 steps of 4,096 characters, 4 groups: validation loss per character", found, "nats")
+    show("2,000 steps of 4,096 characters, 4 groups: validation loss per character", found, "nats")
     promises = [
         Promise(f"validation loss of {arm} above that of {other}", percent_above(found, arm, other), limit, "%")
         for arm, other, limit in LIMITS

@@ -93,6 +93,7 @@ class Arms:
         pools = [
             {"name": role, "role": role, "replicas": count, "hosts": [next(hosts) for _ in range(count)]}
             | ({"placement": "spread"} if count > 1 else {})
+            | ({"min_replicas": 1} if strategy.get("on_worker_loss") == "continue" else {})
             for role, count in roles.items()
         ]
         topology = {

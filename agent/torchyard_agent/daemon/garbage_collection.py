@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from torchyard_agent import snapshot_store
-from torchyard_agent.daemon import audit, installed_version
+from torchyard_agent import installed_version, snapshot_store
+from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.upload_locks import UploadLocks
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol import paths

@@ -6,8 +6,8 @@ import os
 import socket
 from typing import Callable
 
-from torchyard_agent import __version__, umask
-from torchyard_agent.daemon import audit, installed_version
+from torchyard_agent import __version__, installed_version, umask
+from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.hello_server import answer_hello
 from torchyard_agent.protocol import PROTOCOL
 

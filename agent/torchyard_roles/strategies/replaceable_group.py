@@ -329,14 +329,14 @@ class ReplaceableGroup(GlooGroup):
         """Waits for a collective operation of the current group. Raises Interrupted."""
         deadline = time.monotonic() + (STEP_S if within_s is None else within_s)
         while True:
+            is_completed = work.is_completed()
             try:
                 work.wait(timedelta(seconds=POLL_S))
             except RuntimeError as error:  # The operation has failed, or is not complete yet.
-                if work.is_completed():
-                    # The operation may have completed just after wait() timed out.
-                    if work.is_success():
-                        return
+                if is_completed:
                     raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
+                if work.is_completed():  # The operation has completed since the wait ended, possibly with success.
+                    continue
                 self._check_members()
                 if time.monotonic() > deadline:
                     raise Interrupted("not all ranks came in time") from None

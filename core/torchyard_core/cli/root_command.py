@@ -39,7 +39,9 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # At the interpreter's shutdown, an error would be printed as a traceback.
+            return result
         except BrokenPipeError as error:
             if not is_unread():
                 raise _explained(error) from error
@@ -139,6 +141,7 @@ def main() -> None:
     except Exception as error:  # The last resort prints unexpected errors without a traceback.
         explanation = _explained(error)
         print_error(explanation, as_json=as_json)
+        discard_output()
         sys.exit(explanation.exit_code)
 
 

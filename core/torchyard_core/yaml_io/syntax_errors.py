@@ -27,6 +27,8 @@ def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, st
     lines = text.splitlines()
     here = lines[at.line][at.column : at.column + 1] if at is not None and at.line < len(lines) else ""
 
+    if "maximum nesting depth" in problem:
+        return line, "the document is nested too deep.", ""
     if "\t" in problem or "tab character" in problem or (here == "\t" and "cannot start" in problem):
         return line, "a tab is used where YAML requires spaces.", "Indent with spaces only."
     if "cannot start any token" in problem:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from torchyard_agent.daemon import garbage_collection, installed_version
+from torchyard_agent import installed_version
+from torchyard_agent.daemon import garbage_collection
 from torchyard_agent.daemon.garbage_collection import GB, EndedRun, Limits, collect, surplus
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol import paths

@@ -75,6 +75,7 @@ def check_survivors(host: Host, survivors: list[int], steps: int) -> None:
     assert all(history == histories[0] and len(history) == steps for history in histories)
 
 
+@pytest.mark.proof
 def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
@@ -126,6 +127,9 @@ def test_a_lost_worker_returns_with_the_state_of_a_peer(run_scenario: RunScenari
         ]
         assert not [event for event in a.journal() if event["event"] == "gang_restart"]
         assert all(line["seed"] == 17 for line in lines(a, 1) if "seed" in line)
+        assert [
+            line for rank in range(3) for line in a.output(f"worker-{rank}").splitlines() if "Warning" in line
+        ] == []
 
     run_scenario(scenario)
 

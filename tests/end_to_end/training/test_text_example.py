@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from benchmarks.training import learning
 
 from tests.end_to_end.running import REPOSITORY
@@ -27,6 +28,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 TEXT = REPOSITORY / "examples" / "text"
 TOPOLOGIES = sorted(path.stem for path in TEXT.glob("*.yaml"))
 SYNCHRONOUS = ("all-reduce", "reduction-server", "sandblaster")
+SAMPLE = ("single-process", "all-reduce", "diloco")
+"""The topologies that the normal tests run."""
 STEPS, BATCH, INNER_STEPS, WARMUP_STEPS = 14, 4, 5, 4
 """A short run: steps of each of two workers, windows per step, and the inner and warm-up steps of DiLoCo."""
 UNTRAINED_LOSS = 4.6
@@ -113,17 +116,23 @@ def test_there_is_a_topology_for_every_way_to_train() -> None:
     assert set(TOPOLOGIES) == {"single-process", *SYNCHRONOUS, "downpour", "hogwild", "local-sgd", "diloco"}
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+def with_sample(names: Iterable[str]) -> list[ParameterSet]:
+    """Returns the parameters of a test, of which `make proof` runs those that are not in SAMPLE."""
+    return [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.proof) for name in names]
+
+
+@pytest.mark.parametrize("name", with_sample(TOPOLOGIES))
 def test_the_model_learns(loss_of: Callable[[str], float], name: str) -> None:
     """The results of asynchronous strategies depend on timing, so the other tests of this module omit them."""
     assert loss_of(name) < 0.9 * UNTRAINED_LOSS
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("name", with_sample(SYNCHRONOUS))
 def test_synchronous_strategies_equal_one_process_with_all_windows(loss_of: Callable[[str], float], name: str) -> None:
     assert loss_of(name) == pytest.approx(loss_of("single-process"), abs=2e-5)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("one_thread")
 def test_local_sgd_equals_its_definition(loss_of: Callable[[str], float]) -> None:
     assert loss_of("local-sgd") == pytest.approx(defined_loss(outer_lr=1, outer_momentum=0, warmup_steps=0), abs=2e-5)

@@ -292,9 +292,11 @@ class Hogwild(Strategy):
             problems: list[BaseException] = []
             thread = threading.Thread(target=_drain, args=(self._group, problems), name="hogwild-drain", daemon=True)
             thread.start()
-            while thread.is_alive():
+            is_drained = False
+            while not is_drained:
                 thread.join(BEAT_S)
-                self._broadcast_flags([not thread.is_alive()])
+                is_drained = not thread.is_alive()
+                self._broadcast_flags([is_drained])  # The other ranks wait until this is True.
             if problems:
                 raise problems[0]
         self._broadcast_shards(list(range(len(self._shards))))

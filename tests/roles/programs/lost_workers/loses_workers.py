@@ -121,7 +121,7 @@ def main(steps: int, *arguments: str) -> None:
     values = [parameter.detach().view(-1).view(torch.uint8) for parameter in model.parameters()]
     digest = hashlib.sha256(bytes(torch.cat(values).tolist()))
     oracle = alone(memberships)
-    far = max(float((p - q).abs().max()) for p, q in zip(model.parameters(), oracle.parameters(), strict=True))
+    far = max(float((p - q).detach().abs().max()) for p, q in zip(model.parameters(), oracle.parameters(), strict=True))
     print(json.dumps({"digest": digest.hexdigest(), "far": far}), flush=True)
 
 

@@ -53,7 +53,9 @@ def check_equal_to_whole_models(sharded: list[dict[str, Any]], plain: list[dict[
         torch.testing.assert_close(whole(sharded[number // 2 * 2 :][:2]), whole([other]), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, STREAMING], ids=["blocking", "streaming"])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, id="blocking", marks=pytest.mark.proof), pytest.param(STREAMING, id="streaming")]
+)
 def test_sharded_groups_equal_groups_with_whole_models(
     start: Start, tmp_path: Path, options: dict[str, object]
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_stopped_run_of_sharded_groups_resumes_exactly(start: Start, tmp_path:
     torch.testing.assert_close(exported, whole(expected[:2]), rtol=0, atol=0)
 
 
+@pytest.mark.proof
 def test_with_servers_the_result_is_the_same(start: Start, tmp_path: Path) -> None:
     expected = run(start, tmp_path / "plain", "all")
     folder = tmp_path / "served"

@@ -24,6 +24,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 PROGRAM = PROGRAMS / "rounds.py"
 AVERAGING = {"outer_lr": 1.0, "outer_momentum": 0.0}
 STREAMING = {"fragments": 2, "overlap_steps": 1, "mixing": 0.5, "wire": "int8"}
+FORMS = [pytest.param({}, id="blocking", marks=pytest.mark.proof), pytest.param(STREAMING, id="streaming")]
 
 
 @pytest.fixture
@@ -219,7 +220,7 @@ def test_the_end_of_training_right_after_a_round_takes_no_further_outer_step(
     check(workers, alone(workers, 5, 0.7, 0.9))
 
 
-@pytest.mark.parametrize("options", [{}, STREAMING], ids=["blocking", "streaming"])
+@pytest.mark.parametrize("options", FORMS)
 def test_the_ranks_of_a_group_stay_equal(
     start: Start, store: Served, tmp_path: Path, options: dict[str, object]
 ) -> None:
@@ -253,7 +254,7 @@ def test_a_single_group_takes_outer_steps_and_with_plain_averaging_equals_one_pr
     check([worker], alone([worker], 20, 1.0, 0.0))
 
 
-@pytest.mark.parametrize("options", [{}, STREAMING], ids=["blocking", "streaming"])
+@pytest.mark.parametrize("options", FORMS)
 def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_others(
     start: Start, store: Served, tmp_path: Path, options: dict[str, object]
 ) -> None:
@@ -313,7 +314,7 @@ def test_groups_that_were_all_killed_resume_from_their_parts(start: Start, store
     assert all(0 < len(worker["fed"]) < 40 for worker in workers), "they were resumed"
 
 
-@pytest.mark.parametrize("options", [{}, STREAMING], ids=["blocking", "streaming"])
+@pytest.mark.parametrize("options", FORMS)
 def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Path, options: dict[str, object]) -> None:
     whole_run = groups_of(start, store, 1, 1, inner_steps=4, **options)
     expected = results(tmp_path, *whole_run.start_all(PROGRAM, tmp_path, 26, 0))
@@ -346,11 +347,10 @@ def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Pa
 @pytest.mark.parametrize(
     ("sizes", "options", "stopped_groups"),
     [
-        ((1, 1, 1), {"inner_steps": 6}, (0, 1, None)),
-        ((1,), {"inner_steps": 3}, (0,)),
-        ((2, 1), {"inner_steps": 4}, (0, 0, None)),
+        pytest.param((1, 1, 1), {"inner_steps": 6}, (0, 1, None), id="more groups and steps per round"),
+        pytest.param((1,), {"inner_steps": 3}, (0,), id="one group", marks=pytest.mark.proof),
+        pytest.param((2, 1), {"inner_steps": 4}, (0, 0, None), id="groups of unequal size", marks=pytest.mark.proof),
     ],
-    ids=["more groups and steps per round", "one group", "groups of unequal size"],
 )
 def test_a_stopped_run_resumes_with_other_groups_and_rounds(
     start: Start,

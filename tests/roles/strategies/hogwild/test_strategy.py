@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,6 +26,10 @@ from tests.roles.processes import (
     trainer_environment,
     wait_for,
 )
+from torchyard_roles.environment import Environment
+from torchyard_roles.peers import Peers, TrainerAddress
+from torchyard_roles.strategies.hogwild import strategy as hogwild_strategy
+from torchyard_roles.strategies.hogwild.strategy import Hogwild
 
 pytestmark = pytest.mark.train
 
@@ -130,6 +136,34 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     metrics = [metrics for _, _, metrics in reports]
     assert max(each.get("staleness", -1) for each in metrics) >= 0
     assert all(each["exchange_s"] >= 0 for each in metrics if "exchange_s" in each)
+
+
+@pytest.mark.parametrize("duration_s", [0.0, 0.3])
+def test_the_first_rank_announces_the_end_of_the_last_exchanges(
+    monkeypatch: pytest.MonkeyPatch, duration_s: float
+) -> None:
+    """Also if the exchanges end before the first rank waits for them; a missing flag aborted the other ranks."""
+    trainers = TrainerAddress("worker-0", "127.0.0.1", 1, 2, 0), TrainerAddress("worker-1", "127.0.0.1", 1, 1, 1)
+    environment = Environment(world_size=3, group_size=2, groups=2, peers=Peers(trainers=trainers), key=KEY)
+    strategy = Hogwild(environment)
+    group = Mock()
+    group.drain.side_effect = lambda: time.sleep(duration_s)
+    flags: list[bool] = []
+    monkeypatch.setattr(strategy, "_group", group)
+    monkeypatch.setattr(strategy, "_broadcast_flags", flags.extend)
+    monkeypatch.setattr(strategy, "_broadcast_shards", lambda shards: None)
+    monkeypatch.setattr(hogwild_strategy, "wait_for_all_ranks", lambda: None)
+    monkeypatch.setattr(hogwild_strategy, "BEAT_S", 0.1)
+    start_thread = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        start_thread(thread)
+        if not duration_s:
+            thread.join()
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    strategy._drain_inside()
+    assert flags == [*([False] * (len(flags) - 1)), True]
 
 
 @pytest.mark.parametrize("how", ["calls", "lists", "halves"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_agent.daemon import installed_version
+from torchyard_agent import installed_version
 from torchyard_agent.protocol.version_order import version_order
 
 
