@@ -50,7 +50,7 @@ KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT, which shells ignore in background jobs.
+    """Restores SIGINT, which shells ignore in background jobs.
 
     Programs inherit this setting when they are started, and tests interrupt such programs.
     """
@@ -59,13 +59,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze imported objects, because the guard below collects garbage after each test."""
+    """Freezes imported objects, because the guard below collects garbage after each test."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with training tests first, then files that use hosts, so short files end a parallel run."""
+    """Puts files with training tests first, then files that use hosts, so short files end a parallel run."""
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}
     items.sort(key=lambda item: (item.path not in trains, item.path not in waits))
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves a non-daemon thread, a child process, an asyncio error or a Torchyard warning in the log.
+    """Fails a test that leaves a non-daemon thread, a child process, an asyncio error or a logged Torchyard warning.
 
     A test that expects such a warning requests the `caplog` fixture.
     """

@@ -80,7 +80,7 @@ class ForkedProcess:
             self._fork_server.send_signal(self._child, number)
 
     def close(self) -> None:
-        """Kill the program unless it has ended."""
+        """Kills the program unless it has ended."""
         self.send_signal(signal.SIGKILL)
         self.wait()
         self.stdout.close()
@@ -98,7 +98,7 @@ class ForkServer:
         self._listening: set[str] = set()
         self._signalled = 0
         with child_end:
-            self._process = subprocess.Popen(  # type: ignore[call-overload]  # a socket has a descriptor
+            self._process = subprocess.Popen(  # type: ignore[call-overload]  # Popen accepts a socket, because it has a file descriptor.
                 [sys.executable, "-m", "tests.fork_server", *modules],
                 stdin=child_end,
                 # The server's output is not a terminal, so forked programs see no terminal.
@@ -108,7 +108,7 @@ class ForkServer:
             )
 
     def start(self, *arguments: str | Path, environment: dict[str, str]) -> ForkedProcess:
-        """Start a program with exactly this environment; see `fork` for the arguments."""
+        """Starts a program with exactly this environment; see `fork` for the arguments."""
         reading, writing = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -125,7 +125,7 @@ class ForkServer:
         files: tuple[int, int, int],
         folder: Path | None = None,
     ) -> Child:
-        """Start a program.
+        """Starts a program.
 
         Args:
             arguments: A script, `-c` and a text, or `-m` and a module; then the program's arguments.
@@ -142,7 +142,7 @@ class ForkServer:
         return self._forked.pop()
 
     def serve(self, path: Path, namespaces_of: int) -> None:
-        """Fork programs in the namespaces of a process, for clients of the Unix socket `path`; see `tests.warm_python`.
+        """Forks programs in a process's namespaces, for clients of the Unix socket `path`; see `tests.warm_python`.
 
         Returns once clients can connect.
         """
@@ -156,7 +156,7 @@ class ForkServer:
         return self.ended[child.number]
 
     def send_signal(self, child: Child, number: int) -> None:
-        """Let the server send a signal; returns once the signal has been sent.
+        """Lets the server send a signal; returns once the signal has been sent.
 
         Only the parent process knows whether the process ID still belongs to the child.
         """
@@ -165,7 +165,7 @@ class ForkServer:
         self._receive_until(lambda: self._signalled > before, 60)
 
     def receive_pending(self) -> None:
-        """Handle the messages that have arrived."""
+        """Handles the messages that have arrived."""
         while select.select([self._socket], [], [], 0)[0]:
             self._receive()
 
@@ -183,7 +183,7 @@ class ForkServer:
             raise AssertionError("the fork server has ended")
 
     def _receive_until(self, done: Callable[[], bool], timeout: float) -> None:
-        """Handle messages until `done` returns true."""
+        """Handles messages until `done` returns true."""
         deadline = time.monotonic() + timeout
         while not done():
             self._socket.settimeout(max(0.01, deadline - time.monotonic()))
@@ -198,7 +198,7 @@ class ForkServer:
 
 
 def serve_orders(modules: Sequence[str]) -> list[str]:
-    """Run the server's loop, which returns in each child, with the child's arguments."""
+    """Runs the server's loop, which returns in each child, with the child's arguments."""
     for module in modules:
         importlib.import_module(module)
     gc.collect()
@@ -295,7 +295,7 @@ def _prepare_child(order: dict[str, Any], files: list[int]) -> list[str]:
 
 
 def run_program(arguments: list[str]) -> int:
-    """Run the program; returns its exit status.
+    """Runs the program; returns its exit status.
 
     This performs Python's shutdown except for the unloading of modules, which would copy a hundred megabytes of shared
     memory pages.
@@ -319,7 +319,7 @@ def run_program(arguments: list[str]) -> int:
         code = 1
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
-    threading._shutdown()  # type: ignore[attr-defined]  # private function without a stub
+    threading._shutdown()  # type: ignore[attr-defined]  # The private function has no type stub.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

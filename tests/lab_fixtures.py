@@ -42,7 +42,7 @@ class ThreeHosts:
         return self._lab
 
     def clean(self) -> None:
-        """Restore the hosts; if that fails, discard all of them and raise LabBroken."""
+        """Restores the hosts; if that fails, discards all of them and raises LabBroken."""
         if self._lab is None or not self._lab.whole:
             return
         try:
@@ -53,7 +53,7 @@ class ThreeHosts:
             raise
 
     def close(self) -> None:
-        """Remove the hosts."""
+        """Removes the hosts."""
         if self._lab is not None:
             self._lab.close()
             self._lab = None

@@ -68,7 +68,7 @@ SEVERAL = (
     # A trunk stands for more edges than are drawn one by one.
     "{count} edges",
     "restarted {count} times",
-    # Over a limit.
+    # The count exceeds a limit that is greater than 1.
     "the note has {len(annotation.note)} letters",
     "the tag {tag[:MAX_TAG]}… has {len(tag)} letters.",
     "left out with all after it, {expanded} times come before it",
@@ -80,7 +80,7 @@ SEVERAL = (
     "a process on {host} may open only {soft} files",
     "{files} open files, lockable memory",
     "{writers[host]} replicas share the run's working folder",
-    # Not a count.
+    # The number is not a count.
     "in '{text}' the range {first}-{last} runs backwards",
     "{run_id} matches several runs",
     "the disk of {link.host} has ",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 WITHIN_S = 120.0
-"""The default deadline. It is generous so that the load of a machine does not decide a test."""
+"""The default deadline in seconds. It is generous so that the load of a machine does not decide a test."""
 PAUSE_S = 0.005
 
 Found = TypeVar("Found")

@@ -94,7 +94,7 @@ class HostListener:
         self._socket.close()
 
     def enter(self, client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-        """Enter the host's namespaces in a child of the fork server, and fork again there.
+        """Enters the host's namespaces in a child of the fork server, and forks again there.
 
         Only the grandchild returns, with the received request and its file descriptors. The child relays signals, and
         exits when the grandchild exits.
@@ -122,7 +122,7 @@ def _join_namespaces(pid: int) -> None:
 
 
 def _relay_signals(client: socket.socket, script: int) -> None:
-    """Relay the client's signals until the script has ended; never returns."""
+    """Relays the client's signals until the script has ended; never returns."""
     ended = os.pidfd_open(script)
     while True:
         ready, _, _ = select.select([client, ended], [], [])

@@ -30,7 +30,7 @@ class StagedLaunch(LaunchJob):
 
 def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
     """Yields the name of each screenshot with the launch panel, which is in the state to show."""
-    setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # pictures only: no launch may reach a real host
+    setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # The pictures need no contact with a real host.
     assert wiring.document.path is not None
     source = read_topology(wiring.document.path)
     hosts = ["gpu-a", "gpu-b", "gpu-c", "gpu-f"]

@@ -42,7 +42,7 @@ def begin_live_run(wiring: WindowConnections, state: str, design: Topology | Non
         lines = (LOG.format(epoch=step // 1251, step=step, loss=loss) for step, loss in losses.items())
         cast.logs[replica.name] = "".join(lines).encode()
     cast.note(wiring.home)
-    wiring.fleet._fleet = fake_hosts.ActingFleet(cast)  # type: ignore[assignment]  # pictures only, as in sample_fleet
+    wiring.fleet._fleet = fake_hosts.ActingFleet(cast)  # type: ignore[assignment]  # The pictures need no contact with a real host.
     cast.start()
     return cast
 
@@ -68,7 +68,7 @@ def feed_run(
     for at in range(5, RUNS_FOR_S, 3):
         cast.measure(at, slow=SLOW, step=step, served=served)
         feed._take_samples()  # Only the newest waiting sample of each host is kept.
-    feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # pictures are static
+    feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # Pictures are static.
     feed._silence_timer.stop()
     settle()
 

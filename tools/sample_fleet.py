@@ -98,7 +98,7 @@ def let_hosts_answer(fleet: FleetModel) -> None:
         fleet._statuses[status.name] = after  # The model has no public setter for the status.
         fleet.host_changed.emit(status.name)
     fleet.has_looked = True
-    fleet._fleet = _UnreachableFleet(status.name for status in fleet.hosts)  # type: ignore[assignment]  # pictures only: no page may reach a real host
+    fleet._fleet = _UnreachableFleet(status.name for status in fleet.hosts)  # type: ignore[assignment]  # The pictures need no contact with a real host.
 
 
 def _acts(now: datetime) -> tuple[Act, ...]:

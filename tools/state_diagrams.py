@@ -85,7 +85,7 @@ def observed() -> tuple[Transitions, Transitions, Transitions]:
             runs.add((before.state.value, after.state.value))
             replicas |= {(a.state.value, b.state.value) for a, b in zip(before.replicas, after.replicas, strict=True)}
             gangs |= {(a.phase, b.phase) for a, b in zip(before.gangs, after.gangs, strict=True)}
-    return tuple({pair for pair in pairs if pair[0] != pair[1]} for pairs in (runs, replicas, gangs))  # type: ignore[return-value]  # mypy cannot infer the tuple's length
+    return tuple({pair for pair in pairs if pair[0] != pair[1]} for pairs in (runs, replicas, gangs))  # type: ignore[return-value]  # mypy cannot infer the tuple's length.
 
 
 def _history(dice: random.Random) -> Iterator[tuple[Any, Any]]:

@@ -95,7 +95,7 @@ def all_reduce() -> Picture:
     for x in xs[:-1]:
         picture.arrow((x + CHIP_W / 2 + 2, y), (x + 184 - CHIP_W / 2 - 2, y))
     picture.arrow((xs[-1], y + CHIP_H / 2 + 2), (xs[0], y + CHIP_H / 2 + 2), bend=110)
-    picture.text(380, 34, "Gradients go round a ring in pieces: first their sums, then the results", color=TEXT)
+    picture.text(380, 34, "Gradients go around a ring in pieces: first their sums, then the results", color=TEXT)
     picture.text(380, 218, "each sends and receives 2M(N−1)/N in every step; all have the same parameters")
     return picture
 

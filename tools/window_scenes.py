@@ -51,7 +51,7 @@ EARLIER_KEY = f"SHA256:{'Qyg0' * 10}jBO"
 
 
 class Camera(Protocol):
-    """Interface of a camera, which records or checks the scenes."""
+    """Interface of an object that takes pictures of the scenes or checks them."""
 
     def take(
         self, window: MainWindow, name: str, over: QWidget | None = None, show: Callable[[], object] | None = None
@@ -65,7 +65,7 @@ class Camera(Protocol):
 
 
 def show_scenes(camera: Camera, parts: Sequence[str] = PARTS, states: Sequence[str] = STATES) -> None:
-    """Shows the scenes of some parts of the window, in some states of the fleet, to a camera."""
+    """Shows some parts of the window in some states of the fleet, and calls the camera for each scene."""
     for state in states:
         if any(page in parts for page in PAGES) or ("launch" in parts and state == "eight"):
             with _window(state) as window:
@@ -145,8 +145,8 @@ def _dialogs(camera: Camera, state: str) -> None:
         key = ShownKey(
             Host(name=host, address="gpu.example"), "ssh-ed25519", FINGERPRINT, "", "SHA256:" + "Qyg0" * 10 + "jBO"
         )
-        setattr(fleet_model, "show_key", lambda *_: key)  # noqa: B010  # pictures only: no key is requested
-        _wiring(window).fleet.fleet.dialer = None  # type: ignore[assignment]  # pictures only: no key is requested
+        setattr(fleet_model, "show_key", lambda *_: key)  # noqa: B010  # The pictures need no key.
+        _wiring(window).fleet.fleet.dialer = None  # type: ignore[assignment]  # The pictures need no key.
         fleet = cast("FleetPage", window.show_page("fleet"))
         for name, show in (
             ("add-host", lambda: fleet.add_host(host)),
@@ -276,7 +276,7 @@ def _window(state: str, prepare: Callable[[WindowConnections], None] | None = No
         window = make_window(home, fleet_file, file)
         wiring = _wiring(window)
         window.painted.disconnect()  # The tasks after the first paint would contact hosts.
-        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # pictures only: no host is asked
+        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # The pictures need no contact with a real host.
         let_hosts_answer(wiring.fleet)
         if prepare is not None:
             prepare(wiring)

@@ -23,10 +23,10 @@ sys.path[:] = [path for path in sys.path if path]  # Removes the current folder,
 sys.dont_write_bytecode = True  # Only `daemon.bytecode` writes bytecode.
 
 try:  # Python's own implementation is used because OpenSSL, which `hashlib` loads, takes 4 MB of memory.
-    from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]  # only since Python 3.12
+    from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]  # This module exists only since Python 3.12.
 except ImportError:
     try:
-        from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]  # before Python 3.12
+        from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]  # This module exists only before Python 3.12.
     except ImportError:
         from hashlib import sha256
 
@@ -196,7 +196,7 @@ class Sources:
         for below, is_package in ((stem + "/__init__.py", True), (stem + ".py", False)):
             if below in self._sources:
                 place = os.path.join(self._folder, below)
-                spec = ModuleSpec(name, self, origin=place, is_package=is_package)  # type: ignore[arg-type]  # not a Loader subclass
+                spec = ModuleSpec(name, self, origin=place, is_package=is_package)  # type: ignore[arg-type]  # The class is not a subclass of Loader.
                 spec.has_location = True
                 if is_package:
                     spec.submodule_search_locations = [os.path.dirname(place)]

@@ -97,7 +97,7 @@ class Incoming:
         if sha256 not in self._open:
             os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
             scratch = f"{target}.{self._sender}.part"
-            self._open[sha256] = (scratch, open(scratch, "wb", buffering=0), hashlib.sha256())  # noqa: SIM115  # closed with its last piece
+            self._open[sha256] = (scratch, open(scratch, "wb", buffering=0), hashlib.sha256())  # noqa: SIM115  # The file is closed with its last piece.
         scratch, file, digest = self._open[sha256]
         try:
             _write(file.fileno(), data)

@@ -20,7 +20,7 @@ from torchyard_agent.protocol import paths
 CHUNK = 1 << 18
 """Maximum number of bytes of one read."""
 START_DEADLINE_S = 10.0
-"""The time that a daemon has to start, or another one to retire."""
+"""Time limit in seconds for a daemon to start, or for another one to retire."""
 POLL_S = 0.02
 
 Settle = Callable[[], None]
@@ -40,13 +40,13 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
     try:
         daemon = _connect_to_daemon(address, agent_dir, sha256, settle, by, start_error)
         with contextlib.suppress(OSError):
-            # The time marks the archive as used, for garbage collection.
+            # Garbage collection reads from the modification time when the archive was last used.
             os.utime(paths.archive_dir(agent_dir, sha256))
     except OSError as error:
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
-    with contextlib.suppress(ConnectionError):  # A daemon that ends resets connections in its queue.
+    with contextlib.suppress(ConnectionError):  # A daemon resets the connections in its queue when it ends.
         _relay(daemon)
     if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
@@ -184,7 +184,7 @@ def _fork_daemon(
     node = os.uname().nodename
 
     def serve() -> int:
-        sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio would import it: 2 MB, 10 ms
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # Otherwise asyncio imports it, which takes 2 MB and 10 ms.
         from torchyard_agent.daemon.main import main as run
 
         return run(agent_dir, node, sha256, listener, settle, by)
@@ -245,7 +245,7 @@ def run_daemon(agent_dir: str, sha256: str) -> int:
         node = os.uname().nodename
         os.makedirs(paths.host_dir(agent_dir, node), 0o700, exist_ok=True)
         os.chdir("/")
-        sys.modules["ssl"] = None  # type: ignore[assignment]  # as in _fork_daemon
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # Prevents the import by asyncio, as in _fork_daemon().
         from torchyard_agent.daemon.main import main as run
 
         return run(agent_dir, node, sha256, listener, lambda: None)

@@ -45,7 +45,7 @@ def install() -> None:
             use_libuv=use_libuv,
         )
 
-    rendezvous._create_c10d_store = create  # type: ignore[attr-defined]  # torch has no public hook
+    rendezvous._create_c10d_store = create  # type: ignore[attr-defined]  # torch has no public hook.
 
 
 def listener_at(hostname: str, port: int) -> socket.socket | None:

@@ -25,7 +25,7 @@ PAUSE_BACKLOG = 1024 * 1024
 MAX_UNANSWERED = 1000
 """Number of unanswered requests of a client above which no further requests are read from it."""
 READ_TIMEOUT_S = 10.0
-"""A client above PAUSE_BACKLOG is disconnected if it has not read a byte for this long."""
+"""A client above PAUSE_BACKLOG is disconnected if it has not read a byte for this number of seconds."""
 POLL_S = 0.05
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Connection:
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
-        """Calls a method of the peer and returns its answer. Raises RpcError, also if the connection ends first."""
+        """Calls a method of the peer and returns its answer. Raises RpcError, even if the connection ends first."""
         if self.closed:
             raise RpcError("the connection is closed", "disconnected")
         self._next_id += 1

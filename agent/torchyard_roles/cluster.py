@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 REPORT_WAIT_S = 0.2
-"""Longest wait of the first and the last report for a busy keeper; other reports never wait."""
+"""Longest wait in seconds of the first and the last report for a busy keeper; other reports never wait."""
 
 
 class Cluster:
@@ -117,7 +117,7 @@ class Cluster:
         return self._has_left
 
     def distribute(self, model: Any, optimizer: Any = None) -> Any:
-        """Include a model and its optimizer in the distributed training, and return the same objects.
+        """Includes a model and its optimizer in the distributed training, and returns the same objects.
 
         All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. (Under
         the strategy `none` each trainer starts from its own.) Several models or optimizers are given as lists
@@ -175,7 +175,7 @@ class Cluster:
         check_trainable(pairs.models, pairs.optimizers)
 
     def _begin_first(self, pairs: Pairs) -> None:
-        """Handle the first call of distribute(), which also restores the newest checkpoint."""
+        """Handles the first call of distribute(), which also restores the newest checkpoint."""
         self._open_checkpoints()
         model, optimizer = pairs.model, pairs.optimizer
         self._model = model
@@ -200,7 +200,7 @@ class Cluster:
         self._graceful_stop = self._checkpoint_group.answer_sigterm(step)
 
     def _begin_further(self, pairs: Pairs) -> None:
-        """Handle a further call of distribute().
+        """Handles a further call of distribute().
 
         The model and optimizer of this call are saved and restored together with those of the first call. The model is
         loaded before the strategy distributes it, since servers or other groups may have newer parameters.
@@ -223,7 +223,7 @@ class Cluster:
             self._strategy.distribute(pairs.model_of(each), each, self._device)
 
     def checkpoint(self, *, now: bool = False, **stateful: Any) -> None:
-        """Save and restore further objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
+        """Saves and restores further objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
 
         This method must be called after distribute() and before the training loop, with the same names on all trainers.
         In a resumed run, the call restores the objects. A script started by hand saves checkpoints after the first call
@@ -257,7 +257,7 @@ class Cluster:
             self._saver.ask()
 
     def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
-        """Load each new checkpoint into `model` and yield its step, until training ends. For evaluators.
+        """Loads each new checkpoint into `model` and yields its step, until training ends. For evaluators.
 
         The iterator is empty in the other roles, so a script may contain this loop before its training loop. It is also
         empty if there is no folder for checkpoints. Metrics that are reported inside the loop have the step of the
@@ -285,7 +285,7 @@ class Cluster:
         evaluation: bool = False,
         **options: Any,
     ) -> DataLoader[Any]:
-        """Return a DataLoader of this worker's share of the data, which moves batches to this worker's device.
+        """Returns a DataLoader of this worker's share of the data, which moves batches to this worker's device.
 
         Args:
             dataset: A dataset, or a DataLoader whose dataset and options are used.
@@ -326,14 +326,14 @@ class Cluster:
         return loader
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """Return a context in which backward passes accumulate gradients without exchanging them.
+        """Returns a context in which backward passes accumulate gradients without exchanging them.
 
         The sum is exchanged in the next backward pass outside the context, or in the optimizer's step().
         """
         return self._strategy.accumulating()
 
     def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return the plain module without wrappers such as the wrapper of torch.compile()."""
+        """Returns the plain module without wrappers such as the wrapper of torch.compile()."""
         from torchyard_roles.model_optimizer_pairs import unwrap
 
         return unwrap(model)
@@ -351,7 +351,7 @@ class Cluster:
         value: float | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> torch.Tensor | None:
-        """Clip the gradients of the next step by their norm, or each element by its magnitude.
+        """Clips the gradients of the next step by their norm, or each element by its magnitude.
 
         This method must be called on all trainers immediately before `optimizer.step()` (with a GradScaler after its
         `unscale_`). It clips the gradients that the step uses: the mean over all workers, or over the worker group in
@@ -388,7 +388,7 @@ class Cluster:
         return self._strategy.clip_gradients(parameters, max_norm)
 
     def mean(self, x: Any) -> Any:
-        """Return the mean over all trainers of a number, a tensor, or a dict or list of them.
+        """Returns the mean over all trainers of a number, a tensor, or a dict or list of them.
 
         Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
         All trainers must call this method and the four methods below in the same order; an evaluator exchanges only
@@ -403,26 +403,26 @@ class Cluster:
         return self._all_trainers.mean(x)
 
     def gather(self, x: Any) -> list[Any]:
-        """Return the `x` of each trainer in rank order: a number, text, a tensor, or a dict or list of them.
+        """Returns the `x` of each trainer in rank order: a number, text, a tensor, or a dict or list of them.
 
         Tensors may differ in shape. A tensor from a GPU is copied to this process's device.
         """
         return self._all_trainers.gather(x)
 
     def any(self, flag: Any) -> bool:
-        """Return whether `flag` is true on any trainer, as in `if cluster.any(patience == 0): break`."""
+        """Returns whether `flag` is true on any trainer, as in `if cluster.any(patience == 0): break`."""
         return self._all_trainers.any(flag)
 
     def barrier(self) -> None:
-        """Wait until all trainers have called this method."""
+        """Waits until all trainers have called this method."""
         self._all_trainers.barrier()
 
     def broadcast(self, x: Any) -> Any:
-        """Return the chief's `x` on all trainers, whose own `x` is ignored. `x` may be any value for gather()."""
+        """Returns the chief's `x` on all trainers, whose own `x` is ignored. `x` may be any value for gather()."""
         return self._all_trainers.broadcast(x)
 
     def report(self, **metrics: Any) -> None:
-        """Report metrics to the desktop, such as `loss=loss`. Values are numbers, or tensors with one element.
+        """Reports metrics to the desktop, such as `loss=loss`. Values are numbers, or tensors with one element.
 
         This method may be called in every step: at most 5 reports per second are sent, except for new names, and
         tensors are read only for reports that are sent. Steps and throughput are measured automatically.
@@ -431,7 +431,7 @@ class Cluster:
         self._send_if_due(at_step=False)
 
     def leave(self) -> None:
-        """Save the last checkpoint, send the last report and disconnect.
+        """Saves the last checkpoint, sends the last report and disconnects.
 
         This method is called automatically at the script's end.
         """
@@ -458,7 +458,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Call leave(), or after an exception other than SystemExit disconnect immediately and propagate it."""
+        """Calls leave(). After an exception other than SystemExit, disconnects immediately and propagates it."""
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
         else:
@@ -480,7 +480,7 @@ class Cluster:
         return self._collectives
 
     def _end_collectives(self, *, stopped: bool = False) -> None:
-        """Declare that this process makes no further collective calls, so that no other process waits for it."""
+        """Declares that this process makes no further collective calls, so that no other process waits for it."""
         with suppress(RolesError):  # If the store is lost, no process can be informed.
             self._all_trainers.leave(stopped=stopped)
 
@@ -494,7 +494,7 @@ class Cluster:
         self._checkpoint_group.close()
 
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
-        """Save or stop between two steps, if all trainers save or stop here. This is StepTracker's `at_boundary`.
+        """Saves or stops between two steps, if all trainers save or stop here. This is StepTracker's `at_boundary`.
 
         Returns:
             True, or False after leave().
@@ -512,7 +512,7 @@ class Cluster:
         if self._saver is not None:
             self._saver.at_boundary(step)
         members = self._strategy.members
-        # A worker that has returned comes to the boundary at which it has joined the others, and which they have left.
+        # A worker that has returned begins at the boundary where it joined; the others have already passed it.
         has_joined_here = self._has_returned and step == self._resumed_at
         if begins and members is not None and members.is_return_due and not has_joined_here:
             from torchyard_roles.checkpoints import peer_state
@@ -527,7 +527,7 @@ class Cluster:
         return f"epochs/{self._environment.gang}/{self._environment.generation}"
 
     def _publish_epochs(self) -> None:
-        """Publish the number of begun epochs, so that workers which return know the finished ones."""
+        """Publishes the number of begun epochs, so that workers which return know the finished ones."""
         store = self._checkpoint_group.meet()
         begun = [loader.epochs_begun for loader in self._saver.loaders] if self._saver is not None else []
         if self.is_chief and store is not None and begun != self._epochs_published:
@@ -535,7 +535,7 @@ class Cluster:
             store.set(self._epochs_key, json.dumps(begun).encode())
 
     def _before_epoch(self, loader: ShareLoader) -> None:
-        """In a process that has returned after its loss, skip a finished epoch, or join the others in this epoch.
+        """Skips a finished epoch, or joins the others in this epoch, in a process that has returned after its loss.
 
         The others train while this process repeats the code at the end of finished epochs.
         """
@@ -556,7 +556,7 @@ class Cluster:
         return self._strategy.members is not None and self._strategy.members.is_joining
 
     def _join_peers(self) -> None:
-        """In a process that has returned after its loss, wait for the others, and take the state of one of them.
+        """Waits for the others and takes the state of one of them, in a process that has returned after its loss.
 
         This is done when the script first needs the position in its data, or begins a step.
         """
@@ -623,7 +623,7 @@ class Cluster:
         self._send_if_due(at_step=True)
 
     def _finish_resume(self) -> None:
-        """Restore the remaining state when the resumed run has reached the point where it was saved."""
+        """Restores the remaining state when the resumed run has reached the point where it was saved."""
         self._catches_up = False
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
@@ -642,7 +642,7 @@ class Cluster:
         self._saver = CheckpointSaver(root, self._environment, self._strategy, self._device, store, size)
 
     def _restore(self, model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
-        """Load the newest checkpoint into the model, if there is one. Return the fingerprint of model and optimizer."""
+        """Loads the newest checkpoint, if any, into the model. Returns the fingerprint of model and optimizer."""
         from torchyard_roles.checkpoints import restore
         from torchyard_roles.checkpoints.fingerprint import fingerprint
 
@@ -674,7 +674,7 @@ class Cluster:
         self._reporter.close()
 
     def _abandon(self) -> None:
-        """Disconnect after an exception, without waiting.
+        """Disconnects after an exception, without waiting.
 
         An orderly leave() could block on a GPU that waits for peers. The peers detect the closed connections.
         """

@@ -42,7 +42,7 @@ class DataShare(NamedTuple):
     parts: int = 1
 
 
-class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml
+class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml.
     """A DistributedSampler that increments its epoch automatically. set_epoch() still works."""
 
     def __iter__(self) -> Iterator[int]:
@@ -52,7 +52,7 @@ class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not a
         return order
 
 
-class PartSampler(Sampler):  # type: ignore[misc]  # as above
+class PartSampler(Sampler):  # type: ignore[misc]  # mypy does not analyse torch.
     """A sampler of one contiguous part of the dataset, in order. All parts together contain each sample once."""
 
     def __init__(self, dataset: Any, share: DataShare) -> None:
@@ -91,7 +91,7 @@ class SkippingBatchSampler:
         return len(self._batches)
 
 
-class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
+class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse torch.
     """A DataLoader that moves batches to the rank's device, counts them, and resumes within an epoch.
 
     An *epoch* is an iteration that starts with gradients enabled. Iterations under `torch.no_grad()` are never counted
@@ -110,7 +110,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         before_epoch: Callable[[ShareLoader], None] | None = None,
         **options: Any,
     ) -> None:
-        """Create a loader.
+        """Creates a loader.
 
         Args:
             before_epoch: Called before each epoch, and may set the position at which the loader resumes.
@@ -144,11 +144,11 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         return self._begun
 
     def skip_epochs(self, count: int) -> None:
-        """Have the first `count` epochs yield nothing."""
+        """Has the first `count` epochs yield nothing."""
         self._finished_before = count
 
     def position(self) -> dict[str, Any]:
-        """Return the position: epochs begun, batches in the last epoch, the source of its order, and share count.
+        """Returns the position: epochs begun, batches in the last epoch, the source of its order, and share count.
 
         Before the first iteration of a resumed loader, this is the position at which the loader resumes.
         """
@@ -157,7 +157,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         return {"begun": self._begun, "batches": self._batches, "parts": self._parts, **self._order}
 
     def go_on_from(self, position: Mapping[str, Any], resumed: Callable[[], None]) -> None:
-        """Resume at the result of position().
+        """Resumes at the result of position().
 
         Args:
             position: The position. If the number of workers has changed, the number of finished batches is converted to
@@ -176,7 +176,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         return self._skipping if self._skipping is not None else super()._index_sampler
 
     def _fresh(self) -> Iterator[Any]:
-        """Return a new iterator of DataLoader. Its workers start with SIGTERM blocked until OutlivesStop handles it."""
+        """Returns a new DataLoader iterator. Its workers start with SIGTERM blocked until OutlivesStop handles it."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
             batches: Iterator[Any] = super().__iter__()
             return batches
@@ -215,7 +215,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         yield from self._counted(self._fresh())
 
     def _rest(self, position: Mapping[str, Any]) -> Iterator[Any]:
-        """Iterate over the rest of the interrupted epoch."""
+        """Iterates over the rest of the interrupted epoch."""
         skip = int(position["batches"])
         same_order = position["parts"] == self._parts
         self._set_order(position if same_order else {"epoch": position.get("epoch")})
@@ -264,7 +264,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _order_of_next(self) -> dict[str, Any]:
-        """Return the source of the order of the epoch that starts now."""
+        """Returns the source of the order of the epoch that starts now."""
         if isinstance(self.sampler, DistributedSampler):
             return {"epoch": int(self.sampler.epoch)}
         if self.generator is not None:
@@ -324,7 +324,7 @@ def make_loader(
     evaluating: Callable[[bool], None] | None = None,
     before_epoch: Callable[[ShareLoader], None] | None = None,
 ) -> ShareLoader:
-    """Create the loader of one share of the data.
+    """Creates the loader of one share of the data.
 
     Args:
         dataset: A dataset, or a DataLoader whose dataset and options are used.
@@ -342,7 +342,7 @@ def make_loader(
         ]
         if given:
             raise UsageProblem(
-                f"loader() got a DataLoader and {given[0]}=… beside it.",
+                f"loader() got a DataLoader and {given[0]}=… together.",
                 f"Give {given[0]} to the DataLoader itself, or give loader() the dataset.",
             )
         dataset, options = _taken_over(dataset, share, seed, evaluates=evaluating is not None)
@@ -391,14 +391,15 @@ def make_loader(
 def _taken_over(
     loader: DataLoader[Any], share: DataShare, seed: int | None, *, evaluates: bool
 ) -> tuple[Dataset[Any], dict[str, Any]]:
-    """Return the dataset and the options of a DataLoader, including batch_size and shuffle."""
+    """Returns the dataset and the options of a DataLoader, including batch_size and shuffle."""
     kind = type(loader)
     if isinstance(loader, ShareLoader):
-        raise UsageProblem("loader() got a loader that it has made itself.", "Give it each DataLoader once.")
+        raise UsageProblem("loader() got a loader that it has returned earlier.", "Give it each DataLoader once.")
     if kind.__iter__ is not DataLoader.__iter__ or kind._index_sampler is not DataLoader._index_sampler:
         raise UsageProblem(
-            f"loader() cannot take over a {kind.__name__}, which iterates in a way of its own.",
-            "Give it a torch.utils.data.DataLoader, or use yours as it is, on this worker's part by cluster.rank.",
+            f"loader() cannot take over a {kind.__name__}, which has its own way of iterating.",
+            "Give it a torch.utils.data.DataLoader, or use this loader unchanged, with this worker's part by "
+            "cluster.rank.",
         )
     names = ("num_workers", "collate_fn", "drop_last", "timeout", "worker_init_fn", "persistent_workers", "generator")
     options = {name: getattr(loader, name) for name in names}
@@ -431,7 +432,7 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """Return the number of samples in a batch: the length of its first tensor that is not empty, or 0 without one.
+    """Returns the number of samples in a batch: the length of its first tensor that is not empty, or 0 without one.
 
     A tensor without dimensions is one sample.
     """
@@ -447,7 +448,7 @@ def samples(batch: Any) -> int:
 def _check_is_whole(*, shuffle: bool, drop_last: Any) -> None:
     if shuffle:
         raise UsageProblem(
-            "loader(evaluation=True, shuffle=True): an evaluation sees its part in the dataset's order.",
+            "loader(evaluation=True, shuffle=True): an evaluation reads its part in the dataset's order.",
             "Leave shuffle out.",
         )
     if drop_last:
@@ -460,7 +461,7 @@ def _check_is_whole(*, shuffle: bool, drop_last: Any) -> None:
 def _check_can_be_shared(dataset: Dataset[Any], streams: bool, options: dict[str, Any]) -> None:
     if streams or not hasattr(dataset, "__len__"):
         raise UsageProblem(
-            f"loader() cannot share out {type(dataset).__name__}, which has no length.",
+            f"loader() cannot divide {type(dataset).__name__}, which has no length.",
             "Use a DataLoader of your own on a dataset that yields this worker's part, by cluster.rank.",
         )
     for name in ("sampler", "batch_sampler"):

@@ -12,7 +12,7 @@ from torchyard_roles.errors import EnvironmentProblem
 
 
 def choose(environment: Environment) -> torch.device:
-    """Return the device `cuda:N` for process N of its replica if each process has a GPU, else the CPU.
+    """Returns the device `cuda:N` for process N of its replica if each process has a GPU, else the CPU.
 
     Raises EnvironmentProblem if torch does not see the planned GPUs: a rank on the CPU would block its peers on GPUs.
     """
@@ -30,7 +30,7 @@ def choose(environment: Environment) -> torch.device:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Return the batch with all its tensors on `device`, including tensors in nested containers."""
+    """Returns the batch with all its tensors on `device`, including tensors in nested containers."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
@@ -43,7 +43,7 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Move the state of an optimizer that has stepped or was restored."""
+    """Moves the state of an optimizer that has stepped or was restored."""
     for state in optimizer.state.values():
         for name, value in state.items():
             # Optimizers keep a scalar `step` on the CPU. Sharded state is created where its parameter is.

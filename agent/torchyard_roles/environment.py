@@ -99,7 +99,7 @@ class Environment:
 
 
 def read(environ: Mapping[str, str]) -> Environment:
-    """Parse the variables. Raises EnvironmentProblem if they are invalid or inconsistent."""
+    """Parses the variables. Raises EnvironmentProblem if they are invalid or inconsistent."""
     role = environ.get("TORCHYARD_ROLE", "worker")
     if role not in ROLES:
         raise EnvironmentProblem(f"TORCHYARD_ROLE is {role!r}, but the roles are {', '.join(ROLES)}.")
@@ -140,7 +140,7 @@ def read(environ: Mapping[str, str]) -> Environment:
 
 
 def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
-    """Return (rank, size) in the worker group, which by default contains all trainers.
+    """Returns (rank, size) in the worker group, which by default contains all trainers.
 
     If the replica's command starts torchrun itself, Torchyard has not numbered its processes, and the group consists of
     torchrun's processes.
@@ -158,7 +158,7 @@ def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: in
 
 
 def _place_in_replica(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the number of the process in its replica, and the number of processes in the replica."""
+    """Returns the number of the process in its replica, and the number of processes in the replica."""
     number = _number(environ, "TORCHYARD_PROCESS")
     if number is None or _has_own_launcher(environ):
         return _number(environ, "LOCAL_RANK") or 0, _number(environ, "LOCAL_WORLD_SIZE") or 1
@@ -177,7 +177,7 @@ def _key(environ: Mapping[str, str]) -> bytes:
 
 
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
-    """Return (rank, world size). The rank is None for a process that does not train.
+    """Returns (rank, world size). The rank is None for a process that does not train.
 
     Torchyard's variables are preferred to torchrun's, unless the replica's command starts torchrun: in asynchronous
     strategies RANK is the rank within one worker group, and not the rank in the run.
@@ -207,7 +207,7 @@ def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[
 
 
 def _has_own_launcher(environ: Mapping[str, str]) -> bool:
-    """Return whether RANK is set by a torchrun that the user or the replica's command has started, not Torchyard."""
+    """Returns whether RANK is set by a torchrun that the user or the replica's command has started, not Torchyard."""
     launched_for = environ.get("TORCHELASTIC_RUN_ID")
     return launched_for is not None and launched_for != environ.get("TORCHYARD_RUN_ID")
 

@@ -12,7 +12,7 @@ from torchyard_agent.protocol import metrics_report
 from torchyard_roles.environment import Environment
 
 SERVING_EVERY_S = 1.0
-"""Interval of the reports of servers, which is the interval at which keepers forward them."""
+"""Interval in seconds of the reports of servers, which is the interval at which keepers forward them."""
 LAST_WAIT_S = 0.2
 """Longest wait of the last report for room in the keeper's queue."""
 
@@ -39,7 +39,7 @@ class Reporter:
         return self._socket is not None and os.getpid() == self._process
 
     def send(self, metrics: dict[str, float], wait_s: float = 0.0) -> bool:
-        """Send a report, waiting at most `wait_s` for space in the keeper's queue. Return whether it was sent.
+        """Sends a report, waiting at most `wait_s` for space in the keeper's queue. Returns whether it was sent.
 
         A report that is too long is sent without the script's own metrics.
         """
@@ -87,7 +87,7 @@ class ServingReports:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send the last figures and end the thread."""
+        """Sends the last figures and ends the thread."""
         self._ends.set()
         if self._reporter.is_open:
             self._thread.join()

@@ -44,7 +44,7 @@ class Pairs:
     """The models and optimizers of one call of distribute()."""
 
     def __init__(self, model: Any, optimizer: Any) -> None:
-        """Check the arguments. Raises UsageProblem unless they are modules and optimizers, or sequences of them."""
+        """Checks the arguments. Raises UsageProblem unless they are modules and optimizers, or sequences of them."""
         import torch
 
         self._given = model, optimizer
@@ -76,24 +76,24 @@ class Pairs:
         return sum(each.numel() * each.element_size() for each in trained.values() if each.requires_grad)
 
     def model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
-        """Return the model that this optimizer trains, or `model` if the optimizer trains several models."""
+        """Returns the model that this optimizer trains, or `model` if the optimizer trains several models."""
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = [each for each in self.models if any(id(parameter) in held for parameter in each.parameters())]
         return trained[0] if len(trained) == 1 else self.model
 
     def given(self) -> Any:
-        """Return the arguments in their original form, as the result of distribute()."""
+        """Returns the arguments in their original form, as the result of distribute()."""
         model, optimizer = self._given
         return model if self.updates_by_hand else (model, optimizer)
 
 
 def groups_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameter groups in the state of an optimizer or of an OptimizerList."""
+    """Returns the parameter groups in the state of an optimizer or of an OptimizerList."""
     return [group for each in state.get("optimizers", [state]) for group in each["param_groups"]]
 
 
 def names_of(optimizer: Any) -> str:
-    """Return the class name of an optimizer, or the class names of all optimizers in a list."""
+    """Returns the class name of an optimizer, or the class names of all optimizers in a list."""
     optimizers = optimizer.optimizers if isinstance(optimizer, OptimizerList) else [optimizer]
     return ", ".join(type(each).__name__ for each in optimizers)
 
@@ -111,7 +111,7 @@ def _listed(value: Any, kind: type, word: str) -> list[Any]:
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """Remove the wrappers DistributedDataParallel, DataParallel and torch.compile(), in any order, from a module."""
+    """Removes the wrappers DistributedDataParallel, DataParallel and torch.compile(), in any order, from a module."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     inner: Any = model

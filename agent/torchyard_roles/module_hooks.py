@@ -47,7 +47,7 @@ class NoSync:
 
 
 def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
-    """Call `call` before each forward pass of the model that records gradients.
+    """Calls `call` before each forward pass of the model that records gradients.
 
     A script may call only parts of the model (`model.encoder(x)`, or a method). Therefore the children have hooks too,
     which are removed at the first forward pass of the whole model to save their cost.
@@ -72,7 +72,7 @@ def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
 
 
 def _reduced(module: torch.nn.Module) -> Any:
-    """Return the reduction of the module for copies and pickles, without the hooks."""
+    """Returns the reduction of the module for copies and pickles, without the hooks."""
     reduced = module.__reduce_ex__(2)
     state = reduced[2] if len(reduced) > 2 else None
     if not isinstance(state, dict):

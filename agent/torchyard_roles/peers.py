@@ -39,7 +39,7 @@ class Peers:
     trainers: tuple[TrainerAddress, ...] = ()
 
     def trainer_process(self, rank: int, group: int | None = None) -> tuple[str, str] | None:
-        """Return the name and address of the process of a rank, in the run or in one worker group.
+        """Returns the name and address of the process of a rank, in the run or in one worker group.
 
         Returns None if the process is not listed.
         """
@@ -52,7 +52,7 @@ class Peers:
 
 
 def read_peers(text: str) -> Peers:
-    """Parse TORCHYARD_PEERS; an empty text gives no peers. Raises EnvironmentProblem."""
+    """Parses TORCHYARD_PEERS; an empty text gives no peers. Raises EnvironmentProblem."""
     if not text:
         return Peers()
     try:

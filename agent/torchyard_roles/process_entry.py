@@ -21,7 +21,7 @@ _joined: Cluster | None = None
 
 
 def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
-    """Join the run, and connect to the other processes as the strategy requires.
+    """Joins the run, and connects to the other processes as the strategy requires.
 
     Without the environment of Torchyard or torchrun the run has one process. Another call returns the same cluster
     until it has left. In parameter servers and reducers, the call handles requests until training ends, and then exits
@@ -53,7 +53,7 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
 
 
 def _serve(environment: Environment) -> None:
-    """Handle requests until the trainers have left. Raises SystemExit with the message of a RolesError."""
+    """Handles requests until the trainers have left. Raises SystemExit with the message of a RolesError."""
     try:
         if environment.role == "ps" and environment.strategy == "diloco":
             from torchyard_roles.strategies.diloco.outer_server import serve
@@ -67,7 +67,7 @@ def _serve(environment: Environment) -> None:
 
 
 def _at_exit(leave: Callable[[], None]) -> None:
-    """Call `leave` at the end of the script, while threads can still be started.
+    """Calls `leave` at the end of the script, while threads can still be started.
 
     leave() needs threads to contact all servers concurrently. In `atexit` callbacks, executors accept no work (Python
     3.9) and no thread can be started (3.12), so this callback is registered with the callbacks that end the threads

@@ -57,7 +57,7 @@ class StepTracker:
         """The last step for which `at_boundary` was called."""
 
     def watch(self, pairs: Pairs) -> None:
-        """Install the hooks on models and optimizers."""
+        """Installs the hooks on models and optimizers."""
         from torchyard_roles.module_hooks import NoSync, before_forward
 
         for each in pairs.optimizers:
@@ -73,17 +73,17 @@ class StepTracker:
                 model.no_sync = NoSync(self._strategy.accumulating)
 
     def at_loader_request(self, more: bool) -> None:
-        """Handle the script's request for a batch of the cluster's loader. `more` is false after the last batch."""
+        """Handles the script's request for a batch of the cluster's loader. `more` is false after the last batch."""
         self._has_loader = True
         self.end_pending()
         self._boundary(begins=more)
 
     def evaluate(self, begins: bool) -> None:
-        """Handle the start or end of an evaluation loader. Forward passes in between belong to no step."""
+        """Handles the start or end of an evaluation loader. Forward passes in between belong to no step."""
         self._evaluations += 1 if begins else -1
 
     def end_pending(self) -> None:
-        """End a step whose end is not marked by an optimizer."""
+        """Ends a step whose end is not marked by an optimizer."""
         if self._stepped or self._accumulated_by_hand:
             self._end()
 

@@ -58,7 +58,7 @@ class Options:
 
 
 def read_options(text: str, kind: str) -> Options:
-    """Parse TORCHYARD_OPTIONS. An empty text gives the defaults of the strategy `kind`.
+    """Parses TORCHYARD_OPTIONS. An empty text gives the defaults of the strategy `kind`.
 
     Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem for a text
     that is not a JSON object, for values of the wrong type and for negative numbers.
@@ -77,12 +77,12 @@ def read_options(text: str, kind: str) -> Options:
     }
     for name, value in chosen.items():
         if not _fits(getattr(Options, name), value):
-            raise EnvironmentProblem(f"TORCHYARD_OPTIONS says {name} is {value!r}, which it cannot be.")
+            raise EnvironmentProblem(f"TORCHYARD_OPTIONS has an invalid value of {name}: {value!r}.")
     return replace(Options(kind=kind), **chosen)
 
 
 def _fits(default: object, value: object) -> bool:
-    """Return whether a value is not negative and has the type of its default. An int may replace a float."""
+    """Returns whether a value is not negative and has the type of its default. An int may replace a float."""
     if isinstance(default, (str, bool)):
         return isinstance(value, type(default))
     if isinstance(default, tuple):

@@ -15,10 +15,10 @@ from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS,
 from torchyard_roles.errors import UsageProblem
 
 INTERVAL_S = 0.2
-"""Shortest time between two reports."""
+"""Shortest time in seconds between two reports."""
 
 THROUGHPUT_S = 10.0
-"""Throughput is the mean of this time, or of the time since the first step if that is shorter."""
+"""Throughput is the mean of this number of seconds, or of the time since the first step if that is shorter."""
 
 QUIET_S = 1.0
 """Shortest time between two automatic reports at a step, if the script calls report(). The script's own report follows
@@ -53,15 +53,15 @@ class Progress:
         return self._samples_stepped
 
     def resume(self, step: int) -> None:
-        """Set the number of steps to the number in a checkpoint."""
+        """Sets the number of steps to the number in a checkpoint."""
         self._steps = step
 
     def batch(self, samples: int) -> None:
-        """Count a training batch that the script received."""
+        """Counts a training batch that the script received."""
         self._samples += samples
 
     def step(self) -> None:
-        """Record the end of a step of the run, for the step count and the throughput."""
+        """Records the end of a step of the run, for the step count and the throughput."""
         self._steps += 1
         self._samples_stepped += self._samples
         self._samples = 0
@@ -73,7 +73,7 @@ class Progress:
         self._fresh = True
 
     def note(self, metrics: dict[str, Any]) -> None:
-        """Store metrics of the script, which are numbers or tensors with one element. Raises UsageProblem."""
+        """Stores metrics of the script, which are numbers or tensors with one element. Raises UsageProblem."""
         noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
         own = sorted(noted.keys() - set(METRICS))
         if len(own) > MAX_CUSTOM_METRICS:
@@ -86,7 +86,7 @@ class Progress:
         self._fresh = True
 
     def due(self, *, at_step: bool = False) -> bool:
-        """Return whether a report is due: immediately for names that were never sent, else at most 5 times a second."""
+        """Returns whether a report is due: at once for names that were never sent, else at most 5 times a second."""
         if not self._fresh:
             return False
         if self._taken_at is None or not self._names_sent.issuperset(self._noted):
@@ -105,7 +105,7 @@ class Progress:
         return self._taken_at is not None
 
     def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Return the current report, and record it as sent. The script's own values override measured ones.
+        """Returns the current report, and records it as sent. The script's own values override measured ones.
 
         Args:
             statistics: The metrics of the strategy. The part of a step that is neither exchange nor waiting is reported
@@ -128,7 +128,7 @@ class Progress:
         return report
 
     def _measure(self) -> None:
-        """Update the throughput, unless the time since the first step is too short for a useful figure."""
+        """Updates the throughput, unless the time since the first step is too short for a useful figure."""
         if not self._marks or self._stepped_at is None:
             return
         while len(self._marks) > 1 and self._marks[1][0] <= self._stepped_at - THROUGHPUT_S:
@@ -151,7 +151,7 @@ def _checked(name: str) -> str:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """Return the value for a later float(). A tensor is detached and not read yet."""
+    """Returns the value for a later float(). A tensor is detached and not read yet."""
     if hasattr(value, "detach"):
         if value.numel() != 1:
             raise UsageProblem(

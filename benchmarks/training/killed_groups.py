@@ -22,7 +22,7 @@ COMPUTE_S = 0.1
 KILLS = 10
 EVERY_S = 60.0
 START_S = 45.0
-"""Longest start of all groups. The measurement begins afterwards."""
+"""Maximum time in seconds until all groups have started. The measurement begins afterwards."""
 GOODPUT = 0.88
 PAUSE_S = 1.0
 

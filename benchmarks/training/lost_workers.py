@@ -74,7 +74,7 @@ def train(rank: int) -> None:
         lost_at = time.monotonic()
     step("continue")
     print(json.dumps({"steps": found, "again_s": time.monotonic() - lost_at}), flush=True)
-    os._exit(0)  # all_reduce's group of all workers cannot be left without the lost one.
+    os._exit(0)  # A regular exit would wait for the lost worker in all_reduce's process group.
 
 
 def main() -> list[Promise]:

@@ -92,7 +92,7 @@ def main() -> list[Promise]:
         home = Home(Path(folder))
         fleet = FleetModel(home, home.fleet_file)
         model = BookingsModel(home, fleet, clock=lambda: NOW)
-        model.reload = lambda: None  # type: ignore[method-assign]  # the calendar is not measured
+        model.reload = lambda: None  # type: ignore[method-assign]  # Reading the calendar is not measured.
         model.seen, model.has_loaded = seen, True
         page = BookingsPage(model)
         page.folded = set()

@@ -23,7 +23,9 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileProblem(
-            f"{path} cannot be written: {reason}.", code="unwritable_file", hint="Check the folder's rights and room."
+            f"{path} cannot be written: {reason}.",
+            code="unwritable_file",
+            hint="Check the permissions and the free space of the folder.",
         ) from None
 
 

@@ -16,5 +16,5 @@ def require_display() -> None:
     if sys.platform in ("win32", "darwin"):
         return
     if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")):
-        message = "there is no screen here to open the window on."
+        message = "there is no display on which the window could open."
         raise UsageError(message, code="no_display", hint="Log in with `ssh -X`, or use the command `torchyard`.")

@@ -15,7 +15,7 @@ BATCH = 32
 
 
 def place(text: str) -> tuple[str, int, int]:
-    """Return the address of the first trainer, this trainer's rank and the number of trainers from a CLUSTER_SPEC.
+    """Returns the address of the first trainer, this trainer's rank and the number of trainers from a CLUSTER_SPEC.
 
     The chief is pool 0, the other trainers are pool 1; their addresses are in the order of ranks.
     """
@@ -29,7 +29,7 @@ def place(text: str) -> tuple[str, int, int]:
 
 
 def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return pixels and digits of the training and the test data, with the same split on every host."""
+    """Returns pixels and digits of the training and the test data, with the same split on every host."""
     pixels, digits = load_digits(return_X_y=True)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
     images, labels = torch.tensor(pixels / 16, dtype=torch.float32)[order], torch.tensor(digits)[order]

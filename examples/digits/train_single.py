@@ -13,7 +13,7 @@ TEST_SAMPLES = 450
 
 
 def load() -> tuple[data.TensorDataset, data.TensorDataset]:
-    """Return the training and the test data; the split does not depend on the seed."""
+    """Returns the training and the test data; the split does not depend on the seed."""
     pixels, labels = load_digits(return_X_y=True)
     images = torch.tensor(pixels / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
     digits = torch.tensor(labels)
@@ -42,7 +42,7 @@ def accuracy(model: nn.Module, dataset: data.TensorDataset) -> float:
 
 
 def save(model: nn.Module, path: Path) -> None:
-    """Save under a temporary name first, so that a reader never gets an incomplete file."""
+    """Saves under a temporary name first, so that a reader never gets an incomplete file."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     torch.save(model.state_dict(), unfinished)
     unfinished.replace(path)

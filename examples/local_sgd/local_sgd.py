@@ -25,7 +25,7 @@ class LocalSgd(AllReduce):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Return both unchanged; all workers start from the parameters of the chief, which is rank 0."""
+        """Returns both unchanged; all workers start from the parameters of the chief, which is rank 0."""
         self.watch_gradients(model, optimizer)  # Applies the setting strategy.on_nan.
         self._parameters = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -33,18 +33,18 @@ class LocalSgd(AllReduce):
         return model, optimizer
 
     def restore(self, folder: Path, step: int) -> None:
-        """Do not average again: a checkpoint holds the chief's model after the averaging of its step."""
+        """Does not average again: a checkpoint holds the chief's model after the averaging of its step."""
         super().restore(folder, step)
         self._averaged_at = step
 
     def at_boundary(self, step: int) -> None:
-        """Average if due; called between two steps on all workers, before they save or stop."""
+        """Averages if due; called between two steps on all workers, before they save or stop."""
         self._exchange_s = 0.0
         if step % EVERY == 0 and step != self._averaged_at:
             self._average(step)
 
     def finish(self) -> bool:
-        """Average at the end, before the chief's last save, because the averaging changes the model."""
+        """Averages at the end, before the chief's last save, because the averaging changes the model."""
         super().finish()
         self._average(self._averaged_at)
         return True

@@ -14,7 +14,7 @@ RATE = 0.1
 
 
 def share(worker: tf.distribute.InputContext) -> tf.data.Dataset:
-    """Return a worker's own part of the data, in batches."""
+    """Returns a worker's own part of the data, in batches."""
     dataset = tf.data.Dataset.from_tensor_slices(samples(6144, seed=1))
     return dataset.shard(worker.num_input_pipelines, worker.input_pipeline_id).batch(BATCH)
 

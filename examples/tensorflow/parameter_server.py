@@ -16,7 +16,7 @@ RATE = 0.1
 
 
 def serve(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
-    """Run a worker or a parameter server, which executes the chief's requests and never ends by itself."""
+    """Runs a worker or a parameter server, which executes the chief's requests and never ends by itself."""
     server = tf.distribute.Server(
         cluster.cluster_spec(), job_name=cluster.task_type, task_index=cluster.task_id, protocol="grpc"
     )
@@ -24,14 +24,14 @@ def serve(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
 
 
 def batches() -> tf.data.Dataset:
-    """Return a worker's data, generated on the worker, with the name of its host in each batch."""
+    """Returns a worker's data, generated on the worker, with the name of its host in each batch."""
     host = tf.strings.strip(tf.io.read_file("/proc/sys/kernel/hostname"))
     examples = tf.data.Dataset.from_tensor_slices(samples(6144, seed=1)).shuffle(6144).repeat().batch(BATCH)
     return examples.map(lambda points, labels: (points, labels, host))
 
 
 def lead(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
-    """Run the chief."""
+    """Runs the chief."""
     strategy = tf.distribute.ParameterServerStrategy(cluster)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():

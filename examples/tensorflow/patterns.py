@@ -8,7 +8,7 @@ NOISE = 2.0
 
 
 def samples(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return points as float32 of shape (number, 64), and the number of each row's pattern (0 to 9).
+    """Returns points as float32 of shape (number, 64), and the number of each row's pattern (0 to 9).
 
     The ten patterns are always the same; `seed` is the seed of the noise.
     """

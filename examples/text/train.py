@@ -14,7 +14,7 @@ ALPHABET = sorted(set(TEXT))
 
 
 def load(windows: int, seed: int) -> tuple[data.TensorDataset, data.TensorDataset]:
-    """Return random windows of the first nine tenths of the text, and consecutive windows of its last tenth."""
+    """Returns random windows of the first nine tenths of the text, and consecutive windows of its last tenth."""
     positions = {character: position for position, character in enumerate(ALPHABET)}
     text = torch.tensor([positions[character] for character in TEXT])
     train, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
@@ -23,7 +23,7 @@ def load(windows: int, seed: int) -> tuple[data.TensorDataset, data.TensorDatase
 
 
 def windows_at(text: torch.Tensor, starts: torch.Tensor) -> data.TensorDataset:
-    """Return the characters of each window, and the characters that follow them."""
+    """Returns the characters of each window, and the characters that follow them."""
     places = starts[:, None] + torch.arange(CONTEXT)
     return data.TensorDataset(text[places], text[places + 1])
 
@@ -59,7 +59,7 @@ def cross_entropy(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor)
 
 @torch.no_grad()
 def evaluate(model: nn.Module, dataset: data.TensorDataset) -> float:
-    """Return the mean loss per character."""
+    """Returns the mean loss per character."""
     device = next(model.parameters()).device
     total = 0.0
     for inputs, targets in data.DataLoader(dataset, batch_size=64):

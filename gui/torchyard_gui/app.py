@@ -87,7 +87,7 @@ def _spare_sources() -> None:
     """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:
-        feature._mod_uses_pyside = lambda module: True  # type: ignore[attr-defined]  # the module has no stubs
+        feature._mod_uses_pyside = lambda module: True  # type: ignore[attr-defined]  # The module has no type stubs.
 
 
 def _options() -> argparse.ArgumentParser:

@@ -69,7 +69,7 @@ from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 
 LONGEST_S = 5.0
-"""Maximum CPU time for one input. The slowest input takes a quarter of it on a loaded machine."""
+"""Maximum CPU time in seconds for one input. The slowest input takes a quarter of it on a loaded machine."""
 HUNG_S = 120
 MOST_MB = 256
 """Maximum increase of the process's peak memory by one input."""
@@ -828,7 +828,7 @@ def _questions(said: Sequence[str]) -> Any:
         for one in said:
             reader.feed_data(codec.seal(one.encode("utf-8", "surrogatepass")))
         reader.feed_eof()
-        stream = Stream(reader, _Writer(), _codec(is_caller=False))  # type: ignore[arg-type]  # a fake writer
+        stream = Stream(reader, _Writer(), _codec(is_caller=False))  # type: ignore[arg-type]  # The writer is a fake.
         await StoreServer(JoinStore()).serve(stream, {"store": "worker-0", "session": "x"})
         await asyncio.sleep(0)
 

@@ -138,7 +138,7 @@ def run(place: Place, race: Race, clients: int, rounds: int, seed: int) -> Raced
 
 def _client(place: Place, race: Race, number: int, seed: int, barrier: Any, given: Any) -> None:
     store = place.open(PERSONS[number % len(PERSONS)])
-    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # not part of the race
+    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # The suggested alternatives are not part of the race.
     chance = random.Random(seed * 1000 + number)
     with closing(store):
         while (what := given.recv()) is not None:

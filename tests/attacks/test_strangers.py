@@ -79,7 +79,7 @@ def take_all_descriptors(stack: ExitStack) -> None:
     [
         (parameter_server, "does not understand the introduction"),
         (reducer, "sums gradients, which"),
-        (masters, "exchanges deltas, and nothing else"),
+        (masters, "exchanges deltas, and offers no other service"),
     ],
 )
 def test_silent_clients_neither_stop_a_server_nor_block_other_clients(

@@ -26,7 +26,7 @@ from torchyard_core.launch.planning import LaunchContext
 pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
-"""Time within which a daemon is asked to exit; on a slower machine the test proves nothing."""
+"""Time in seconds within which a daemon is asked to exit; on a slower machine the test proves nothing."""
 COUNTING = """
     import pathlib, sys, time
     number = 0

@@ -116,4 +116,4 @@ def test_the_installed_wheel_trains_an_example(torchyard: Command, tmp_path: Pat
     assert "succeeded" in done.stdout
     assert (tmp_path / "agent").is_dir()
     assert (tmp_path / "home").is_dir()
-    assert list((tmp_path / "user").iterdir()) == []  # Neither agent nor command has written there.
+    assert list((tmp_path / "user").iterdir()) == []  # No program has written to the user's folder.

@@ -28,9 +28,9 @@ COUNTING = """
 """
 """Prints a numbered line every 20 ms, so that gaps in the log and stalled ranks are visible."""
 GONE_WITHIN_S = 60.0
-"""Deadline for processes to end, generous for loaded machines."""
+"""Deadline in seconds for processes to end, generous for loaded machines."""
 BUSY_S = 4.0
-"""Tolerance for time limits on a machine that runs other tests; benchmarks check them without tolerance."""
+"""Tolerance in seconds for time limits on a machine that runs other tests; benchmarks check them without tolerance."""
 QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
 """Short lease and heartbeat; shorter times would lose live hosts on a loaded machine."""
 

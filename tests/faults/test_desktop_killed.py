@@ -16,7 +16,7 @@ pytestmark = pytest.mark.lab
 
 SHORT = "import time; time.sleep(1); print('done')"
 IMPATIENT_S = {"waiting": 2.0, "starting": 5.0}
-"""How long keepers wait for a silent desktop; long enough for the desktop to get this far on a busy machine."""
+"""Seconds that keepers wait for a silent desktop, enough for the desktop's preparations on a busy machine."""
 
 
 @pytest.mark.parametrize("state", ["checking", "sending", "waiting", "starting", "running"])

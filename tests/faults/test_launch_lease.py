@@ -26,7 +26,7 @@ NUL = "\0"
 LEASE_S = 6.0
 RENEW_EVERY_S = 0.5
 FREE_WITHIN_S = 60.0
-"""Deadline under load; without a lease the release takes until the host detects the lost connection, or minutes."""
+"""Deadline in seconds under load. Without a lease, the host releases GPUs when it detects the lost connection."""
 STOPS_ITSELF = f"""
 import os, signal
 from torchyard_core.cli.entry_point import main

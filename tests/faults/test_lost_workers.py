@@ -27,7 +27,7 @@ NAMES = ("worker-0", "worker-1", "worker-2")
 WORKERS = "{name: workers, role: worker, replicas: 3, min_replicas: 1, placement: spread, hosts: [gpu-a, gpu-b, gpu-c]}"
 CONTINUE = "kind: all_reduce, on_worker_loss: continue"
 RETURN_S = 2 * SOON_S
-"""Timeout for the end, the start and the return of a worker."""
+"""Timeout in seconds for the end, the start and the return of a worker."""
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ KILLED = re.compile(r"was killed by SIGKILL")
 FOREVER = 100_000
 GRACE_S = 15
 SOON_S = 60.0
-"""Timeout for processes that import torch, on a loaded machine."""
+"""Timeout in seconds for processes that import torch, on a loaded machine."""
 
 
 @pytest.fixture

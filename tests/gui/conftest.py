@@ -37,7 +37,7 @@ EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 20_000
 SERVER_ENDS_WITHIN_S = 60
 PATIENCE_MS = 30_000
-"""Limit for fast events on a busy machine."""
+"""Timeout in milliseconds for fast events on a busy machine."""
 
 
 class PatientBot(QtBot):

@@ -13,7 +13,7 @@ from tests.lab.needs import LabBroken, LabUnavailable
 
 
 def main() -> int:
-    """Create hosts, print and write their fleet file, wait, and remove the hosts."""
+    """Creates hosts, prints and writes their fleet file, waits, and removes the hosts."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
     parser.add_argument("--hosts", type=int, default=3, metavar="N", help="how many (default 3)")
     parser.add_argument("--fleet", type=Path, metavar="FILE", help="write the fleet file here, known_hosts beside it")
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def hold(lab: Lab, fleet: Path | None) -> None:
-    """Print the fleet file, write it to `fleet` if given, and wait for a signal."""
+    """Prints the fleet file, writes it to `fleet` if given, and waits for a signal."""
     if fleet is not None:
         fleet.parent.mkdir(parents=True, exist_ok=True)
         fleet.write_text(lab.fleet_yaml())

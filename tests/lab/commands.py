@@ -32,7 +32,7 @@ class Commands:
     def run(
         self, arguments: Sequence[str], environment: dict[str, str], folder: Path, input: str | None, timeout: float
     ) -> subprocess.CompletedProcess[str] | None:
-        """Run a command to its end.
+        """Runs a command to its end.
 
         Returns None if the command needs its own interpreter: if another command is running, or if variables that
         an interpreter reads only at its start differ from those of the fork server. Raises subprocess.TimeoutExpired.
@@ -91,7 +91,7 @@ class Commands:
 
 
 def _heeded_at_start(environment: dict[str, str]) -> dict[str, str]:
-    """Return the variables that an interpreter reads only at its start."""
+    """Returns the variables that an interpreter reads only at its start."""
     return {
         name: value
         for name, value in environment.items()

@@ -36,7 +36,7 @@ class Desktop:
         knows_bandwidths: bool = False,
         **fleet: Any,
     ):
-        """Create the home and write its fleet file.
+        """Creates the home and writes its fleet file.
 
         Args:
             commands: A fork server for commands that are run to their end.
@@ -59,7 +59,7 @@ class Desktop:
             self.use(lab, **fleet)
 
     def use(self, lab: Lab, *, trust: bool = True, **fleet: Any) -> None:
-        """Write the fleet file and the known hosts for this lab; `fleet` is added to every host's entry."""
+        """Writes the fleet file and the known hosts for this lab; `fleet` is added to every host's entry."""
         self.fleet_file.write_text(lab.fleet_yaml(**fleet))
         self.known_hosts.write_text(lab.known_hosts if trust else "")
         if self._knows_bandwidths:
@@ -77,7 +77,7 @@ class Desktop:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `torchyard --home … ARGUMENTS` to its end; does not raise an exception for any exit code."""
+        """Runs `torchyard --home … ARGUMENTS` to its end; does not raise an exception for any exit code."""
         command, environment, folder = self.command(*arguments), self.environment(env), cwd or self.directory
         if self._commands is not None:
             done = self._commands.run(command[3:], environment, folder, input, timeout)
@@ -98,7 +98,7 @@ class Desktop:
     def start(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.Popen[str]:
-        """Start `torchyard --home … ARGUMENTS` with pipes for stdout and stderr, in a new session."""
+        """Starts `torchyard --home … ARGUMENTS` with pipes for stdout and stderr, in a new session."""
         process = subprocess.Popen(
             self.command(*arguments),
             stdin=subprocess.DEVNULL,
@@ -113,11 +113,11 @@ class Desktop:
         return process
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """Return the command line of `torchyard ARGUMENTS`."""
+        """Returns the command line of `torchyard ARGUMENTS`."""
         return [sys.executable, "-m", MODULE, "--home", str(self.home), *map(str, arguments)]
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment of the command: this process's environment without personal settings."""
+        """Returns the environment of the command: this process's environment without personal settings."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "TORCHYARD_"))}
         inherited = [str(Path(path).resolve()) for path in ours.get("PYTHONPATH", "").split(os.pathsep) if path]
         packages = [str(REPOSITORY / folder) for folder in ("core", "agent")]
@@ -126,7 +126,7 @@ class Desktop:
         return {**ours, **(extra or {})}
 
     def close(self) -> None:
-        """End the running processes that were started with `start`."""
+        """Ends the running processes that were started with `start`."""
         for process in self._started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

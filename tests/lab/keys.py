@@ -11,7 +11,7 @@ from tests.lab.needs import SEARCH_PATH
 
 
 def make_key(path: Path, comment: str, passphrase: str = "") -> str:
-    """Create an ed25519 key pair at `path` and `path.pub`, replacing existing files; returns the public key's line."""
+    """Creates an ed25519 key pair at `path` and `path.pub`, replacing existing files; returns the public key's line."""
     public = path.with_name(path.name + ".pub")
     path.unlink(missing_ok=True)
     public.unlink(missing_ok=True)
@@ -21,12 +21,12 @@ def make_key(path: Path, comment: str, passphrase: str = "") -> str:
 
 
 def fingerprint(public_line: str) -> str:
-    """Return the fingerprint of a public key, as SHA256:…."""
+    """Returns the fingerprint of a public key, as SHA256:…."""
     digest = hashlib.sha256(base64.b64decode(public_line.split()[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def known_hosts_line(address: str, port: int, public_line: str) -> str:
-    """Return the line for this address, port and key in a known-hosts file."""
+    """Returns the line for this address, port and key in a known-hosts file."""
     place = address if port == 22 else f"[{address}]:{port}"
     return f"{place} {' '.join(public_line.split()[:2])}"

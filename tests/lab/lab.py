@@ -65,14 +65,14 @@ class Lab:
         self.close()
 
     def __getitem__(self, name: str) -> LabHost:
-        """Return the host with this name."""
+        """Returns the host with this name."""
         for host in self.hosts:
             if host.name == name:
                 return host
         raise KeyError(name)
 
     def open(self) -> Self:
-        """Create the hosts, and return when each host's sshd is listening. Remove the hosts if that fails."""
+        """Creates the hosts, and returns when each host's sshd is listening. Removes the hosts if that fails."""
         require(*(spec.login_shell for spec in self.specs), *_pythons(self.specs))
         atexit.register(self.close)
         try:
@@ -97,7 +97,7 @@ class Lab:
         return self
 
     def close(self) -> None:
-        """Remove every process, namespace and interface of the lab, but no files. Idempotent."""
+        """Removes every process, namespace and interface of the lab, but no files. Idempotent."""
         for host in self.hosts:
             host.kill()
         for host in self.hosts:
@@ -119,11 +119,11 @@ class Lab:
 
     @property
     def known_hosts(self) -> str:
-        """Return the hosts' true keys as lines of a known-hosts file."""
+        """Returns the hosts' true keys as lines of a known-hosts file."""
         return "".join(host.known_hosts for host in self.hosts)
 
     def fleet_yaml(self, *, python: str | None = sys.executable, **extra: Any) -> str:
-        """Return a fleet file that contains these hosts.
+        """Returns a fleet file that contains these hosts.
 
         `python` and `extra` apply to every host; None leaves a key out.
         """
@@ -133,7 +133,7 @@ class Lab:
         )
 
     def fleet_entry(self, host: LabHost, **extra: Any) -> dict[str, Any]:
-        """Return the fleet file's entry of one host."""
+        """Returns the fleet file's entry of one host."""
         entry = {
             "name": host.name,
             "address": host.address,
@@ -154,7 +154,7 @@ class Lab:
         options: Sequence[str] = (),
         timeout: float = 60,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command line on a host with the system's `ssh`.
+        """Runs a command line on a host with the system's `ssh`.
 
         The call uses the host's true key and the lab's identity, but no user configuration; `options` take precedence
         over these settings.
@@ -184,7 +184,7 @@ class Lab:
 
 
 def open_host_pids() -> set[int]:
-    """Return the PIDs of this process's children that hold the hosts of open labs."""
+    """Returns the PIDs of this process's children that hold the hosts of open labs."""
     return {host.outer_pid for lab in Lab.open_labs for host in lab.hosts if host.outer_pid is not None}
 
 

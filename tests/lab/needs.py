@@ -35,7 +35,7 @@ class LabBroken(Exception):
 
 @cache
 def missing() -> tuple[str, ...]:
-    """Return the missing requirements; empty if hosts can be created."""
+    """Returns the missing requirements; empty if hosts can be created."""
     if not sys.platform.startswith("linux"):
         return ("Linux",)
     lacks = []
@@ -53,7 +53,7 @@ def missing() -> tuple[str, ...]:
 
 
 def require(*programs: str) -> None:
-    """Raise LabUnavailable unless this machine can create hosts and `programs` (absolute paths) exist."""
+    """Raises LabUnavailable unless this machine can create hosts and `programs` (absolute paths) exist."""
     lacks = [*missing(), *(program for program in programs if not os.access(program, os.X_OK))]
     if lacks:
         raise LabUnavailable(f"This machine cannot make lab hosts; it lacks: {', '.join(lacks)}.")

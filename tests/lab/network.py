@@ -24,11 +24,11 @@ class Network:
         self._ports: dict[str, str] = {}
 
     def namespace(self, host: str) -> str:
-        """Return the name of the host's network namespace, as `ip netns` lists it."""
+        """Returns the name of the host's network namespace, as `ip netns` lists it."""
         return f"{self._subnet.tag}-{host}"
 
     def build(self, addresses: dict[str, str]) -> None:
-        """Create the switch, and for each host (name → address) a namespace with a connected interface eth0."""
+        """Creates the switch, and for each host (name → address) a namespace with a connected interface eth0."""
         self._ports = {host: f"port{index}" for index, host in enumerate(addresses)}
         desktop, length = self._subnet.tag, self._subnet.network.prefixlen
         namespaces = [self._switch, *map(self.namespace, addresses)]
@@ -58,19 +58,19 @@ class Network:
             )
 
     def remove(self) -> None:
-        """Remove the network, whether or not its creation was completed; its processes must have ended."""
+        """Removes the network, whether or not its creation was completed; its processes must have ended."""
         remove_tagged(self._subnet.tag)
 
     def cut(self, host: str) -> None:
-        """Unplug the host from the switch: the host keeps its address and receives nothing, not even a reset."""
+        """Unplugs the host from the switch: the host keeps its address and receives nothing, not even a reset."""
         _ip(f"link set {self._ports[host]} down", namespace=self._switch)
 
     def mend(self, host: str) -> None:
-        """Plug the host in again."""
+        """Plugs the host in again."""
         _ip(f"link set {self._ports[host]} up", namespace=self._switch)
 
     def shape(self, host: str, rate: str, after: str | None = None) -> None:
-        """Limit the host's cable to `rate` in each direction, after `after` bytes.
+        """Limits the host's cable to `rate` in each direction, after `after` bytes.
 
         Both values are in tc's notation, such as 200mbit and 4mb.
         """
@@ -79,7 +79,7 @@ class Network:
             _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *burst])
 
     def unshape(self, host: str) -> None:
-        """Remove the rate limit of the host's cable, if there is one."""
+        """Removes the rate limit of the host's cable, if there is one."""
         for namespace, device in self._ends(host):
             if " tbf " in _run(["tc", "-n", namespace, "qdisc", "show", "dev", device]):
                 _run(["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"])
@@ -89,7 +89,7 @@ class Network:
 
 
 def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
-    """Disable IPv6 on new interfaces, so byte counters include hardly any traffic except that of programs."""
+    """Disables IPv6 on new interfaces, so byte counters include hardly any traffic except that of programs."""
     commands = [
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces
@@ -99,7 +99,7 @@ def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
 
 
 def _ip(*lines: str, namespace: str | None = None) -> None:
-    """Run many `ip` commands in a single process."""
+    """Runs many `ip` commands in a single process."""
     inside = ["-n", namespace] if namespace else []
     _run(["ip", *inside, "-batch", "-"], "\n".join(lines) + "\n")
 

@@ -36,11 +36,11 @@ class Subnet:
         self._claim = claim
 
     def address(self, last_octet: int) -> str:
-        """Return the address in this subnet with the given last octet."""
+        """Returns the address in this subnet with the given last octet."""
         return str(self.network[last_octet])
 
     def release(self) -> None:
-        """Release the claim; every interface and namespace with the tag must already have been removed."""
+        """Releases the claim; every interface and namespace with the tag must already have been removed."""
         _claim_file(self.number).unlink(missing_ok=True)
         os.close(self._claim)
 
@@ -51,7 +51,7 @@ def tag(owner: int, number: int) -> str:
 
 
 def claim_subnet() -> Subnet:
-    """Claim a subnet that no other lab holds and no route of this machine covers; first `sweep`."""
+    """Claims a subnet that no other lab holds and no route of this machine covers; first `sweep`."""
     CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
     sweep()
     taken = _routes()
@@ -68,7 +68,7 @@ def claim_subnet() -> Subnet:
 
 
 def sweep() -> None:
-    """Remove the labs whose owners have ended."""
+    """Removes the labs whose owners have ended."""
     for path in CLAIMS.glob("*.lock"):
         number = int(path.stem)
         claim = _lock(number)
@@ -82,7 +82,7 @@ def sweep() -> None:
 
 
 def remove_tagged(name: str) -> None:
-    """Remove the interface, the namespaces and the processes in the namespaces, if their names carry this tag."""
+    """Removes the interface, the namespaces and the processes in the namespaces, if their names carry this tag."""
     if Path("/sys/class/net", name).exists():
         _run("ip", "link", "delete", name)
     for namespace in sorted(Path("/run/netns").glob(f"{name}-*")):
@@ -97,7 +97,7 @@ def _claim_file(number: int) -> Path:
 
 
 def _lock(number: int) -> int | None:
-    """Return a descriptor that holds the lock of this subnet, or None if another process holds it."""
+    """Returns a descriptor that holds the lock of this subnet, or None if another process holds it."""
     path = _claim_file(number)
     claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

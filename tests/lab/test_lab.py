@@ -96,7 +96,7 @@ def test_a_changed_host_key_is_noticed_by_ssh(lab: LabFactory) -> None:
 
 
 def scanned_fingerprint(address: str) -> str:
-    """Return the fingerprint of a server's key, computed by ssh-keygen."""
+    """Returns the fingerprint of a server's key, computed by ssh-keygen."""
     scanned = subprocess.run(
         ["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True, check=True
     ).stdout

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]
 
 
 def traces(tag: str) -> dict[str, list[str]]:
-    """Return the parts of a lab that exist on this machine: their names contain the lab's tag."""
+    """Returns the parts of a lab that exist on this machine: their names contain the lab's tag."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout.splitlines()
     commands = []
@@ -44,7 +44,7 @@ def traces(tag: str) -> dict[str, list[str]]:
 
 
 def owner_tag(pid: int) -> str:
-    """Return the common beginning of the tags of all labs that a process owns."""
+    """Returns the common beginning of the tags of all labs that a process owns."""
     return f"ty{pid}n"
 
 
@@ -119,7 +119,7 @@ def test_the_command_keeps_hosts_until_it_is_interrupted(tmp_path: Path, ending:
 
 @contextmanager
 def held_lab(fleet: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run `python -m tests.lab` with one host; yield once the host is up, and kill it at the end if it still runs."""
+    """Runs `python -m tests.lab` with one host; yields once the host is up, and kills the program at the end."""
     command = [sys.executable, "-m", "tests.lab", "--hosts", "1", "--fleet", str(fleet)]
     # The files of a killed owner are removed with the test's folder.
     surroundings = {**os.environ, "TMPDIR": str(fleet.parents[1])}

@@ -82,7 +82,7 @@ def test_a_cut_cable_passes_nothing_and_connections_survive(lab3: Lab) -> None:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """Return the next data from the other end, or no bytes if the other end has closed the connection."""
+    """Returns the next data from the other end, or no bytes if the other end has closed the connection."""
     try:
         return connection.recv(100)
     except ConnectionResetError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sklearn.datasets  # noqa: F401  # imported for the fork server's children
+import sklearn.datasets  # noqa: F401  # The import speeds up the children of the fork server.
 import torch
 
 # Creating an optimizer imports modules that are otherwise loaded lazily.

@@ -114,19 +114,19 @@ def test_what_cannot_be_shared_out_is_refused() -> None:
         (DataLoader(data, sampler=RandomSampler(data, num_samples=2)), r"loader\(sampler=…\)"),
         (DataLoader(data, batch_sampler=batches), r"loader\(batch_sampler=…\)"),
         (DataLoader(data, batch_size=None), "a batch holds at least one sample"),
-        (DataLoader(Stream(), batch_size=2), "cannot share out Stream, which has no length"),
-        (Other(data), "cannot take over a Other, which iterates in a way of its own"),
+        (DataLoader(Stream(), batch_size=2), "cannot divide Stream, which has no length"),
+        (Other(data), "cannot take over a Other, which has its own way of iterating"),
     ):
         with pytest.raises(ty.UsageProblem, match=sentence):
             made(loader, 2)
     # A single process gets all data in the script's order.
     assert numbers(made(DataLoader(data, batch_sampler=batches))) == [[0, 1], [2, 3], [4, 5]]
     assert numbers(made(DataLoader(Stream(), batch_size=2))) == [[0, 1], [2]]
-    with pytest.raises(ty.UsageProblem, match="got a loader that it has made itself"):
+    with pytest.raises(ty.UsageProblem, match="got a loader that it has returned earlier"):
         made(made(data))
-    with pytest.raises(ty.UsageProblem, match=r"got a DataLoader and batch_size=… beside it"):
+    with pytest.raises(ty.UsageProblem, match=r"got a DataLoader and batch_size=… together"):
         made(DataLoader(data), batch_size=1)
-    with pytest.raises(ty.UsageProblem, match=r"got a DataLoader and num_workers=… beside it"):
+    with pytest.raises(ty.UsageProblem, match=r"got a DataLoader and num_workers=… together"):
         made(DataLoader(data), num_workers=0)
 
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_shared_out_is_refused_in_a_sentence() -> None:
             options=options,
         )
 
-    with pytest.raises(UsageProblem, match="cannot share out Stream, which has no length"):
+    with pytest.raises(UsageProblem, match="cannot divide Stream, which has no length"):
         share_out(Stream())
     with pytest.raises(UsageProblem, match="every worker the same samples"):
         share_out([1, 2], sampler=SequentialSampler([1, 2]))

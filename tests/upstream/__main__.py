@@ -1,4 +1,4 @@
-"""Run every loop under every strategy with 2 and 3 workers through the command; write the table in the documentation.
+"""Runs every loop under every strategy with 2 and 3 workers through the command; writes the table in the documentation.
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 
@@ -26,7 +26,7 @@ from tests.upstream.runs import Cell
 
 @contextmanager
 def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
-    """Provide the Python for the loops; without `cold` and as root, it forks from a process that has imported torch."""
+    """Yields the Python for the loops; as root without `cold`, it forks from a process that has imported torch."""
     if cold or os.geteuid() != 0:
         yield sys.executable
     else:
@@ -35,7 +35,7 @@ def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
 
 
 def prove(cells: Sequence[Cell], folder: Path, *, slots: int, cold: bool) -> dict[Cell, runs.Verdict]:
-    """Return the verdict of each cell, and print each verdict as soon as it is known."""
+    """Returns the verdict of each cell, and prints each verdict as soon as it is known."""
     references = folder / "reference"
     with redirect_stdout(io.StringIO()):
         runs.make_references(cells, references)

@@ -33,7 +33,7 @@ class Lockstep:
         self._error: BaseException | None = None
 
     def run(self, program: Callable[[int], None]) -> None:
-        """Run `program(rank)` to its end in every thread; raise the first exception."""
+        """Runs `program(rank)` to its end in every thread; raises the first exception."""
         start = _generators()
         threads = [threading.Thread(target=self._live, args=(program, rank, start)) for rank in range(self.ranks)]
         for thread in threads:
@@ -45,7 +45,7 @@ class Lockstep:
             raise self._error
 
     def meet(self, rank: int, call: str, value: Any) -> list[Any]:
-        """Return the values that all ranks passed to this call, in rank order.
+        """Returns the values that all ranks passed to this call, in rank order.
 
         The values are shared between ranks: pass copies of values that are changed afterwards.
         """

@@ -80,10 +80,10 @@ class Cluster:
 
             return own_step(averaged)
 
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # replaces a method
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # The test replaces this method.
 
     def after_backward(self) -> None:
-        """Average every model's gradients, and copy the chief's buffers to all ranks.
+        """Averages every model's gradients, and copies the chief's buffers to all ranks.
 
         DDP copies the buffers before a forward pass.
         """
@@ -169,9 +169,9 @@ def _join() -> Cluster:
 
 @contextmanager
 def _in_place_of_torchyard() -> Iterator[None]:
-    """Make `import torchyard_roles` return the reference, and end every backward pass with an average."""
+    """Makes `import torchyard_roles` return the reference, and ends every backward pass with an average."""
     module = types.ModuleType("torchyard_roles")
-    module.join = _join  # type: ignore[attr-defined]  # adds an attribute
+    module.join = _join  # type: ignore[attr-defined]  # The attribute is added here.
     before, own_backward = sys.modules.get("torchyard_roles"), torch.autograd.backward
 
     def backward(*arguments: Any, **options: Any) -> None:
@@ -201,7 +201,7 @@ def _in_place_of_torchyard() -> Iterator[None]:
 
 
 def run(loop: str, ranks: int, results: Path, *, alone: bool = False) -> None:
-    """Run one loop, whose ranks write their results into a folder. If `alone` is set, gradients are not averaged."""
+    """Runs one loop, whose ranks write their results into a folder. If `alone` is set, gradients are not averaged."""
     results.mkdir(parents=True, exist_ok=True)
     os.environ[RESULTS] = str(results)
     lockstep = Lockstep(ranks)

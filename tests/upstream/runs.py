@@ -32,7 +32,7 @@ STRATEGIES = {
     "sandblaster": ("{kind: sandblaster}", "{name: servers, role: ps, replicas: 2}"),
     "downpour": ("{kind: downpour, worker_groups: 2}", "{name: servers, role: ps, replicas: 1}"),
 }
-"""The strategy and its additional pool, by name."""
+"""The strategy and the additional pool that it needs, by the strategy's name."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
 """Environment of loops in asynchronous groups: smaller and more steps."""
@@ -67,12 +67,12 @@ class Verdict:
 
 
 def names() -> list[str]:
-    """Return the names of all loops."""
+    """Returns the names of all loops."""
     return sorted(path.stem for path in LOOPS.glob("*.py") if path.stem != "experiment")
 
 
 def make_references(cells: Iterable[Cell], folder: Path) -> None:
-    """Compute the references of cells in their folders; loops with silent faults have one only for downpour."""
+    """Computes the references of cells in their folders; loops with silent faults have one only for downpour."""
     for place, (loop, strategy, workers) in {reference_of(folder, cell): cell for cell in cells}.items():
         if strategy == "downpour":
             with _environment(PACE):
@@ -107,7 +107,7 @@ class Computer:
         )
 
     def run(self, loop: str, strategy: str, workers: int) -> tuple[subprocess.CompletedProcess[str] | None, Path]:
-        """Return the result of `torchyard run` (None if it did not end), and the folder with the loop's results."""
+        """Returns the result of `torchyard run` (None if it did not end), and the folder with the loop's results."""
         folder = self._folder / f"{loop}-{strategy}-{workers}"
         folder.mkdir()
         kind, more = STRATEGIES[strategy]
@@ -136,7 +136,7 @@ class Computer:
 
 @contextmanager
 def warm_python(folder: Path) -> Iterator[str]:
-    """Provide a Python on this computer that forks its scripts from a process that has imported torch; needs root."""
+    """Provides a Python on this computer that forks its scripts from a process that has imported torch; needs root."""
     with ExitStack() as stack:
         fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
         stack.callback(fork_server.close)
@@ -150,7 +150,7 @@ def warm_python(folder: Path) -> Iterator[str]:
 
 
 def _serve_exit_statuses(fork_server: ForkServer, stopped: threading.Event) -> None:
-    """Handle the fork server's reports of exit statuses, because the server would otherwise not continue."""
+    """Handles the fork server's reports of exit statuses, because the server would otherwise not continue."""
     while not stopped.wait(0.5):
         fork_server.receive_pending()
 
@@ -163,7 +163,7 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """Return the verdict on a run, based on its end, results and reference (of separate ranks for downpour)."""
+    """Returns the verdict on a run, based on its end, results and reference (of separate ranks for downpour)."""
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
     if done.returncode != 0:
@@ -193,7 +193,7 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """Yield the largest difference in each tensor, infinity if it is missing, and its name; buffers only on rank 0."""
+    """Yields the largest difference in each tensor, infinity if it is missing, and its name; buffers only on rank 0."""
     for kind in ("parameters", "buffers") if rank == 0 else ("parameters",):
         yield from _differences(ours, theirs, kind, rank)
     for kind in ("losses", "numbers"):

@@ -14,7 +14,7 @@ BEGIN, END = "<!-- loops: written by `make proof` -->", "<!-- end of loops -->"
 
 
 def render(verdicts: Mapping[Cell, Verdict]) -> str:
-    """Return the table, followed by the sentences of the verdicts."""
+    """Returns the table, followed by the sentences of the verdicts."""
     sentences: list[str] = []
     lines = [f"| loop | {' | '.join(STRATEGIES)} |", f"|---|{'---|' * len(STRATEGIES)}"]
     for loop in sorted({loop for loop, _, _ in verdicts}):
@@ -46,7 +46,7 @@ def write(verdicts: Mapping[Cell, Verdict]) -> None:
 
 
 def read(page: str) -> dict[Cell, str]:
-    """Return the outcome of each cell in the documentation page."""
+    """Returns the outcome of each cell in the documentation page."""
     table = page.partition(BEGIN)[2].partition(END)[0]
     found = {}
     for line in table.splitlines():

@@ -78,7 +78,7 @@ def under_torchrun(script: str, ranks: int, logs: Path) -> list[str]:
         timeout=500,
     )
     assert done.returncode == 0, done.stdout
-    return results("".join(file.read_text() for file in logs.rglob("std*.log")))  # on a shared pipe lines would mix
+    return results("".join(file.read_text() for file in logs.rglob("std*.log")))  # A shared pipe would mix lines.
 
 
 @pytest.mark.parametrize(("script", "ranks"), SCRIPTS, ids=lambda value: str(value).rpartition("scripts.")[2])

@@ -19,7 +19,7 @@ from torchyard_gui.windows.main_window import MainWindow
 T = TypeVar("T")
 LOOK_EVERY_S = 0.02
 STEP_S = 0.01
-"""Time between two pointer positions of a drag."""
+"""Time in seconds between two pointer positions of a drag."""
 
 
 class GuiThread(QObject):
@@ -94,7 +94,7 @@ class User:
     def point(self, widget: QWidget, at: QPoint | None = None) -> QPoint:
         """Returns the global position of a point in a widget, by default its centre.
 
-        Fails if the widget is covered there.
+        Fails if another widget covers this point.
         """
 
         def find() -> QPoint:

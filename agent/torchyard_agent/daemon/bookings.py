@@ -32,7 +32,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 SAVE_EVERY_S = 120.0
 TOO_OLD_S = 14 * 86400.0
-"""Age at which a stored calendar is ignored."""
+"""Age in seconds at which a stored calendar is ignored."""
 _LOCK = "@" + places.gpu_socket("")[1:]
 
 Params = dict[str, Any]

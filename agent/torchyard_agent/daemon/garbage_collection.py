@@ -36,16 +36,16 @@ KEEP_GB = 50.0
 ALWAYS_KEPT = 10
 """Number of the newest ended runs that are kept regardless of their age and size."""
 QUIET_S = 3600.0
-"""A run whose journal was written within this time is kept: its keeper may be starting or ending."""
+"""A run whose journal was written in this number of seconds is kept: its keeper may be starting or ending."""
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
-"""Age at which temporary files and folders of archives are removed, such as incomplete uploads."""
+"""Age in seconds at which temporary files and folders of archives are removed, such as incomplete uploads."""
 SNAPSHOTS_S = 7 * DAY_S
 SNAPSHOTS_WHEN_SHORT_S = DAY_S
 SHORT_SHARE = 0.1
 """Share of free disk space below which snapshots are kept for one day only."""
 FILES_S = DAY_S
-"""Age up to which a file that belongs to no snapshot is kept, since its upload may be under way."""
+"""Age in seconds up to which a file that belongs to no snapshot is kept, since its upload may be under way."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"

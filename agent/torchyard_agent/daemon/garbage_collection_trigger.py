@@ -20,7 +20,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 EVERY_S = 3600.0
 AFTER_S = 5.0
-"""Delay after a request. By then the request is usually answered, and a launch that follows it is under way."""
+"""Seconds from a request to a collection. By then, a launch that follows the request is usually under way."""
 
 log = logging.getLogger(__name__)
 

@@ -24,17 +24,17 @@ CONNECT_S = 3.0
 """Timeout for connecting, long enough for the retransmission of a lost SYN after 1 s."""
 GREETING_S = 2.0
 LISTEN_S = 60.0
-"""Longest time that a listener stays open, even if the desktop has disappeared."""
+"""Longest time in seconds that a listener stays open, even if the desktop has disappeared."""
 LONGEST_PULL_S = 1.0
 STALLED_S = 0.8
-"""Time without data after which a measurement fails, since it delays the measurements of other pairs of hosts."""
+"""Seconds without data after which a measurement fails, since it delays the measurements of other pairs of hosts."""
 WARM_UP_S = 0.1
-"""Time at the start of a measurement that is not counted, because TCP opens its window then."""
+"""Time in seconds at the start of a measurement that is not counted, because TCP opens its window then."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
 """An interface with more traffic than this share of its speed, and more than BUSY_BYTES_S, counts as busy."""
 OBSERVE_S = 0.3
-"""Observation time: training traffic is bursty, with one burst per step."""
+"""Observation time in seconds: training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 

@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 LAUNCH_DEADLINE_S = 20.0
-"""How long a retiring daemon waits for prepared launches to begin: their keepers depend on its connections."""
+"""Longest wait in seconds of a retiring daemon for prepared launches, whose keepers depend on its connections."""
 
 
 class Methods:

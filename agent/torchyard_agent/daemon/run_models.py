@@ -27,7 +27,7 @@ Params = dict[str, Any]
 EXPORTS = "exports"
 """Folder of the files for desktops, in the run's folder. A file exists until its desktop removes it or disconnects."""
 WAIT_S = 20.0
-"""Longest time before a request is answered while a model is being exported."""
+"""Longest time in seconds before a request is answered while a model is being exported."""
 MODEL = "model.pt"
 METADATA = ".metadata"
 """The file that a sharded checkpoint has in place of MODEL."""
@@ -174,9 +174,9 @@ class RunModels:
             export.remove()
 
     def _put_together(self, export: _Export, folder: str, step: int, params: Params) -> None:
-        import subprocess  # A daemon that exports nothing does not need this module.
+        import subprocess  # Imported here, since only an export needs this module.
 
-        from torchyard_agent.keeper.processes.rank_process import command  # As above.
+        from torchyard_agent.keeper.processes.rank_process import command  # Needed only for an export, too.
 
         python = _python(params)
         setup_file = f"{export.file}.setup"

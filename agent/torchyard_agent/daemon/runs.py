@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 KEEPER_DEADLINE_S = 20.0
 """Timeout for the start of a keeper, which takes 0.1 s on an idle host."""
 EXIT_DEADLINE_S = 10.0
-"""Timeout for a keeper to exit once its run has ended or was aborted."""
+"""Timeout in seconds for a keeper to exit once its run has ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -171,7 +171,7 @@ class Runs:
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
-            # Garbage collection on all hosts that share the home reads the time and the file.
+            # Garbage collection on all hosts that share the home reads the modification time and the note.
             os.utime(archive)
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))

@@ -15,9 +15,9 @@ from torchyard_agent.unix_socket_rpc import Connection
 BATCH = 500
 """Maximum number of journal entries in one notification."""
 POLL_S = 5.0
-"""Interval at which the journal is read even without a notification of its growth."""
+"""Interval in seconds at which the journal is read even without a notification of its growth."""
 NVML_IDLE_S = 30.0
-"""Time without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
+"""Time in seconds without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
 """Number of unsent bytes above which samples for a client are skipped."""
 

@@ -17,7 +17,7 @@ from torchyard_agent.protocol import paths
 TOUCH_INTERVAL_S = 2.0
 STALE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 3600.0
-"""Age at which garbage collection ignores a lock; clocks of hosts differ by far less."""
+"""Age in seconds at which garbage collection ignores a lock; clocks of hosts differ by far less."""
 
 
 class UploadLocks:

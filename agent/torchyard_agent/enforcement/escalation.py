@@ -23,14 +23,13 @@ from torchyard_agent.protocol.calendar import OBSERVE, OFF, STOP, Enforcement
 
 KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
-"""Time from SIGTERM to SIGKILL for a run, whose keeper has its own grace for saving."""
+"""Time in seconds from SIGTERM to SIGKILL for a run, whose keeper has its own grace for saving."""
 FORGET_AFTER_S = 3600.0
-"""Time without use after which a user of an unbooked GPU is forgotten; a user of a booked GPU is forgotten when the
+"""Seconds without use after which a user of an unbooked GPU is forgotten; a user of a booked GPU is forgotten when the
 booking ends.
 """
 QUIET_S = 600.0
-"""Time without use after which the next process gets SIGTERM before SIGKILL again: several persons may share the login.
-"""
+"""Seconds without use after which the next process gets SIGTERM before SIGKILL again: persons may share a login."""
 MAX_NOTED = 10
 """Maximum number of a user's processes on a GPU that are recorded and warned during one booking. The end of a process
 is always recorded.

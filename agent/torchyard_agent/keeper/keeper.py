@@ -36,8 +36,8 @@ from torchyard_agent.unix_socket_rpc import Connection
 FLUSH_S = 1.0
 """The time that clients have to read the last answers and notifications, in seconds."""
 LEASE_STEP_S = 1.0
-"""Longest step in which the time without calls of a launch is counted. The count grows by one step at a time, so that a
-suspension of the host does not exhaust it.
+"""Longest step in seconds in which the time without calls of a launch is counted. The count grows by one step at a
+time, so that a suspension of the host does not exhaust it.
 """
 Params = dict[str, Any]
 Participant = Union[Primary, Member]

@@ -53,4 +53,4 @@ def _leave_out_openssl() -> None:
     """Prevents the import of OpenSSL, unless this Python was built without its own SHA-256."""
     has_own = any(importlib.util.find_spec(name) for name in ("_sha2", "_sha256"))
     if has_own and "hashlib" not in sys.modules:
-        sys.modules["_hashlib"] = None  # type: ignore[assignment]  # Python's convention for "cannot be imported"
+        sys.modules["_hashlib"] = None  # type: ignore[assignment]  # None is Python's convention for a module that cannot be imported.

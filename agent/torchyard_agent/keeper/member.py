@@ -26,7 +26,7 @@ from torchyard_agent.protocol.messages import Member as MemberAddress
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 RETRY_S = (0.02, 0.5)
-"""The shortest and longest pause between attempts to reach the primary, which may just be starting."""
+"""The shortest and longest pause in seconds between attempts to reach the primary, which may just be starting."""
 
 log = logging.getLogger(__name__)
 

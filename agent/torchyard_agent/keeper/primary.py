@@ -43,7 +43,7 @@ LATE_JOIN_S = 1.5
 MAX_PENDING_RANKS = 1024
 """Maximum number of ranks that are counted for the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
-"""The longest sleep before the wall clock is read again, since the clock may be set or the host suspended."""
+"""Longest sleep in seconds until the wall clock is read again, since it may be set or the host suspended."""
 
 log = logging.getLogger(__name__)
 
@@ -396,7 +396,7 @@ class Primary:
     def _on_message(self, host: str, message: FromMember) -> None:
         handler = _HANDLERS.get(type(message))
         if handler is None:
-            self._feed(message)  # type: ignore[arg-type]  # all other messages are events
+            self._feed(message)  # type: ignore[arg-type]  # All other messages are events.
         else:
             handler(self, host, message)
 

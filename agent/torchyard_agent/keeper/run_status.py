@@ -12,8 +12,8 @@ from torchyard_agent.protocol.metrics_report import METRICS, custom_metrics, not
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
-"""Shortest time between two `report` events of a replica in the journal. Telemetry samples the current metrics more
-often.
+"""Shortest time in seconds between two `report` events of a replica in the journal. Telemetry samples the current
+metrics more often.
 """
 _JOURNALED = ("step", "loss", "throughput")
 """Metrics that every `report` event contains, null if unknown. Other metrics are included only if known."""

@@ -194,7 +194,7 @@ def decode_message(payload: bytes) -> Message:
 
 
 EVERY_S = 60.0
-"""Shortest time between two log lines about refused callers."""
+"""Shortest time in seconds between two log lines about refused callers."""
 
 
 class RefusedConnections:

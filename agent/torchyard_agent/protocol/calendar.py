@@ -22,8 +22,8 @@ MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
 """Maximum of `Calendar.fresh_s`. A larger value in a snapshot is reduced to it, and one over 24 hours is an error."""
 AHEAD_S = 300.0
-"""Snapshots dated further in the future than this are rejected: a clock is wrong, and until that date all other
-snapshots would be ignored as older.
+"""Snapshots dated more than this number of seconds in the future are rejected: a clock is wrong, and until that date
+all other snapshots would be ignored as older.
 """
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)

@@ -14,9 +14,9 @@ from torchyard_agent.telemetry.procfs import read, read_all, read_or
 _SECTOR = 512
 """Bytes of a sector in /sys, independent of the device."""
 _LIST_EVERY_S = 60.0
-"""Interval at which the interfaces are listed again."""
+"""Interval in seconds at which the interfaces are listed again."""
 _FREE_SPACE_S = 10.0
-"""Interval at which free space is read: on a network file system this is a round trip."""
+"""Interval in seconds at which free space is read: on a network file system this is a round trip."""
 
 
 class HostMeter:

@@ -11,9 +11,9 @@ from torchyard_agent.telemetry import process_tree
 from torchyard_agent.telemetry.procfs import read, stat_fields
 
 WALK_S = 3.0
-"""Shortest interval of walks over the children of main threads, which start most processes."""
+"""Shortest interval in seconds of walks over the children of main threads, which start most processes."""
 WALK_THREADS_S = 20.0
-"""Shortest interval of walks over the children of all threads, of which a training process has dozens."""
+"""Shortest interval in seconds of walks over the children of all threads, of which a training process has dozens."""
 MAX_OPEN_FILES = 256
 """Maximum number of stat files that are kept open; the usual limit of a process is 1024 files."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")

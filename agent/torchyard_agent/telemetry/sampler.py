@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.nvml import Nvml
 
 _REOPEN_S = 300.0
-"""Shortest interval at which NVML is reopened after a problem: a driver may be installed, or a lost GPU reset."""
+"""Shortest time in seconds until NVML is reopened after a problem: a driver may be installed or a GPU reset."""
 
 
 class Sampler:

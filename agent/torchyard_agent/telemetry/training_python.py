@@ -13,12 +13,12 @@ import time
 from typing import Any, NamedTuple
 
 PROBE_S = 20.0
-"""Time for an interpreter to answer; a busy network file system is slow."""
+"""Time in seconds for an interpreter to answer; a busy network file system is slow."""
 OLDEST = (3, 9)
 """The oldest Python that torch and `torchyard_roles` support."""
 _MARK = "torchyard-probe:"
 SEARCH_S = 40.0
-"""Time for a search, after which no further interpreter is started."""
+"""Time in seconds for a search, after which no further interpreter is started."""
 MOST_FOUND = 40
 """Maximum number of interpreters that a search returns."""
 PLACES = (

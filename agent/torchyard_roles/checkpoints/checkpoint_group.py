@@ -36,7 +36,7 @@ class CheckpointGroup:
         """The number of processes."""
 
     def meet(self) -> JoinStore | None:
-        """Return the run's join store; None if the run has no store or this process trains alone. Raises StoreLost."""
+        """Returns the run's join store; None if the run has no store or this process trains alone. Raises StoreLost."""
         environment = self._environment
         if self._store is None and environment.store and environment.key and not self._trains_alone:
             from torchyard_roles.coordination.join_store_client import JoinStore
@@ -45,7 +45,7 @@ class CheckpointGroup:
         return self._store
 
     def agree(self, model: torch.nn.Module, optimizer: Any, *, number: int = 0) -> None:
-        """Compare the models of all trainers in call `number` of distribute().
+        """Compares the models of all trainers in call `number` of distribute().
 
         The models are not compared if there is no join store or this process trains alone.
 
@@ -65,7 +65,7 @@ class CheckpointGroup:
             )
 
     def answer_sigterm(self, step: int) -> GracefulStop | None:
-        """Install the graceful stop and return it, or return None if it cannot be installed.
+        """Installs the graceful stop and returns it, or returns None if it cannot be installed.
 
         Torchyard must have started this process, and a group of several processes needs a join store. `step` is the
         number of finished steps.
@@ -79,7 +79,7 @@ class CheckpointGroup:
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:
-        """Wait until the first rank's save has ended, for at most the time that a stop may take.
+        """Waits until the first rank's save has ended, for at most the time that a stop may take.
 
         The first rank itself only announces the end of its save.
         """

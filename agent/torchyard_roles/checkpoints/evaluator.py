@@ -20,17 +20,17 @@ from torchyard_roles.coordination.graceful_stop import ECHO_S
 from torchyard_roles.errors import UsageProblem
 
 LOOK_S = 1.0
-"""Interval between two scans of the folder."""
+"""Interval in seconds between two scans of the folder."""
 SLICE_S = 0.1
-"""Time within which a waiting evaluator notices SIGTERM."""
+"""Time in seconds within which a waiting evaluator notices SIGTERM."""
 LAST_S = 5.0
-"""Wait after SIGTERM for the last checkpoint of a stopped chief."""
+"""Wait in seconds after SIGTERM for the last checkpoint of a stopped chief."""
 
 
 def evaluations(
     root: Path, model: torch.nn.Module, run: str, look_s: float = LOOK_S, last_s: float = LAST_S
 ) -> Iterator[int]:
-    """Load each new complete checkpoint into `model` in order, and yield its step.
+    """Loads each new complete checkpoint into `model` in order, and yields its step.
 
     Checkpoints that are deleted before their turn, or that cannot be read, are skipped. A step that is saved again as
     the end of `run` is treated as a new checkpoint. The iteration ends after the checkpoint that is marked as the end
@@ -80,7 +80,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
     if difference:
         raise UsageProblem(
-            f"The checkpoint {one.folder} is another model's: {difference}.",
+            f"The checkpoint {one.folder} belongs to another model: {difference}.",
             "Give evaluations() the model that the trainers give distribute().",
         )
     model.load_state_dict(state)
@@ -115,11 +115,11 @@ class _StopSignal:
             signal.signal(signal.SIGTERM, self._earlier)
 
     def since(self) -> float:
-        """Return the seconds since SIGTERM, or -1 before it."""
+        """Returns the seconds since SIGTERM, or -1 before it."""
         return time.monotonic() - self._at if self._at is not None else -1.0
 
     def wait(self, seconds: float) -> None:
-        """Sleep for `seconds`, or until shortly after SIGTERM."""
+        """Sleeps for `seconds`, or until shortly after SIGTERM."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, SLICE_S))

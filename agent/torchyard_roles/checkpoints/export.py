@@ -17,7 +17,7 @@ from torchyard_roles.checkpoints import files
 
 
 def export_model(folder: Path, file: Path) -> int:
-    """Write the model of a checkpoint to `file`, and return the checkpoint's step.
+    """Writes the model of a checkpoint to `file`, and returns the checkpoint's step.
 
     Raises:
         files.Damaged: There is no complete checkpoint, or its files cannot be read.
@@ -47,7 +47,7 @@ def _newest(folder: Path) -> files.Checkpoint:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command, and return its exit code."""
+    """Runs the command, and returns its exit code."""
     if len(arguments) != 2:
         print("usage: python -m torchyard_roles.checkpoints.export FOLDER FILE", file=sys.stderr)
         return 2

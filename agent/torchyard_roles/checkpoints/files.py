@@ -29,7 +29,7 @@ from torchyard_roles.checkpoints import sharded_files
 KEPT = 3
 """The number of complete checkpoints that are kept."""
 UNFINISHED_MAX_AGE_S = 3600.0
-"""Time since the last write after which an unfinished save is deleted."""
+"""Time in seconds since the last write after which an unfinished save is deleted."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 NEWEST = "newest"
@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         return sharded_files.METADATA in self.about["files"]
 
     def load(self, name: str, *, whole: bool = True) -> Any:
-        """Load one of FILES, with tensors on the CPU. Raises Damaged.
+        """Loads one of FILES, with tensors on the CPU. Raises Damaged.
 
         Args:
             whole: Whether to load also the tensors that are sharded over the ranks' files.
@@ -78,7 +78,7 @@ def name_of(step: int) -> str:
 
 
 def load(path: Path) -> Any:
-    """Load a file that torch.save() has written, with tensors on the CPU. Raises Damaged."""
+    """Loads a file that torch.save() has written, with tensors on the CPU. Raises Damaged."""
     import torch
 
     return _undamaged(path.name, lambda: torch.load(path, map_location="cpu", weights_only=True))
@@ -95,13 +95,13 @@ def _undamaged(name: str, call: Callable[[], Any]) -> Any:
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the step of a checkpoint's folder, or None for another folder."""
+    """Returns the step of a checkpoint's folder, or None for another folder."""
     found = _NAME.fullmatch(folder.name)
     return int(found[1]) if found else None
 
 
 def steps(root: Path) -> list[int]:
-    """Return the steps that have a folder, complete or not, newest first."""
+    """Returns the steps that have a folder, complete or not, newest first."""
     try:
         names = [_NAME.fullmatch(entry.name) for entry in os.scandir(root) if entry.is_dir()]
     except OSError:
@@ -110,7 +110,7 @@ def steps(root: Path) -> list[int]:
 
 
 def read(root: Path, step: int) -> Checkpoint:
-    """Read the checkpoint of a step, without loading its tensors. Raises Damaged if the checkpoint is incomplete."""
+    """Reads the checkpoint of a step, without loading its tensors. Raises Damaged if the checkpoint is incomplete."""
     folder = root / name_of(step)
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -136,7 +136,7 @@ def read(root: Path, step: int) -> Checkpoint:
 
 
 def complete(root: Path) -> list[Checkpoint]:
-    """Return all complete checkpoints, newest first."""
+    """Returns all complete checkpoints, newest first."""
     found = []
     for step in steps(root):
         try:
@@ -147,7 +147,7 @@ def complete(root: Path) -> list[Checkpoint]:
 
 
 def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str, Any]) -> Checkpoint:
-    """Write a checkpoint and rename it into place. It replaces an earlier checkpoint of the same step.
+    """Writes a checkpoint and renames it into place. It replaces an earlier checkpoint of the same step.
 
     Args:
         contents: The states to save, by file name.
@@ -161,12 +161,12 @@ def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str
 
 
 def unfinished_folder(root: Path, step: int, who: str) -> Path:
-    """Return the folder in which `who` writes a checkpoint."""
+    """Returns the folder in which `who` writes a checkpoint."""
     return root / f"{UNFINISHED}{name_of(step)}-{who}"
 
 
 def begin(root: Path, step: int, who: str) -> Path:
-    """Make an empty folder for an unfinished checkpoint and return it. Raises OSError."""
+    """Makes an empty folder for an unfinished checkpoint and returns it. Raises OSError."""
     unfinished = unfinished_folder(root, step, who)
     root.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -177,7 +177,7 @@ def begin(root: Path, step: int, who: str) -> Path:
 def complete_with(
     root: Path, step: int, unfinished: Path, contents: Mapping[str, Any], about: Mapping[str, Any]
 ) -> Checkpoint:
-    """Write the last files of an unfinished checkpoint, and rename its folder into place.
+    """Writes the last files of an unfinished checkpoint, and renames its folder into place.
 
     Args:
         unfinished: A folder of begin(), which may already contain files.
@@ -199,7 +199,7 @@ def complete_with(
 
 
 def mark_final(root: Path, step: int, run: str) -> None:
-    """Mark a checkpoint as the end of a run's training. Raises OSError and Damaged."""
+    """Marks a checkpoint as the end of a run's training. Raises OSError and Damaged."""
     found = read(root, step)
     unfinished = found.folder / f"{UNFINISHED}{ABOUT}"
     _write_text(unfinished, json.dumps({**found.about, "final": True, "run": run}))
@@ -207,7 +207,7 @@ def mark_final(root: Path, step: int, run: str) -> None:
 
 
 def prune(root: Path, kept: int = KEPT) -> None:
-    """Delete checkpoints that are older than the newest `kept` complete ones, and old unfinished saves."""
+    """Deletes checkpoints that are older than the newest `kept` complete ones, and old unfinished saves."""
     there = complete(root)
     if len(there) >= kept:
         oldest = there[kept - 1].step
@@ -218,12 +218,12 @@ def prune(root: Path, kept: int = KEPT) -> None:
 
 
 def part_path(root: Path, who: str, step: int | None) -> Path:
-    """Return the path of a part, which is the newest part if `step` is None."""
+    """Returns the path of a part, which is the newest part if `step` is None."""
     return root / PARTS / who / f"{NEWEST if step is None else name_of(step)}.pt"
 
 
 def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
-    """Save the state of `who` (such as `worker-1.0` or `ps-0`) at `step`, or as the newest part if `step` is None.
+    """Saves the state of `who` (such as `worker-1.0` or `ps-0`) at `step`, or as the newest part if `step` is None.
 
     Raises OSError or RuntimeError.
     """
@@ -239,7 +239,7 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
 
 
 def keep_newest_part(root: Path, who: str, step: int) -> None:
-    """Save the newest part also as the part of `step`, as a hard link if possible, else a copy. Raises OSError."""
+    """Saves the newest part also as the part of `step`, as a hard link if possible, else a copy. Raises OSError."""
     path = part_path(root, who, step)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
     unfinished.unlink(missing_ok=True)
@@ -251,7 +251,7 @@ def keep_newest_part(root: Path, who: str, step: int) -> None:
 
 
 def read_part(root: Path, who: str, step: int | None) -> Any:
-    """Return the state that write_part() has saved, or None if there is none. A damaged part is logged and ignored."""
+    """Returns the state that write_part() has saved, or None if there is none. A damaged part is logged and ignored."""
     path = part_path(root, who, step)
     try:
         return load(path) if path.exists() else None
@@ -261,13 +261,13 @@ def read_part(root: Path, who: str, step: int | None) -> Any:
 
 
 def part_steps(root: Path, who: str) -> list[int]:
-    """Return the steps for which `who` has a part, newest first."""
+    """Returns the steps for which `who` has a part, newest first."""
     found = [_NAME.fullmatch(path.stem) for path in (root / PARTS / who).glob("step-*.pt")]
     return sorted((int(one[1]) for one in found if one), reverse=True)
 
 
 def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
-    """Delete the parts of `who` for all steps except those in `keep`, and its old unfinished saves."""
+    """Deletes the parts of `who` for all steps except those in `keep`, and its old unfinished saves."""
     kept = set(keep)
     for step in part_steps(root, who):
         if step not in kept:

@@ -11,13 +11,13 @@ from torchyard_roles.model_optimizer_pairs import names_of
 
 
 def fingerprint(model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
-    """Return names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes, for JSON."""
+    """Returns names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes, for JSON."""
     groups = [len(group["params"]) for group in optimizer.param_groups]
     return {"entries": entries(model), "optimizer": names_of(optimizer), "groups": groups}
 
 
 def entries(model: torch.nn.Module) -> list[list[Any]]:
-    """Return [name, dtype, shape] of each tensor in the model's state."""
+    """Returns [name, dtype, shape] of each tensor in the model's state."""
     return [
         [name, str(value.dtype).replace("torch.", ""), list(value.shape)]
         for name, value in model.state_dict().items()
@@ -26,9 +26,9 @@ def entries(model: torch.nn.Module) -> list[list[Any]]:
 
 
 def first_difference(saved: Any, now: dict[str, Any]) -> str:
-    """Return the first difference between a saved and the current fingerprint as a clause; "" if there is none."""
+    """Returns the first difference between a saved and the current fingerprint as a clause; "" if there is none."""
     if not isinstance(saved, dict):
-        return "it does not say of which model it is"
+        return "it does not record its model"
     difference = first_other_entry(saved, now["entries"])
     if difference:
         return difference
@@ -40,7 +40,7 @@ def first_difference(saved: Any, now: dict[str, Any]) -> str:
 
 
 def first_other_entry(saved: Any, now: list[list[Any]]) -> str:
-    """Return the first difference between the tensors of two models as a clause; "" if there is none.
+    """Returns the first difference between the tensors of two models as a clause; "" if there is none.
 
     Args:
         saved: A saved fingerprint.
@@ -52,7 +52,7 @@ def first_other_entry(saved: Any, now: list[list[Any]]) -> str:
         if there is None:
             return f"it has no {_described(here)}, which the model has"
         if here is None:
-            return f"it has {_described(there)}, which the model has not"
+            return f"it has {_described(there)}, which the model lacks"
         return f"it has {_described(there)} where the model has {_described(here)}"
     return ""
 

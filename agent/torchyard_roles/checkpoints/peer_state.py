@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PeerState(NamedTuple):
-    """The received state."""
+    """The decoded state."""
 
     step: int
     model: dict[str, Any]
@@ -31,19 +31,19 @@ class PeerState(NamedTuple):
 
 
 def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> io.BytesIO:
-    """Encode the state of this process after `step`, or the reason why that is impossible."""
+    """Encodes the state of this process after `step`, or the reason why that is impossible."""
     encoded = io.BytesIO()
     try:
         if saver is None:
             raise UsageProblem("A worker can only return if TORCHYARD_CHECKPOINTS names a folder.")
         torch.save({"step": step, "exchange": strategy.exchange_state(), **saver.contents()}, encoded)
-    except UsageProblem as problem:  # The peers continue without the worker.
+    except UsageProblem as problem:  # The peers continue training; only the returning worker fails.
         torch.save({"problem": problem.message}, encoded)
     return encoded
 
 
 def decode(data: bytearray) -> PeerState:
-    """Decode the result of encode(). Raises UsageProblem with the peer's reason."""
+    """Decodes the result of encode(). Raises UsageProblem with the peer's reason."""
     found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if "problem" in found:
         raise UsageProblem(f"The state of the run could not be sent to this worker: {found['problem']}")

@@ -34,7 +34,7 @@ class Resumed:
     """The state from which a run resumes."""
 
     def __init__(self, step: int, script: dict[str, Any], part: dict[str, Any] | None) -> None:
-        """Initialize the object with the restored state.
+        """Initializes the object with the restored state.
 
         Args:
             step: The step of the checkpoint.
@@ -60,7 +60,7 @@ class Resumed:
         return self.active < len(self.positions) and self.positions[self.active]["begun"] > 0
 
     def into(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        """Restore the optimizer's state, but not the settings of its groups, such as learning rates.
+        """Restores the optimizer's state, but not the settings of its groups, such as learning rates.
 
         The settings keep the script's values until finish(), because a scheduler that the script creates next expects
         them. If the checkpoint has more parameter groups than the optimizer, finish() restores the whole state.
@@ -77,7 +77,7 @@ class Resumed:
             group.update(settings)
 
     def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
-        """Restore the optimizer's settings, such as learning rates, the objects of checkpoint(), and the random states.
+        """Restores optimizer settings, such as learning rates, the objects of checkpoint(), and the random states.
 
         Call this method at the resume point. Raises UsageProblem if the script has not added the parameter groups of
         the checkpoint again.
@@ -108,7 +108,7 @@ class Resumed:
             training_state.set_random_state(self._random, device)
 
     def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
-        """Set the position of the loader `number`. If that loader is active, it calls `resumed` at its position."""
+        """Sets the position of the loader `number`. If that loader is active, it calls `resumed` at its position."""
         if number < len(self.positions):
             loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)
 
@@ -124,7 +124,7 @@ def restore(
     sharded: ShardedSaving | None = None,
     optimizer: Any = None,
 ) -> Resumed | None:
-    """Load the newest complete checkpoint into `model`, and return the state to resume from, or None.
+    """Loads the newest complete checkpoint into `model`, and returns the state to resume from, or None.
 
     All ranks of the group must call this function; the other ranks wait until the first rank has read the checkpoint.
     Groups without the chief resume from their own parts and receive their model from servers or other groups. Raises
@@ -198,7 +198,7 @@ def _load_sharded(
     optimizer: Any,
     state: dict[str, Any],
 ) -> dict[str, Any]:
-    """Load a sharded model, and return the optimizer's state for this rank. All ranks call this function.
+    """Loads a sharded model, and returns the optimizer's state for this rank. All ranks call this function.
 
     The checkpoint may be of whole models, in which case the first rank distributes it.
     """
@@ -213,7 +213,7 @@ def _load_sharded(
 def _newest(
     root: Path, fingerprint: dict[str, Any], summary: dict[str, Any], *, whole: bool
 ) -> tuple[files.Checkpoint | None, dict[str, Any]]:
-    """Return the newest readable checkpoint with its contents, or (None, {}) if there is none or its model differs.
+    """Returns the newest readable checkpoint with its contents, or (None, {}) if there is none or its model differs.
 
     Args:
         summary: Receives the data for the other ranks.
@@ -224,7 +224,7 @@ def _newest(
             found = files.read(root, step)
             difference = first_difference(found.about.get("fingerprint"), fingerprint)
             if difference:
-                summary["error"] = f"The checkpoint {found.folder} is another model's: {difference}."
+                summary["error"] = f"The checkpoint {found.folder} belongs to another model: {difference}."
                 summary["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
                 return None, {}
             names = files.FILES if whole or not found.is_sharded else files.SHARDED_FILES[:2]
@@ -238,7 +238,7 @@ def _newest(
 
 
 def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
-    """Return the newest readable part, or None if there is none."""
+    """Returns the newest readable part, or None if there is none."""
     for step in files.part_steps(root, who):
         part: dict[str, Any] | None = files.read_part(root, who, step)
         if part is not None:
@@ -251,14 +251,14 @@ def _of_chief(contents: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a part without its random states, or an empty dict if the part has no script state."""
+    """Returns a part without its random states, or an empty dict if the part has no script state."""
     if part is None or "stateful" not in part:
         return {}
     return {name: value for name, value in part.items() if name != "random"}
 
 
 def _shared(root: Path, step: int) -> dict[str, Any]:
-    """Return the chief's state if the chief's folder is visible from this host, else an empty dict."""
+    """Returns the chief's state if the chief's folder is visible from this host, else an empty dict."""
     try:
         found = files.read(root, step)
         return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
@@ -283,7 +283,7 @@ def _dumped(state: Any) -> bytes:
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a parameter group, such as its learning rate."""
+    """Returns the settings of a parameter group, such as its learning rate."""
     return {
         name: value.clone() if isinstance(value, torch.Tensor) else value
         for name, value in group.items()
@@ -292,7 +292,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions(script: dict[str, Any]) -> Iterator[bytes]:
-    """Yield encodings of the script state, each smaller than the previous one.
+    """Yields encodings of the script state, each smaller than the previous one.
 
     Models are omitted because the strategy distributes them.
     """

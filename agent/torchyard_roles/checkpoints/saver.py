@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""Time for the announcement of a save to reach all ranks."""
+"""Time in seconds for the announcement of a save to reach all ranks."""
 SHARED = "shared"
 """The end of the name of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
-"""Longest wait for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
+"""Longest wait in seconds for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
 
 
 class _NotSaved(OSError):
@@ -60,7 +60,7 @@ class CheckpointSaver:
         store: JoinStore | None,
         size: int,
     ) -> None:
-        """Create a saver for one of `size` processes that save together."""
+        """Creates a saver for one of `size` processes that save together."""
         self.is_group = environment.group > 0 and strategy.sharded_saving is not None
         """Whether a sharded group without the chief saves whole checkpoints of its own."""
         self.root = root / f"group-{environment.group}" if self.is_group else root
@@ -113,7 +113,7 @@ class CheckpointSaver:
     def start(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: dict[str, Any], step: int
     ) -> None:
-        """Set the objects to save. The state at `step` needs no checkpoint."""
+        """Sets the objects to save. The state at `step` needs no checkpoint."""
         self._model, self._optimizer, self._fingerprint = model, optimizer, fingerprint
         self._saved = step
         self._saved_at = time.monotonic()
@@ -122,11 +122,11 @@ class CheckpointSaver:
             self._store.watch(f"save/{self._keys}", self._on_announcement)
 
     def ask(self) -> None:
-        """Request a checkpoint at the next step that all ranks can save."""
+        """Requests a checkpoint at the next step that all ranks can save."""
         self.automatic = self._asked = True
 
     def at_boundary(self, step: int) -> None:
-        """Save `step` if its save was announced, or announce a save that is due."""
+        """Saves `step` if its save was announced, or announces a save that is due."""
         if self._strategy.sharded_saving is not None:
             self._at_sharded_boundary(step)
             return
@@ -144,7 +144,7 @@ class CheckpointSaver:
             self._announce(step)
 
     def _at_sharded_boundary(self, step: int) -> None:
-        """Save a sharded model if all ranks save at this boundary. The first rank also requests a save that is due."""
+        """Saves a sharded model if all ranks save at this boundary. The first rank also requests a save that is due."""
         if self._rank == 0 and self._is_due(step):
             self._asked = False
             self._saved_at = time.monotonic()
@@ -155,7 +155,7 @@ class CheckpointSaver:
     def save(
         self, step: int, *, kept: Sequence[int] = (), last: bool = False, final: bool = False, anew: bool = False
     ) -> bool:
-        """Save a checkpoint of the current state.
+        """Saves a checkpoint of the current state.
 
         Args:
             kept: Steps whose parts are not deleted.
@@ -222,7 +222,7 @@ class CheckpointSaver:
         }
 
     def _begin_sharded(self, sharded: ShardedSaving, step: int, about: dict[str, Any]) -> Callable[[], None]:
-        """Copy this rank's part of a sharded model, and return the function that writes it. All ranks call both.
+        """Copies this rank's part of a sharded model, and returns the function that writes it. All ranks call both.
 
         Raises:
             RolesError, OSError: The part cannot be saved. This rank takes part in no further call for the save.
@@ -278,7 +278,7 @@ class CheckpointSaver:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def wait(self) -> bool:
-        """Wait for the thread that writes, and return False if the last checkpoint could not be written.
+        """Waits for the thread that writes, and returns False if the last checkpoint could not be written.
 
         A part that could not be written does not count.
         """
@@ -290,7 +290,7 @@ class CheckpointSaver:
         return self._written
 
     def _settle(self, step: int, *, final: bool) -> bool:
-        """Wait until the existing checkpoint of `step` is written, and if `final` is true, mark it as the end."""
+        """Waits until the existing checkpoint of `step` is written, and if `final` is true, marks it as the end."""
         written = self.wait()
         if written and final and self._is_chief and step > 0:
             try:
@@ -325,7 +325,7 @@ class CheckpointSaver:
             self._announced = announced
 
     def _kept(self) -> list[int]:
-        """Return the steps whose parts are kept.
+        """Returns the steps whose parts are kept.
 
         These are the steps of complete checkpoints, or of the newest parts in a group without the chief.
         """
@@ -334,7 +334,7 @@ class CheckpointSaver:
         return files.part_steps(self.root, self.who)[: files.KEPT]
 
     def contents(self) -> dict[str, Any]:
-        """Return copies of the contents of a checkpoint, by file name. Raises UsageProblem."""
+        """Returns copies of the contents of a checkpoint, by file name. Raises UsageProblem."""
         assert self._model is not None
         assert self._optimizer is not None
         extra = {name: each.state_dict() for name, each in self.stateful.items()}
@@ -348,7 +348,7 @@ class CheckpointSaver:
         }
 
     def _contents_beside(self, optimizer: dict[str, Any]) -> dict[str, Any]:
-        """Return the contents of the files of a sharded checkpoint that only the chief writes."""
+        """Returns the contents of the files of a sharded checkpoint that only the chief writes."""
         extra = {name: each.state_dict() for name, each in self.stateful.items()}
         return {
             "optimizer.pt": copied(optimizer, "the optimizer's state"),
@@ -424,7 +424,7 @@ class CheckpointSaver:
             return
 
     def _failed(self, step: int, error: BaseException) -> None:
-        """Log a failed save on the chief, and allow that the same step is saved again."""
+        """Logs a failed save on the chief, and allows that the same step is saved again."""
         self._written = False
         if self._saved == step:
             self._saved = -1

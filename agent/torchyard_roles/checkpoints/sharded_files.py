@@ -36,7 +36,7 @@ class _MetadataUnpickler(pickle.Unpickler):
             if (isinstance(found, type) and found.__module__ == module) or (module, name) in _CLASSES:
                 return found
         if module.partition(".")[0] == "pathlib":
-            return PurePath  # The writer's path, which is not used.
+            return PurePath  # The metadata contains the path at which it was written, which is not used.
         if module == "torch":
             import torch
 
@@ -46,10 +46,10 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 def reader(folder: Path) -> Any:
-    """Return DCP's reader of a folder, which reads the metadata safely."""
+    """Returns DCP's reader of a folder, which reads the metadata safely."""
     from torch.distributed.checkpoint import FileSystemReader
 
-    class Reader(FileSystemReader):  # type: ignore[misc]  # torch exports the class without its type
+    class Reader(FileSystemReader):  # type: ignore[misc]  # torch exports the class without its type.
         def read_metadata(self, *arguments: Any, **named: Any) -> Any:
             metadata = read_metadata(folder)
             metadata.storage_meta = None
@@ -59,7 +59,7 @@ def reader(folder: Path) -> Any:
 
 
 def read_metadata(folder: Path) -> Any:
-    """Return DCP's metadata. Raises OSError and pickle.UnpicklingError, and other errors for a damaged file."""
+    """Returns DCP's metadata. Raises OSError and pickle.UnpicklingError, and other errors for a damaged file."""
     from torch.distributed.checkpoint.metadata import Metadata
 
     with (folder / METADATA).open("rb") as file:
@@ -70,7 +70,7 @@ def read_metadata(folder: Path) -> Any:
 
 
 def tensors_of(folder: Path) -> dict[str, Any]:
-    """Return the TensorStorageMetadata of all tensors by name."""
+    """Returns the TensorStorageMetadata of all tensors by name."""
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     found = read_metadata(folder).state_dict_metadata.items()
@@ -78,19 +78,19 @@ def tensors_of(folder: Path) -> dict[str, Any]:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the names of files that the metadata refers to and that the folder lacks."""
+    """Returns the names of files that the metadata refers to and that the folder lacks."""
     storage = read_metadata(folder).storage_data.values()
     return sorted({str(each.relative_path) for each in storage} - {path.name for path in folder.iterdir()})
 
 
 def full_model(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the model's state_dict() with whole tensors."""
+    """Returns the model's state_dict() with whole tensors."""
     prefix = f"{MODEL}."
     return {name[len(prefix) :]: value for name, value in _load_full(folder, prefix).items()}
 
 
 def full_optimizer(folder: Path, rest: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer's state_dict() with whole tensors.
+    """Returns the optimizer's state_dict() with whole tensors.
 
     Args:
         rest: The state without the sharded tensors, from optimizer.pt.
@@ -99,7 +99,7 @@ def full_optimizer(folder: Path, rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_tensors(rest: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Insert `tensors`, by their names in DCP, into the optimizer's state `rest`, and return `rest`."""
+    """Inserts `tensors`, by their names in DCP, into the optimizer's state `rest`, and returns `rest`."""
     for name, value in tensors.items():
         found = _STATE.fullmatch(name)
         if found is None:
@@ -110,7 +110,7 @@ def with_tensors(rest: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, 
 
 
 def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide an optimizer's state into its sharded tensors, by their names in DCP, and the rest."""
+    """Divides an optimizer's state into its sharded tensors, by their names in DCP, and the rest."""
     sharded: dict[str, Any] = {}
     optimizers = state.get("optimizers")
     rests = []
@@ -129,7 +129,7 @@ def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 
 def parameter_of(name: str, groups: list[list[dict[str, Any]]]) -> Any:
-    """Return the parameter to which a tensor of the optimizer's state belongs.
+    """Returns the parameter to which a tensor of the optimizer's state belongs.
 
     Args:
         name: The tensor's name in DCP.
@@ -143,7 +143,7 @@ def parameter_of(name: str, groups: list[list[dict[str, Any]]]) -> Any:
 
 
 def _load_full(folder: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """Load all tensors whose names begin with `prefix`, on the CPU, in this process alone."""
+    """Loads all tensors whose names begin with `prefix`, on the CPU, in this process alone."""
     import torch
     from torch.distributed import checkpoint
 

@@ -54,13 +54,13 @@ class ShardedSaving:
         """Whether the model has no values yet, because the chief's is on the meta device."""
 
     def agree(self, ok: bool) -> bool:
-        """Return whether `ok` is true on all ranks."""
+        """Returns whether `ok` is true on all ranks."""
         flag = torch.tensor([ok], dtype=torch.int32, device="cpu")
         dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self._group)
         return bool(flag.item())
 
     def copy(self, model: torch.nn.Module, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return this rank's part, whose sharded tensors are copied to the CPU later, at the latest by write().
+        """Returns this rank's part, whose sharded tensors are copied to the CPU later, at the latest by write().
 
         Returns:
             The tensors by their names in DCP, to which copies of the sharded ones are added, and the optimizer's state
@@ -81,7 +81,7 @@ class ShardedSaving:
         return self._copies, rest
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Call `write` in a thread that begins after the next training forward pass."""
+        """Calls `write` in a thread that begins after the next training forward pass."""
         self._deferred = write
 
     @property
@@ -90,7 +90,7 @@ class ShardedSaving:
         return self._deferred is not None or (self._writer is not None and self._writer.is_alive())
 
     def begin(self) -> None:
-        """Begin the deferred save, if there is one. Called when a training forward pass ends."""
+        """Begins the deferred save, if there is one. Called when a training forward pass ends."""
         write, self._deferred = self._deferred, None
         if write is None:
             return
@@ -106,13 +106,13 @@ class ShardedSaving:
         return not self._copied.is_set()
 
     def settle(self) -> None:
-        """Copy the values of a deferred save, or wait until a thread has copied them, before they change."""
+        """Copies the values of a deferred save, or waits until a thread has copied them, before they change."""
         if self._deferred is not None:
             self._copy_values()
         self._copied.wait()
 
     def wait(self) -> None:
-        """Wait until a save in the background is written. A deferred one is written on this thread."""
+        """Waits until a save in the background is written. A deferred one is written on this thread."""
         write, self._deferred = self._deferred, None
         if write is not None:  # During the interpreter's exit, no threads can be started.
             write()
@@ -130,7 +130,7 @@ class ShardedSaving:
         write()
 
     def write(self, folder: Path, tensors: dict[str, Any]) -> None:
-        """Write the tensors of copy() into a folder that all ranks share. Raises CheckpointException."""
+        """Writes the tensors of copy() into a folder that all ranks share. Raises CheckpointException."""
         from torch.distributed import checkpoint
 
         if self._problem is not None:
@@ -139,7 +139,7 @@ class ShardedSaving:
         checkpoint.save(tensors, storage_writer=checkpoint.FileSystemWriter(folder), process_group=self._group)
 
     def load(self, folder: Path, model: torch.nn.Module) -> None:
-        """Load this rank's part of the model. Raises UsageProblem on all ranks if one of them cannot read."""
+        """Loads this rank's part of the model. Raises UsageProblem on all ranks if one of them cannot read."""
         prefix = f"{sharded_files.MODEL}."
         state = model.state_dict()
         self._read(folder, {prefix + name: each for name, each in state.items() if isinstance(each, torch.Tensor)})
@@ -147,7 +147,7 @@ class ShardedSaving:
     def load_optimizer(
         self, folder: Path, rest: dict[str, Any], optimizer: torch.optim.Optimizer | OptimizerList
     ) -> dict[str, Any]:
-        """Return the optimizer's state with this rank's part of its sharded tensors. Raises UsageProblem like load().
+        """Returns the optimizer's state with this rank's part of its sharded tensors. Raises UsageProblem like load().
 
         Args:
             rest: The state without the sharded tensors, from optimizer.pt.
@@ -163,7 +163,7 @@ class ShardedSaving:
         return sharded_files.with_tensors(rest, tensors)
 
     def load_full(self, model: torch.nn.Module, whole: Mapping[str, torch.Tensor] | None) -> None:
-        """Set the model of all ranks to the first rank's whole tensors. Other ranks pass None."""
+        """Sets the model of all ranks to the first rank's whole tensors. Other ranks pass None."""
         for name, value in model.state_dict().items():
             if isinstance(value, torch.Tensor):
                 set_from_first_rank(value, None if whole is None else whole[name], self._device)
@@ -183,9 +183,9 @@ class ShardedSaving:
                 "checkpoint away.",
             ) from error
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def _copy_values(self) -> None:
-        """Copy the values that are not copied yet."""
+        """Copies the values that are not copied yet."""
         from torch.distributed.tensor import DTensor
 
         sources, self._sources = self._sources, {}
@@ -214,7 +214,7 @@ class ShardedSaving:
 
 
 def _empty(size: torch.Size, dtype: torch.dtype, parameter: Any) -> Any:
-    """Return an empty tensor for a value of the optimizer's state.
+    """Returns an empty tensor for a value of the optimizer's state.
 
     It is sharded as its parameter if it has the same shape, and else replicated.
     """

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def local_part(full: torch.Tensor, like: Any) -> torch.Tensor:
-    """Return this rank's part of a tensor that is sharded as the DTensor `like`."""
+    """Returns this rank's part of a tensor that is sharded as the DTensor `like`."""
     for dimension, placement in enumerate(like.placements):
         if placement.is_shard():
             parts = full.chunk(like.device_mesh.size(dimension), dim=placement.dim)
@@ -19,7 +19,7 @@ def local_part(full: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def whole_values(tensor: Any, device: torch.device) -> torch.Tensor:
-    """Return the whole values of a DTensor. All ranks call this function.
+    """Returns the whole values of a DTensor. All ranks call this function.
 
     Args:
         device: The device of the exchange; offloaded parameters are copied to it.
@@ -41,7 +41,7 @@ def whole_values(tensor: Any, device: torch.device) -> torch.Tensor:
 
 
 def set_from_first_rank(target: torch.Tensor, whole: torch.Tensor | None, device: torch.device) -> None:
-    """Set a tensor or DTensor of all ranks to the whole values of the first rank. All ranks call this function.
+    """Sets a tensor or DTensor of all ranks to the whole values of the first rank. All ranks call this function.
 
     Args:
         whole: The values on the first rank, None on the others.
@@ -60,7 +60,7 @@ def set_from_first_rank(target: torch.Tensor, whole: torch.Tensor | None, device
 
 
 def sharded_as(full: torch.Tensor, like: Any) -> Any:
-    """Return a DTensor with the values of `full` that is sharded as the DTensor `like`."""
+    """Returns a DTensor with the values of `full` that is sharded as the DTensor `like`."""
     from torch.distributed.tensor import DTensor
 
     local = local_part(full, like).to(like.to_local().device, copy=True).contiguous()
@@ -70,7 +70,7 @@ def sharded_as(full: torch.Tensor, like: Any) -> Any:
 
 
 def shard_optimizer_state(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-    """Return the state of an optimizer, or of an OptimizerList, with each tensor sharded as its parameter.
+    """Returns the state of an optimizer, or of an OptimizerList, with each tensor sharded as its parameter.
 
     Tensors whose shape differs from the parameter's, such as the number of steps, remain as they are.
     """
@@ -86,12 +86,12 @@ def shard_optimizer_state(state: dict[str, Any], optimizer: Any) -> dict[str, An
 
 
 def as_parameter(value: Any, parameter: Any) -> Any:
-    """Return a value of an optimizer's state, sharded as its parameter if it has the same shape."""
+    """Returns a value of an optimizer's state, sharded as its parameter if it has the same shape."""
     is_like = isinstance(value, torch.Tensor) and value.shape == parameter.shape and not hasattr(value, "device_mesh")
     return sharded_as(value, parameter) if is_like else value
 
 
 def _stride(shape: torch.Size) -> tuple[int, ...]:
-    """Return the stride of a contiguous tensor."""
+    """Returns the stride of a contiguous tensor."""
     stride: tuple[int, ...] = torch.empty(shape, device="meta").stride()
     return stride

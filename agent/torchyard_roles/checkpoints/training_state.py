@@ -17,7 +17,7 @@ from torchyard_roles.errors import UsageProblem
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of the random generators of torch (also of the GPU `device`), Python and numpy.
+    """Returns the states of the random generators of torch (also of the GPU `device`), Python and numpy.
 
     numpy is left out if it is not imported.
     """
@@ -32,7 +32,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore the result of random_state(). The state of a different kind of device is ignored."""
+    """Restores the result of random_state(). The state of a different kind of device is ignored."""
     torch.set_rng_state(state["torch"])
     random.setstate(_tuples(state["python"]))
     if device.type == "cuda" and "cuda" in state:
@@ -47,7 +47,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 def of_script(stateful: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state of the optimizer and of the objects that were given to checkpoint()."""
+    """Returns the state of the optimizer and of the objects that were given to checkpoint()."""
     return {
         "stateful": {name: copied(each.state_dict(), name) for name, each in stateful.items()},
         "optimizer": copied(optimizer.state_dict(), "the optimizer's state"),
@@ -62,7 +62,7 @@ _SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torc
 
 
 def copied(value: Any, where: str) -> Any:
-    """Copy a state to the CPU, so that training may continue while the copy is written.
+    """Copies a state to the CPU, so that training may continue while the copy is written.
 
     Args:
         where: The name of the state in messages.
@@ -92,5 +92,5 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
         copy[key] = copied(each, f"{where}[{key!r}]")
     metadata = getattr(value, "_metadata", None)  # A module's state_dict() contains format versions in this attribute.
     if metadata is not None:
-        copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # as torch does
+        copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # torch keeps the metadata in the same attribute.
     return copy

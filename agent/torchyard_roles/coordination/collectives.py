@@ -90,7 +90,7 @@ class Collectives:
         return self._exchanged("broadcast", plain(x, "broadcast") if sends else None, sends=sends)[0]
 
     def leave(self, *, stopped: bool = False) -> None:
-        """Declare that this process makes no further calls."""
+        """Declares that this process makes no further calls."""
         if self._has_left:
             return
         self._has_left = True
@@ -113,11 +113,13 @@ class Collectives:
         return self._members.ranks[0] if self._members is not None else 0
 
     def _exchanged(self, what: str, x: Any, *, sends: bool = True) -> list[Any]:
-        """Exchange values with all trainers, and return the values of all trainers in rank order."""
+        """Exchanges values with all trainers, and returns the values of all trainers in rank order."""
         if self._is_alone:
             return [x]
         if self._has_left:
-            raise UsageProblem(f"{what}() was called after leave().", "Call it before: the others may have ended.")
+            raise UsageProblem(
+                f"{what}() was called after leave().", "Call it before leave(): the other trainers may have ended."
+            )
         if self._catching_up():
             return [x]
         if self._exchange is None:
@@ -130,8 +132,9 @@ class Collectives:
         for each in found:
             if each["what"] != what:
                 raise UsageProblem(
-                    f"{what}() on {environment.name} met {each['what']}() on {each['name']}.",
-                    "All trainers make the same calls in the same order: is one of them inside a condition?",
+                    f"{environment.name} called {what}(), but {each['name']} called {each['what']}().",
+                    "All trainers must make the same calls in the same order: check whether one of them is "
+                    "conditional.",
                 )
         found.sort(key=lambda each: each["rank"])
         if not found[0]["sends"]:
@@ -139,7 +142,7 @@ class Collectives:
         return [each["x"] for each in found]
 
     def _load(self, data: bytes) -> Any:
-        """Load a value, with GPU tensors on this process's device and other tensors on the CPU."""
+        """Loads a value, with GPU tensors on this process's device and other tensors on the CPU."""
 
         def place(storage: Any, location: str) -> Any:
             on_cpu = location == "cpu" or self._device.type != "cuda"
@@ -148,7 +151,7 @@ class Collectives:
         return torch.load(io.BytesIO(data), map_location=place, weights_only=True)
 
     def _choose(self, what: str) -> StoreCollectives | _World | _Remaining:
-        """Choose the transport of the values, which is the same on all trainers."""
+        """Chooses the transport of the values, which is the same on all trainers."""
         if self._members is not None:
             return _Remaining(self._members, self._environment, self._meet())
         environment, meetings = self._environment, self._through_the_store()
@@ -163,13 +166,13 @@ class Collectives:
         if environment.master:
             return _World(environment, _met_at_the_master(environment), is_own=True)
         raise EnvironmentProblem(
-            f"There are {environment.world_size} trainers, but MASTER_ADDR and MASTER_PORT do not say where they meet.",
+            f"There are {environment.world_size} trainers, but MASTER_ADDR and MASTER_PORT are not set.",
             "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
         )
 
 
 def plain(x: Any, what: str) -> Any:
-    """Copy numbers, text, tensors, and dicts, lists and tuples of them. Raises UsageProblem for other values."""
+    """Copies numbers, text, tensors, and dicts, lists and tuples of them. Raises UsageProblem for other values."""
     if isinstance(x, torch.Tensor):
         return x.detach().clone()
     if x is None or isinstance(x, (bool, int, float, complex, str, bytes)):
@@ -187,7 +190,7 @@ def plain(x: Any, what: str) -> Any:
 
 
 def _averageable(x: Any) -> Any:
-    """Convert `x` for mean(): numbers to double precision, and tensors to double precision on the CPU."""
+    """Converts `x` for mean(): numbers to double precision, and tensors to double precision on the CPU."""
     if isinstance(x, torch.Tensor):
         whole = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         return whole.to(device="cpu", dtype=torch.complex128 if x.is_complex() else torch.float64, copy=True)
@@ -201,7 +204,7 @@ def _averageable(x: Any) -> Any:
 
 
 def _mean(values: Sequence[Any], like: Any) -> Any:
-    """Return the mean of all values, with the structure of `like`. Raises UsageProblem if structures differ."""
+    """Returns the mean of all values, with the structure of `like`. Raises UsageProblem if structures differ."""
     if isinstance(like, torch.Tensor):
         for value in values:
             if not isinstance(value, torch.Tensor) or value.shape != like.shape:
@@ -247,7 +250,7 @@ def _differs(here: str, there: str) -> UsageProblem:
 
 
 def _site(what: str) -> str:
-    """Return a checksum of the script's call stack, which is the same on all ranks for the same call."""
+    """Returns a checksum of the script's call stack, which is the same on all ranks for the same call."""
     package = str(Path(__file__).parents[1])
     lines: list[str] = []
     frame = sys._getframe(1)
@@ -256,7 +259,7 @@ def _site(what: str) -> str:
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             break  # Outer frames may differ between ranks.
-        frame = frame.f_back  # type: ignore[assignment]  # f_back may be None, as the loop expects
+        frame = frame.f_back  # type: ignore[assignment]  # f_back may be None, and the loop ends then.
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
 
 
@@ -316,7 +319,7 @@ class _World:
         self._is_own = is_own
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool) -> list[bytes]:
-        """Exchange a value with all trainers, and return the values in rank order.
+        """Exchanges a value with all trainers, and returns the values in rank order.
 
         `site` and `resuming` are ignored, since all trainers in a process group restart together.
         """
@@ -346,7 +349,7 @@ class _World:
 
 
 def _met_at_the_master(environment: Environment) -> Any:
-    """Create a process group without initializing the default one, which the script may do itself."""
+    """Creates a process group without initializing the default one, which the script may do itself."""
     timeout = timedelta(seconds=MEET_WITHIN_S)
     rank, size = environment.rank or 0, environment.world_size
     try:
@@ -364,4 +367,4 @@ def _lost(error: RuntimeError, what: str, master: str) -> PeerLost | StoreTimeou
         return StoreTimeout(f"Not all trainers called {call} within {MEET_WITHIN_S:g} s: {reason}")
     address = re.search(r"\[([0-9a-fA-F.:]+)\]:\d+", reason)
     host = address.group(1) if address else master.rpartition(":")[0] or "another host"
-    return PeerLost("another trainer", host, f"it has ended without {call}, which all trainers call alike ({reason})")
+    return PeerLost("another trainer", host, f"it has ended without {call}, which all trainers must call ({reason})")

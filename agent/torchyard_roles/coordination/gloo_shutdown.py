@@ -11,7 +11,7 @@ SETTLE_S = 2.0
 
 
 def settle(tasks: Path = Path("/proc/self/task")) -> None:
-    """Wait until gloo's threads have released the tensors of the last collective, for at most SETTLE_S.
+    """Waits until gloo's threads have released the tensors of the last collective, for at most SETTLE_S.
 
     The threads outlive the process group (torch 2.13). A thread that frees a tensor during the interpreter's shutdown
     aborts the process, as observed in 1 of 24 exits immediately after a collective. Threads that are asleep in two

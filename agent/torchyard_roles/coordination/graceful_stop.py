@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""Longest wait for all ranks to publish, which they do immediately unless a rank has ended."""
+"""Longest wait in seconds for all ranks to publish, which they do immediately unless a rank has ended."""
 ECHO_S = 0.5
 """A second SIGTERM within this time is ignored: some programs signal a process and then its group."""
 _REQUESTED_BY_PEER = b"\xff"
@@ -73,7 +73,7 @@ class GracefulStop:
         self._process = os.getpid()
 
     def install(self, step: int) -> bool:
-        """Handle SIGTERM from now on. `step` is the number of finished steps.
+        """Handles SIGTERM from now on. `step` is the number of finished steps.
 
         Returns:
             False if the script has its own handler, or outside the main thread, since only the main thread may set a
@@ -101,12 +101,12 @@ class GracefulStop:
         return self._requested
 
     def continue_from(self, step: int) -> None:
-        """Set the number of finished steps of a rank that joins the others."""
+        """Sets the number of finished steps of a rank that joins the others."""
         with self._changed:
             self._begun = step
 
     def may_begin(self, step: int, *, begin: bool = True) -> bool:
-        """Return whether training may continue after `step`. If not, this rank stops here, like all other ranks.
+        """Returns whether training may continue after `step`. If not, this rank stops here, like all other ranks.
 
         This method waits while the ranks determine the last step. `begin` is False if no step follows yet.
         """
@@ -120,7 +120,7 @@ class GracefulStop:
             return True
 
     def uninstall(self) -> None:
-        """Stop listening, restore the default handling of SIGTERM (in the main thread), and publish the last step."""
+        """Stops listening, restores SIGTERM's default handler (in the main thread), and publishes the last step."""
         if self._sockets is None or os.getpid() != self._process:
             return
         if threading.current_thread() is threading.main_thread():
@@ -133,7 +133,7 @@ class GracefulStop:
         self._publish_last()
 
     def _publish_last(self) -> None:
-        """Publish the last step, so that a later stop of the other ranks does not wait for this rank."""
+        """Publishes the last step, so that a later stop of the other ranks does not wait for this rank."""
         if self._store is None or self._requested:
             return
         with suppress(RolesError):
@@ -194,7 +194,7 @@ class GracefulStop:
             self._changed.notify_all()
 
     def _agree(self, store: JoinStore, begun: int) -> int:
-        """Determine the step after which all ranks stop. Raises StoreLost and StoreTimeout."""
+        """Determines the step after which all ranks stop. Raises StoreLost and StoreTimeout."""
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
         store.set(f"{self._prefix}/asked", b"1")
         ranks = self._ranks()
@@ -207,7 +207,7 @@ class GracefulStop:
 
 
 def _ignore_signal(*_: Any) -> None:
-    """Do nothing. This is Python's handler of the signal; the thread reads the signal from the descriptor."""
+    """Does nothing. This is Python's handler of the signal; the thread reads the signal from the descriptor."""
 
 
 def _end(why: str) -> None:

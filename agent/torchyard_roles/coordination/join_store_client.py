@@ -27,13 +27,13 @@ from torchyard_roles.errors import EnvironmentProblem, StoreLost, StoreTimeout, 
 from torchyard_roles.exchange.socket_io import authenticate, read_exactly, tune
 
 DEAD_AFTER_S = 10
-"""Time until a connection to a silent host is closed."""
+"""Time in seconds until a connection to a silent host is closed."""
 RECONNECT_S = 10.0
-"""How long the client tries to reconnect before it raises StoreLost."""
+"""Time in seconds for which the client tries to reconnect before it raises StoreLost."""
 RETRY_PAUSES_S = (0.02, 0.5)
-"""The first and the longest pause between two attempts to connect."""
+"""The first and the longest pause in seconds between two attempts to connect."""
 ANSWER_TIMEOUT_S = 60.0
-"""The timeout of requests that the store answers immediately, which is longer than any pause of a keeper."""
+"""The timeout in seconds of requests that the store answers immediately, which is longer than any pause of a keeper."""
 
 Callback = Callable[[bytes], None]
 
@@ -47,7 +47,7 @@ class JoinStore:
     """
 
     def __init__(self, address: str, key: bytes, who: str, rank: int | None = None) -> None:
-        """Create a client without a connection. Use connect() or of() instead."""
+        """Creates a client without a connection. Use connect() or of() instead."""
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._key = key
@@ -67,7 +67,7 @@ class JoinStore:
 
     @classmethod
     def connect(cls, address: str, key: bytes, who: str, rank: int | None = None) -> JoinStore:
-        """Connect to `host:port`. `who` names this process in the keeper's log. Raises StoreLost."""
+        """Connects to `host:port`. `who` names this process in the keeper's log. Raises StoreLost."""
         store = cls(address, key, who, rank)
         store._link = store._call_until(time.monotonic() + RECONNECT_S)
         store._start_thread(store._listen, "torchyard-store")
@@ -75,7 +75,7 @@ class JoinStore:
 
     @classmethod
     def of(cls, environment: Environment) -> JoinStore:
-        """Connect to the store of this run.
+        """Connects to the store of this run.
 
         Raises:
             EnvironmentProblem: The run has no store.
@@ -93,20 +93,20 @@ class JoinStore:
         self._request("set", key=key, value=_text(value))
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """Wait until a key is set, and return its value. Raises StoreTimeout."""
+        """Waits until a key is set, and returns its value. Raises StoreTimeout."""
         return _bytes(self._request("get", wait_s=timeout_s, key=key)["value"])
 
     def try_get(self, key: str) -> bytes | None:
-        """Return the value of a key, or None if the key is not set."""
+        """Returns the value of a key, or None if the key is not set."""
         value = self._request("try", key=key)["value"]
         return None if value is None else _bytes(value)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number stored at a key, which is initially 0, and return the sum."""
+        """Adds to the number stored at a key, which is initially 0, and returns the sum."""
         return int(self._request("add", key=key, amount=amount)["number"])
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes) -> bytes:
-        """Set a key if its value is `expected` (None if the key is not set).
+        """Sets a key if its value is `expected` (None if the key is not set).
 
         Returns:
             The value afterwards, or b"" if the key is not set.
@@ -116,18 +116,18 @@ class JoinStore:
         return b"" if now is None else _bytes(now)
 
     def delete(self, key: str) -> bool:
-        """Delete a key, and return whether it was set."""
+        """Deletes a key, and returns whether it was set."""
         return bool(self._request("delete", key=key)["number"])
 
     def count(self) -> int:
         return int(self._request("count")["number"])
 
     def wait(self, keys: Iterable[str], timeout_s: float) -> None:
-        """Wait until all keys are set. Raises StoreTimeout with the names of the missing keys."""
+        """Waits until all keys are set. Raises StoreTimeout with the names of the missing keys."""
         self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
-        """Call `callback` with the current value, if the key is set, and with each new value, on a separate thread.
+        """Calls `callback` with the current value, if the key is set, and with each new value, on a separate thread.
 
         Callbacks run one at a time and may use the store. After a reconnection, intermediate values may be missing.
         """
@@ -142,9 +142,9 @@ class JoinStore:
             self._request("watch", key=key)
 
     def close(self) -> None:
-        """Disconnect. Calls that are waiting in other threads raise StoreLost."""
+        """Disconnects. Calls that are waiting in other threads raise StoreLost."""
         if os.getpid() == self._process:  # A forked child must not close its parent's connection.
-            self._give_up(StoreLost("This process has parted from the run's join store."))
+            self._give_up(StoreLost("This process has closed its connection to the run's join store."))
 
     def _request(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
         if os.getpid() != self._process:
@@ -167,7 +167,7 @@ class JoinStore:
         return _checked(request.answer, words, wait_s)
 
     def _send(self, number: int, request: _Request) -> None:
-        """Send a request, or leave it for the next connection. The caller must hold the lock."""
+        """Sends a request, or leaves it for the next connection. The caller must hold the lock."""
         if self._link is None:
             return
         frame = {"id": number, "done": min(self._open), **request.words}
@@ -184,7 +184,7 @@ class JoinStore:
         thread.start()
 
     def _listen(self) -> None:
-        """Receive answers and changes until the store is lost or closed."""
+        """Receives answers and changes until the store is lost or closed."""
         while (link := self._link) is not None:
             since = time.monotonic()
             try:
@@ -206,7 +206,7 @@ class JoinStore:
                 self._give_up(lost)
 
     def _resume(self, link: _Link) -> None:
-        """Repeat unanswered requests and watches on a new connection."""
+        """Repeats unanswered requests and watches on a new connection."""
         with self._lock:
             if self._lost is not None:
                 link.close()
@@ -265,7 +265,7 @@ class JoinStore:
                 thread.join(0.5)
 
     def _call_until(self, deadline: float) -> _Link:
-        """Connect, with repeated attempts until the deadline. Raises StoreLost with the last error."""
+        """Connects, with repeated attempts until the deadline. Raises StoreLost with the last error."""
         again_s = RETRY_PAUSES_S[0]
         while True:
             try:
@@ -275,8 +275,8 @@ class JoinStore:
             if self._lost is not None or time.monotonic() + again_s > deadline:
                 raise StoreLost(
                     f"The run's join store at {_joined(self._address)} cannot be reached: {why}.",
-                    "It is served by the run's keeper on the primary host: has that been ended, or does a firewall "
-                    "stand in between?",
+                    "The run's keeper on the primary host serves it: check whether that keeper has ended, or a "
+                    "firewall blocks the connection.",
                 )
             time.sleep(again_s)
             again_s = min(again_s * 1.5, RETRY_PAUSES_S[1])
@@ -320,7 +320,7 @@ class _Link:
         return authenticated_transport.decode_message(payload)
 
     def cut(self) -> None:
-        """Shut the connection down, which wakes the receiving thread."""
+        """Shuts the connection down, which wakes the receiving thread."""
         with contextlib.suppress(OSError):  # The socket may already be closed.
             self._socket.shutdown(socket.SHUT_RDWR)
 

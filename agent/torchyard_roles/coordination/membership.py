@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 READY_S = 600.0
-"""Longest time between the first and the last rank of a replica that returns."""
+"""Longest time in seconds between the first and the last rank of a replica that returns."""
 
 
 class Members(NamedTuple):
@@ -53,7 +53,7 @@ class Membership:
         self._returning = 0
         store.watch(f"members/{self._place}", self._on_change)
         store.watch(f"returning/{self._place}", self._on_returning)
-        # A worker that returns must not take itself for a member until its watch delivers the membership.
+        # Without this read, a returning worker would consider itself a member until its watch reports the membership.
         value = store.try_get(f"members/{self._place}") if environment.attempt else None
         if value is not None:
             self._on_change(value)
@@ -68,20 +68,20 @@ class Membership:
         return self._returning
 
     def wait_for_change(self, number: int, within_s: float) -> bool:
-        """Wait until there is a newer membership than `number`. Return False if there is none in time."""
+        """Waits until there is a newer membership than `number`. Returns False if there is none in time."""
         with self._condition:
             return self._condition.wait_for(lambda: self._newest.number > number, within_s)
 
     def announce_training(self) -> None:
-        """Report to the keeper that all ranks have completed a step, so that training may continue without a worker."""
+        """Reports to the keeper that all ranks have completed a step, so training may continue without a worker."""
         self._store.set(f"trains/{self._place}", b"1")
 
     def announce_boundary(self, number: int) -> None:
-        """Inform the keeper that all members wait at a step boundary for the workers of an announced return."""
+        """Informs the keeper that all members wait at a step boundary for the workers of an announced return."""
         self._store.set(f"boundary/{self._place}", b"%d" % number)
 
     def announce_ready(self) -> None:
-        """Inform the keeper that all ranks of this replica, which has returned, wait for the state of a peer."""
+        """Informs the keeper that all ranks of this replica, which has returned, wait for the state of a peer."""
         own = self._environment
         key = f"ready/{self._place}/{own.replica}/{own.attempt}"
         self._store.set(f"{key}/{own.local_rank}", b"1")

@@ -26,11 +26,11 @@ AGREE_WITHIN_S = 600.0
 PART = 60 * 1024
 """The number of bytes of a compressed description in one value of the store."""
 LATER_S = 2.0
-"""The time by which other ranks wait longer than the first rank, which alone can name the missing ranks."""
+"""The time in seconds by which other ranks wait longer than the first rank, which alone can name the missing ranks."""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
-    """Return the description that must be equal on all trainers.
+    """Returns the description that must be equal on all trainers.
 
     It contains parameters and buffers in order, the optimizer, and `more`.
 
@@ -76,7 +76,7 @@ def _plain(value: Any) -> str:
 def agree(
     store: JoinStore, environment: Environment, fingerprint: str, within_s: float = AGREE_WITHIN_S, *, number: int = 0
 ) -> None:
-    """Compare this trainer's description with the chief's, and wait until all trainers of this gang have done so.
+    """Compares this trainer's description with the chief's, and waits until all trainers of this gang have done so.
 
     Args:
         fingerprint: The description of this trainer, which describe() has returned.
@@ -96,7 +96,7 @@ def agree(
         scope += f"/call-{number}"
     if (
         environment.attempt
-    ):  # The others have met before, and a chief that returns compares itself with its own description.
+    ):  # The others have compared themselves earlier. A chief that returns compares itself with its own description.
         _compare(store, scope, environment, fingerprint, by, within_s)
         return
     if environment.rank == 0:
@@ -107,19 +107,19 @@ def agree(
 
 
 def difference(mine: str, chiefs: str) -> str:
-    """Return the first difference between two descriptions as a clause, or "" if they are equal."""
+    """Returns the first difference between two descriptions as a clause, or "" if they are equal."""
     here, there = _by_name(mine), _by_name(chiefs)
     for name, words in here.items():
         if name not in there:
-            return f"{_called(name)} ({words}) is here, and not there"
+            return f"{_called(name)} ({words}) exists here, but not there"
         if words != there[name]:
             return f"{_called(name)} is {words} here and {there[name]} there"
     for name, words in there.items():
         if name not in here:
-            return f"{_called(name)} ({words}) is there, and not here"
+            return f"{_called(name)} ({words}) exists there, but not here"
     for one, other in zip(here, there):
         if one != other:
-            return f"{_called(one)} comes here where {_called(other)} comes there"
+            return f"{_called(one)} is here at the position of {_called(other)} there"
     return ""
 
 
@@ -154,13 +154,13 @@ def _compare(
     chiefs = "that of the workers to which it returns" if environment.attempt else "the chief's"
     raise UsageProblem(
         f"{environment.name}'s model differs from {chiefs}: {differs}.",
-        "Every trainer must build the same model and optimizer: does the script decide by its rank, or by files that "
-        "differ between hosts?",
+        "Every trainer must build the same model and optimizer: check whether the script depends on the rank, or on "
+        "files that differ between hosts.",
     )
 
 
 def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
-    """Wait for all ranks of the gang. The gang's first rank names the missing ranks."""
+    """Waits for all ranks of the gang. The gang's first rank names the missing ranks."""
     if environment.group_size == 1:
         return
     scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")
@@ -171,7 +171,9 @@ def _meet(store: JoinStore, environment: Environment, by: float, within_s: float
         try:
             store.get(scope, left_s + LATER_S)
         except StoreTimeout as timeout:
-            raise StoreTimeout(f"The trainers of {environment.gang} did not meet within {within_s:g} s.") from timeout
+            raise StoreTimeout(
+                f"The trainers of {environment.gang} did not all arrive within {within_s:g} s."
+            ) from timeout
         return
     keys = {rank: f"{scope}/{rank}" for rank in ranks[1:]}
     try:
@@ -189,7 +191,7 @@ def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
 
 
 def _name_of(environment: Environment, rank: int) -> str:
-    """Return the name of a trainer process by its rank, as in `Environment.name` if the process is listed."""
+    """Returns the name of a trainer process by its rank, as in `Environment.name` if the process is listed."""
     listed = environment.peers.trainer_process(rank)
     return listed[0] if listed else f"rank {rank}" if rank else "the chief"
 

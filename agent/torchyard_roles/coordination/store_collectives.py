@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MEET_WITHIN_S = 1800.0
 """Longest time between the first and the last trainer's call, as in torch. Groups may restart meanwhile."""
 LOOK_EVERY_S = 0.5
-"""Interval at which a waiting rank checks whether the missing ones have ended."""
+"""Interval in seconds at which a waiting rank checks whether the missing ones have ended."""
 PIECE = 48 * 1024
 """The number of bytes of a value that are stored at one key."""
 LARGEST = 16 * 1024 * 1024
@@ -62,7 +62,7 @@ class StoreCollectives:
         self._obsolete: list[tuple[int, int]] = []
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool = False) -> list[bytes]:
-        """Return the values of all trainers that take part, in the order of groups and ranks.
+        """Returns the values of all trainers that take part, in the order of groups and ranks.
 
         Args:
             value: The value of this rank, at most 16 MiB.
@@ -96,7 +96,7 @@ class StoreCollectives:
         return values
 
     def leave(self, *, stopped: bool) -> None:
-        """Declare that this rank makes no further calls. In a stopped run, the others continue without this rank."""
+        """Declares that this rank makes no further calls. In a stopped run, the others continue without this rank."""
         environment = self._environment
         count = self._store.add(self._key("left", self._group, environment.generation), 1)
         if count == environment.group_size:
@@ -118,7 +118,7 @@ class StoreCollectives:
             store.compare_set(self._key(number, self._group), None, complete)
 
     def _wait(self, number: int, what: str) -> list[int]:
-        """Wait until all groups have completed their parts. Return the groups that take part."""
+        """Waits until all groups have completed their parts. Returns the groups that take part."""
         deadline = time.monotonic() + MEET_WITHIN_S
         present = list(self._groups)
         while True:
@@ -133,12 +133,12 @@ class StoreCollectives:
                 return present
 
     def _without_the_ended(self, number: int, groups: list[int], what: str) -> list[int]:
-        """Return the groups that have made this call or have not ended. Raises PeerLost if a group ended without it.
+        """Returns the groups that have made this call or have not ended. Raises PeerLost if a group ended without it.
 
         The end of a group is not an error in a stopped run, or after a restart, when the number of calls may differ
         between groups. The result is the same on all ranks, since an ended group completes no further parts.
         """
-        why = f"it has ended without calling {what}(), which all trainers do alike"
+        why = f"it has ended without calling {what}(), which all trainers must call"
         present = []
         for group in groups:
             left = self._store.try_get(self._key("left", group))
@@ -161,14 +161,14 @@ class StoreCollectives:
         return values
 
     def _value(self, place: tuple[int, int, int, int]) -> tuple[str, bytes]:
-        """Return the site and the value that a rank has stored."""
+        """Returns the site and the value that a rank has stored."""
         head, _, value = self._store.get(self._key(*place), MEET_WITHIN_S).partition(b"\n")
         pieces, _, site = head.decode().partition(" ")
         rest = [self._store.get(self._key(*place, piece), MEET_WITHIN_S) for piece in range(1, int(pieces))]
         return site, b"".join([value, *rest])
 
     def _complete(self, number: int, site: str, pieces: int) -> None:
-        """Record a completed meeting, and delete this rank's values of earlier ones.
+        """Records a completed meeting, and deletes this rank's values of earlier ones.
 
         All ranks have read these values, since all of them take part in this meeting.
         """
@@ -188,7 +188,7 @@ class StoreCollectives:
         self._kept[site] = (number, pieces)
 
     def _first_calls(self, site: str, *, resuming: bool) -> tuple[str, int]:
-        """Return what a restarted group does: `join` or `repeat`, and the number of the meeting.
+        """Returns what a restarted group does: `join` or `repeat`, and the number of the meeting.
 
         The result is the same on all ranks of the group.
         """
@@ -214,7 +214,7 @@ class StoreCollectives:
         return f"join {done}"
 
     def _present(self, number: int) -> list[int]:
-        """Return the groups that have completed their part of a meeting so far."""
+        """Returns the groups that have completed their part of a meeting so far."""
         return [group for group in self._groups if self._store.try_get(self._key(number, group)) is not None]
 
     def _missing(self, number: int, groups: list[int]) -> list[str]:
@@ -225,12 +225,12 @@ class StoreCollectives:
         return names
 
     def _missing_ranks(self, number: int) -> list[int]:
-        """Return the missing ranks of this rank's own group."""
+        """Returns the missing ranks of this rank's own group."""
         environment = self._environment
         keys = (self._key(number, self._group, rank, environment.generation) for rank in range(environment.group_size))
         return [rank for rank, key in enumerate(keys) if self._store.try_get(key) is None]
 
     def _place(self, group: int, rank: int) -> tuple[str, str]:
-        """Return the name and address of a process of a group."""
+        """Returns the name and address of a process of a group."""
         listed = self._environment.peers.trainer_process(rank, group if self._asynchronous else None)
         return listed or (f"worker group {group}" if self._asynchronous else f"rank {rank}", "another host")

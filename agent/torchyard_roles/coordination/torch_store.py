@@ -16,7 +16,7 @@ _alive: list[TorchStore] = []
 """Keeps stores alive: a process group refers only to the C++ object, which fails without the Python one."""
 
 
-class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml
+class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml.
     """A store for `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
 
     The join store outlives process groups, and each group needs new keys: `prefix` must be unique, for example by
@@ -34,14 +34,14 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse tor
         self._store.set(self._prefix + key, _as_bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Wait for a key up to the timeout, and return its value. Raises StoreTimeout."""
+        """Waits for a key up to the timeout, and returns its value. Raises StoreTimeout."""
         return self._store.get(self._prefix + key, self._timeout_s)
 
     def add(self, key: str, amount: int) -> int:
         return self._store.add(self._prefix + key, amount)
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Set a key if its value is `expected`, and return the value afterwards, as torch's own stores do.
+        """Sets a key if its value is `expected`, and returns the value afterwards, as torch's own stores do.
 
         An empty `expected` means that the key is not set. If the key is not set and `expected` is not empty, the result
         is `expected`.
@@ -62,7 +62,7 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse tor
     deleteKey = delete_key
 
     def num_keys(self) -> int:
-        """Return the number of keys in the whole store, including other prefixes."""
+        """Returns the number of keys in the whole store, including other prefixes."""
         return self._store.count()
 
     getNumKeys = num_keys
@@ -89,5 +89,5 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse tor
 
 
 def _as_bytes(value: bytes | str | Sequence[int]) -> bytes:
-    """Convert an argument to bytes: torch passes text, bytes, or a list of integers."""
+    """Converts an argument to bytes: torch passes text, bytes, or a list of integers."""
     return value.encode() if isinstance(value, str) else bytes(value)

@@ -47,7 +47,7 @@ class Staging:
         self._fences: list[tuple[torch.cuda.Stream, torch.cuda.Event]] = []
 
     def fence(self) -> None:
-        """Order this object's GPU work after all GPU work that the calling thread has issued so far.
+        """Orders this object's GPU work after all GPU work that the calling thread has issued so far.
 
         The training thread calls this method before an exchange.
         """
@@ -60,7 +60,7 @@ class Staging:
 
     @contextmanager
     def _on_streams(self) -> Iterator[None]:
-        """Run GPU copies in this object's streams, after the fence, and wait for their end."""
+        """Runs GPU copies in this object's streams, after the fence, and waits for their end."""
         with ExitStack() as entered:
             fences = self._fences
             for stream, fence in fences:
@@ -71,7 +71,7 @@ class Staging:
                 stream.synchronize()
 
     def offer(self, gradients: Sequence[torch.Tensor | None], *, copied: bool) -> None:
-        """Set the gradients for gradient(), one for each parameter.
+        """Sets the gradients for gradient(), one for each parameter.
 
         Args:
             copied: Whether the gradients are copied, because the script may change them later.
@@ -90,7 +90,7 @@ class Staging:
         self._gradients = kept
 
     def gradient(self, chunk: Chunk) -> Gradient:
-        """Return a chunk of the offered gradients. Pieces without a gradient are zeros and listed as absent."""
+        """Returns a chunk of the offered gradients. Pieces without a gradient are zeros and listed as absent."""
         sources = [self._gradients[piece.parameter] for piece in chunk.pieces]
         if all(source is None for source in sources):
             return Gradient(None, frozenset())
@@ -112,26 +112,26 @@ class Staging:
         return Gradient(out, frozenset(absent))
 
     def values(self, chunk: Chunk) -> torch.Tensor:
-        """Return a copy of a chunk of the current parameters."""
+        """Returns a copy of a chunk of the current parameters."""
         parts = [
             self._parameters[piece.parameter].detach().reshape(-1)[piece.start : piece.stop] for piece in chunk.pieces
         ]
         return torch.cat(parts).cpu()
 
     def target(self, chunk: Chunk) -> torch.Tensor:
-        """Return the tensor into which a chunk's new parameters are received."""
+        """Returns the tensor into which a chunk's new parameters are received."""
         if self._in_place and self._is_direct(chunk):
             (piece,) = chunk.pieces
             return self._parameters[piece.parameter].detach().view(-1)[piece.start : piece.stop]
         return self._buffer(self._incoming, chunk)
 
     def arrived(self, chunk: Chunk) -> None:
-        """Handle a chunk whose target is filled."""
+        """Handles a chunk whose target is filled."""
         if self._in_place and not self._is_direct(chunk):
             self._write(chunk)
 
     def install(self, chunks: Sequence[Chunk]) -> None:
-        """Write received chunks to the model, unless they were written when they arrived."""
+        """Writes received chunks to the model, unless they were written when they arrived."""
         if not self._in_place:
             self.fence()  # Kernels of this step may still read the old parameters.
             for chunk in chunks:
@@ -187,11 +187,11 @@ class PackedTensors:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
 
     def packed(self) -> torch.Tensor:
-        """Return a packed copy as a tensor of torch.uint8."""
+        """Returns a packed copy as a tensor of torch.uint8."""
         return torch.cat([one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in self._tensors])
 
     def unpack(self, row: torch.Tensor) -> None:
-        """Fill the tensors with the values that packed() has returned in another process."""
+        """Fills the tensors with the values that packed() has returned in another process."""
         start = 0
         for tensor in self._tensors:
             size = tensor.numel() * tensor.element_size()

@@ -22,7 +22,7 @@ from torchyard_roles.exchange.tensor_connection import Connection
 UNAUTHENTICATED = 128
 """Maximum number of connections that are not authenticated yet; beyond it, the oldest is closed."""
 RETRY_PAUSE_S = 0.05
-"""Pause after a failed accept(), for example without free descriptors."""
+"""Pause in seconds after a failed accept(), for example without free descriptors."""
 _IS_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
@@ -38,7 +38,7 @@ class Admission:
         self._unauthenticated: dict[socket.socket, None] = {}
 
     def accept(self) -> socket.socket | None:
-        """Return the next client for authenticate(), or None after a timeout or a failed accept().
+        """Returns the next client for authenticate(), or None after a timeout or a failed accept().
 
         Raises OSError once the listener is closed.
         """
@@ -63,7 +63,7 @@ class Admission:
         return caller
 
     def authenticate(self, caller: socket.socket) -> tuple[Connection, dict[str, Any]] | None:
-        """Return a client's connection and introduction, or None if the client lacks the key. Takes at most 5 s."""
+        """Returns a client's connection and introduction, or None if the client lacks the key. Takes at most 5 s."""
         try:
             return Connection.accept(caller, self._key)
         except (ProtocolError, PeerLost) as error:
@@ -74,7 +74,7 @@ class Admission:
                 self._unauthenticated.pop(caller, None)
 
     def refuse(self, message: str) -> None:
-        """Count a refusal, and log at most one refusal per minute."""
+        """Counts a refusal, and logs at most one refusal per minute."""
         line = self.refusals.note(f"{self._name}: {message}")
         if line:
             print(f"torchyard: {line}", file=sys.stderr, flush=True)
@@ -96,14 +96,14 @@ class Connections:
             self._open.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a closed connection. Its bytes remain in the totals."""
+        """Removes a closed connection. Its bytes remain in the totals."""
         with self._lock:
             self._open.discard(connection)
             sent, received = self._past
             self._past = sent + connection.sent_bytes, received + connection.received_bytes
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received so far."""
+        """Returns the numbers of bytes sent and received so far."""
         with self._lock:
             sent, received = self._past
             for connection in self._open:
@@ -111,7 +111,7 @@ class Connections:
             return sent, received
 
     def close(self) -> None:
-        """Shut down all open connections, which the serving threads then close."""
+        """Shuts down all open connections, which the serving threads then close."""
         with self._lock:
             connections = list(self._open)
         for connection in connections:

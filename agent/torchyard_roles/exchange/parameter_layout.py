@@ -110,7 +110,7 @@ class Layout:
     def of(
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, whole_parameters: bool = False
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
-        """Return the layout, and the model's parameters in the order of the layout.
+        """Returns the layout, and the model's parameters in the order of the layout.
 
         A shared parameter is counted once. Frozen parameters and parameters that the optimizer does not hold are left
         out. Raises UsageProblem if the optimizer trains tensors that are not parameters of the model.
@@ -128,8 +128,9 @@ class Layout:
         foreign = [held for group in optimizer.param_groups for held in group["params"] if id(held) in group_of]
         if any(held.requires_grad for held in foreign):
             raise UsageProblem(
-                "The optimizer trains parameters that are not the model's, so no server would know them.",
-                "Put all modules that it trains into one, such as a torch.nn.ModuleDict, and give distribute() that.",
+                "The optimizer trains parameters that do not belong to the model, so no server would have them.",
+                "Combine all modules that it trains, for example in a torch.nn.ModuleDict, and pass that to "
+                "distribute().",
             )
         return cls(tuple(entries), whole_parameters), parameters
 
@@ -138,7 +139,7 @@ class Layout:
         return sum(entry.bytes for entry in self.entries)
 
     def shards(self, count: int, weights: Sequence[float] | None = None) -> list[tuple[Piece, ...]]:
-        """Divide the parameters into `count` contiguous shards of equal size in bytes, or in proportion to `weights`.
+        """Divides the parameters into `count` contiguous shards of equal size in bytes, or in proportion to `weights`.
 
         The size of each shard is exact to one element (with `whole_parameters`, to half a parameter at each end).
         Shards may be empty, for example if there are more shards than elements.
@@ -165,7 +166,7 @@ class Layout:
         return [tuple(pieces) for pieces in shards]
 
     def _cut(self, entry: Entry, before: int, end: float) -> int:
-        """Return the number of elements from the start of an entry, at byte `before`, to byte `end`, rounded.
+        """Returns the number of elements from the start of an entry, at byte `before`, to byte `end`, rounded.
 
         With `whole_parameters` it is 0 or the size of the entry.
         """
@@ -175,7 +176,7 @@ class Layout:
         return max(0, round(inside))
 
     def chunks(self, count: int, chunk_bytes: int | None = None) -> list[Chunk]:
-        """Divide `count` shards into chunks, and return all chunks in order.
+        """Divides `count` shards into chunks, and returns all chunks in order.
 
         Args:
             chunk_bytes: The largest chunk in bytes, except for a parameter that may not be divided. None derives the
@@ -211,11 +212,11 @@ class Layout:
         return chunks
 
     def chunk_bytes_behind_computing(self, count: int) -> int:
-        """Return the chunk size for `count` shards that are exchanged while the worker computes."""
+        """Returns the chunk size for `count` shards that are exchanged while the worker computes."""
         return min(LARGEST_CHUNK, max(SMALLEST_BEHIND_COMPUTING, self.bytes // count // CHUNKS_BEHIND_COMPUTING))
 
     def by_shard(self, count: int, chunk_bytes: int | None = None) -> list[list[Chunk]]:
-        """Return the chunks of each of `count` shards."""
+        """Returns the chunks of each of `count` shards."""
         shards: list[list[Chunk]] = [[] for _ in range(count)]
         for chunk in self.chunks(count, chunk_bytes):
             shards[chunk.shard].append(chunk)
@@ -230,7 +231,7 @@ class Layout:
         return Chunk(number, shard, first.group, first.dtype, tuple(pieces))
 
     def fingerprint(self) -> str:
-        """Return the layout as JSON, for comparison and for read()."""
+        """Returns the layout as JSON, for comparison and for read()."""
         return json.dumps(
             {"whole_parameters": self.whole_parameters, "parameters": [list(entry) for entry in self.entries]},
             separators=(",", ":"),
@@ -238,7 +239,7 @@ class Layout:
 
     @classmethod
     def read(cls, fingerprint: str) -> Layout:
-        """Read the layout from its fingerprint. Raises ValueError."""
+        """Reads the layout from its fingerprint. Raises ValueError."""
         try:
             data: dict[str, Any] = json.loads(fingerprint)
             entries = tuple(
@@ -255,7 +256,7 @@ class Layout:
         return cls(entries, whole)
 
     def difference(self, other: Layout) -> str:
-        """Return how another layout differs, or "" if it is equal.
+        """Returns how another layout differs, or "" if it is equal.
 
         The text is a clause that continues a sentence beginning with "it".
         """
@@ -268,7 +269,7 @@ class Layout:
 
 
 def added_chunks(entry: Entry, count: int, chunk_bytes: int | None, *, whole: bool) -> list[Chunk]:
-    """Return the chunks of one parameter that is added later, on `count` shards. Their pieces refer to parameter 0.
+    """Returns the chunks of one parameter that is added later, on `count` shards. Their pieces refer to parameter 0.
 
     Shards and numbers depend only on the parameter's name, shape and dtype, so that all processes compute the same
     chunks regardless of other added parameters. A parameter that is small or must stay whole is assigned to one shard.
@@ -287,13 +288,13 @@ def _digest(text: str) -> int:
 
 
 def words(entry: Entry) -> str:
-    """Return a description of the parameter for messages."""
+    """Returns a description of the parameter for messages."""
     shape = "×".join(map(str, entry.shape)) or "one number"
     return f"{entry.name} ({shape}, {entry.dtype}, parameter group {entry.group})"
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """Return the dtype with a name, such as torch.float32 for `float32`. Raises ValueError for an unknown name."""
+    """Returns the dtype with a name, such as torch.float32 for `float32`. Raises ValueError for an unknown name."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is not a dtype of torch {torch.__version__}")

@@ -13,7 +13,7 @@ PROBES = 3
 
 
 def tune(sock: socket.socket, dead_after_s: int) -> None:
-    """Set the socket to send small messages immediately, and to detect a dead peer within about `dead_after_s` seconds.
+    """Sets the socket to send small messages at once, and to detect a dead peer within about `dead_after_s` seconds.
 
     An idle connection is probed, and a connection with unacknowledged data times out. The kernel chooses the sizes of
     buffers and grows them as needed: fixed sizes gained nothing on loopback, and on slow links large buffers delay
@@ -39,7 +39,7 @@ def tune(sock: socket.socket, dead_after_s: int) -> None:
 
 
 def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> FrameCodec:
-    """Perform one side of the handshake, until a deadline on the monotonic clock.
+    """Performs one side of the handshake, until a deadline on the monotonic clock.
 
     The socket has a timeout afterwards. Raises OSError or AuthenticationError.
     """
@@ -51,7 +51,7 @@ def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> 
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """Read exactly `size` bytes, until a deadline on the monotonic clock, or if it is 0, with the socket's timeout."""
+    """Reads exactly `size` bytes, until a deadline on the monotonic clock, or if it is 0, with the socket's timeout."""
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0
     while done < size:
@@ -62,7 +62,7 @@ def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes
 
 
 def read_into(sock: socket.socket, view: memoryview) -> None:
-    """Fill the view with data from a blocking socket."""
+    """Fills the view with data from a blocking socket."""
     done = 0
     while done < len(view):
         done += _receive_some(sock, view[done:])
@@ -77,7 +77,7 @@ def _receive_some(sock: socket.socket, view: memoryview) -> int:
 
 
 def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    """Send all parts, which empties the list, and return the number of bytes sent."""
+    """Sends all parts, which empties the list, and returns the number of bytes sent."""
     total = 0
     while parts:
         sent = sock.sendmsg(parts)
@@ -87,7 +87,7 @@ def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
 
 
 def send_some(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    """Send without waiting, leave the rest in `parts`, and return the number of bytes sent."""
+    """Sends without waiting, leaves the rest in `parts`, and returns the number of bytes sent."""
     try:
         sent = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -97,7 +97,7 @@ def send_some(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
 
 
 def _drop(parts: list[bytes | memoryview], sent: int) -> None:
-    """Remove the first `sent` bytes from the parts."""
+    """Removes the first `sent` bytes from the parts."""
     while parts and sent >= len(parts[0]):
         sent -= len(parts.pop(0))
     if sent:

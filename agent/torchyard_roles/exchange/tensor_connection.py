@@ -51,7 +51,7 @@ AHEAD = 4096
 
 
 def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
-    """Listen on a port that the keeper has reserved for this replica, or on a free port if `port` is 0."""
+    """Listens on a port that the keeper has reserved for this replica, or on a free port if `port` is 0."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,7 +64,7 @@ def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
 
 
 def listen_at(peer: Peer) -> socket.socket:
-    """Listen at the address of this replica, or at all addresses if the host lacks it. Raises EnvironmentProblem."""
+    """Listens at the address of this replica, or at all addresses if the host lacks it. Raises EnvironmentProblem."""
     try:
         return listen(peer.address, peer.port)
     except OSError as first:
@@ -84,7 +84,7 @@ class Connection:
     """
 
     def __init__(self, sock: socket.socket, codec: FrameCodec, peer: str, host: str) -> None:
-        """Create a connection on an authenticated socket. Use connect() or accept(), which authenticate both ends."""
+        """Creates a connection on an authenticated socket. Use connect() or accept(), which authenticate both ends."""
         self.peer = peer
         self.host = host
         self.sent_bytes = 0
@@ -107,7 +107,7 @@ class Connection:
     def connect(
         cls, peer: Peer, key: bytes, introduction: dict[str, Any], deadline_s: float
     ) -> tuple[Connection, dict[str, Any]]:
-        """Connect to `peer`, and return the connection and the answer to the introduction.
+        """Connects to `peer`, and returns the connection and the answer to the introduction.
 
         The introduction should contain this process's "name". While the peer does not listen, attempts are repeated
         until the deadline, after which PeerLost is raised. Raises ProtocolError if the listener has another key or
@@ -159,7 +159,7 @@ class Connection:
 
     @classmethod
     def accept(cls, sock: socket.socket, key: bytes) -> tuple[Connection, dict[str, Any]]:
-        """Authenticate the client on an accepted socket, and return the connection and the client's introduction.
+        """Authenticates the client on an accepted socket, and returns the connection and the client's introduction.
 
         This takes about 5 s at most. The next call must be answer() or refuse().
 
@@ -188,7 +188,7 @@ class Connection:
         return connection, introduction
 
     def answer(self, answer: dict[str, Any]) -> None:
-        """Accept the client, whose connect() returns this answer. Messages posted earlier follow the answer."""
+        """Accepts the client, whose connect() returns this answer. Messages posted earlier follow the answer."""
         with self._sending:
             self._send_now(answer, None)
             early, self._early = self._early or [], None
@@ -196,7 +196,7 @@ class Connection:
                 self.post(header, payload)
 
     def refuse(self, message: str) -> None:
-        """Refuse the client, whose connect() raises ProtocolError with this message."""
+        """Refuses the client, whose connect() raises ProtocolError with this message."""
         try:
             with self._sending:
                 self._send_now({"refused": message}, None)
@@ -204,7 +204,7 @@ class Connection:
             self.close()
 
     def send(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send a header, and a tensor if given, and return when the kernel has accepted all bytes.
+        """Sends a header, and a tensor if given, and returns when the kernel has accepted all bytes.
 
         The payload must be contiguous and on the CPU. Its "bytes" and "dtype" are added to the header.
         """
@@ -213,7 +213,7 @@ class Connection:
             self._send_now(header, payload)
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send without waiting: a background thread sends the bytes that the kernel does not accept immediately.
+        """Sends without waiting: a background thread sends the bytes that the kernel does not accept immediately.
 
         The payload must not change until it is sent. The loss of the peer is raised only when receiving.
         """
@@ -233,12 +233,12 @@ class Connection:
             self._wake_sender()
 
     def flush(self, within_s: float) -> None:
-        """Wait at most `within_s` until all posted messages are sent or the connection is closed."""
+        """Waits at most `within_s` until all posted messages are sent or the connection is closed."""
         with self._sending:
             self._sending.wait_for(lambda: not self._backlog or self._closed, timeout=within_s)
 
     def _message(self, header: dict[str, Any], payload: torch.Tensor | None) -> list[bytes | memoryview]:
-        """Return the parts of the next message. The caller must hold the sending lock."""
+        """Returns the parts of the next message. The caller must hold the sending lock."""
         view = None
         if payload is not None:
             view = _memory(payload)
@@ -257,7 +257,7 @@ class Connection:
             raise self._lost(error) from None
 
     def _wake_sender(self) -> None:
-        """Wake the thread that sends posted messages, or start it. The caller must hold the sending lock."""
+        """Wakes the thread that sends posted messages, or starts it. The caller must hold the sending lock."""
         if self._closed:
             return
         if self._sender is None:
@@ -285,11 +285,11 @@ class Connection:
                 self._sending.notify_all()
 
     def receive(self) -> dict[str, Any]:
-        """Receive the next header. If it has "bytes", receive_into() or discard() must follow."""
+        """Receives the next header. If it has "bytes", receive_into() or discard() must follow."""
         return self._receive(0)
 
     def receive_now(self) -> dict[str, Any] | None:
-        """Receive the next header without waiting, or return None if the header is not complete yet."""
+        """Receives the next header without waiting, or returns None if the header is not complete yet."""
         try:
             return self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -317,14 +317,14 @@ class Connection:
         return header
 
     def receive_into(self, tensor: torch.Tensor) -> None:
-        """Receive the payload of the last header into the memory of a contiguous CPU tensor.
+        """Receives the payload of the last header into the memory of a contiguous CPU tensor.
 
         Raises ProtocolError before any byte is received if size or dtype differ.
         """
         self._read(self._place(tensor))
 
     def receive_into_now(self, tensor: torch.Tensor) -> bool:
-        """Continue to receive a payload without waiting, like receive_into().
+        """Continues to receive a payload without waiting, like receive_into().
 
         Returns:
             False if the payload is incomplete, in which case the caller must call again later with the same tensor.
@@ -349,7 +349,7 @@ class Connection:
         return True
 
     def _place(self, tensor: torch.Tensor) -> memoryview:
-        """Return the memory of a tensor that must have the size and dtype of the pending payload."""
+        """Returns the memory of a tensor that must have the size and dtype of the pending payload."""
         size, dtype = self._pending or (0, "none")
         view = _memory(tensor)
         if size != len(view) or dtype != dtype_name(tensor.dtype):
@@ -360,7 +360,7 @@ class Connection:
         return view
 
     def discard(self) -> None:
-        """Receive and drop the payload of the last header, if it has one."""
+        """Receives and drops the payload of the last header, if it has one."""
         size, _ = self._pending or (0, "")
         scratch = memoryview(bytearray(min(size, 1 << 20)))
         left = size
@@ -374,7 +374,7 @@ class Connection:
         self._received()
 
     def drain(self) -> None:
-        """Read until the peer closes or is silent, for about DRAIN_S. Must precede close() if the peer may be sending.
+        """Reads until the peer closes or is silent, for about DRAIN_S. Must precede close() if the peer may be sending.
 
         Closing a connection with unread bytes resets it, and the peer may lose the data that was sent last.
         """
@@ -387,7 +387,7 @@ class Connection:
                 pass
 
     def _take(self, size: int, flags: int) -> bytes:
-        """Return the next `size` bytes of a frame, which are read ahead into a buffer."""
+        """Returns the next `size` bytes of a frame, which are read ahead into a buffer."""
         while self._ahead_end - self._ahead_start < size:
             if self._ahead_start:
                 rest = bytes(self._ahead[self._ahead_start : self._ahead_end])
@@ -406,7 +406,7 @@ class Connection:
         return bytes(self._ahead[start : start + size])
 
     def _buffered(self, view: memoryview) -> int:
-        """Copy buffered bytes into the view, and return their number."""
+        """Copies buffered bytes into the view, and returns their number."""
         count = min(len(view), self._ahead_end - self._ahead_start)
         if count:
             view[:count] = self._ahead[self._ahead_start : self._ahead_start + count]
@@ -431,17 +431,17 @@ class Connection:
         return self._closed
 
     def fileno(self) -> int:
-        """Return the file descriptor, for a selector."""
+        """Returns the file descriptor, for a selector."""
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """Shut the connection down. A receiving thread gets PeerLost. The descriptor remains valid until close()."""
+        """Shuts the connection down. A receiving thread gets PeerLost. The descriptor remains valid until close()."""
         self._closed = True
         with suppress(OSError):  # The peer may have closed the connection.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Shut the connection down, and close the descriptor once no thread is sending. May be called twice.
+        """Shuts the connection down, and closes the descriptor once no thread is sending. May be called twice.
 
         The receiving thread must call this method, or must have ended: the number of a closed descriptor is reused, so
         that a thread could receive from another connection.
@@ -461,12 +461,12 @@ class Connection:
 
 @lru_cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype, such as `float32`."""
+    """Returns the name of a dtype, such as `float32`."""
     return str(dtype).rpartition(".")[2]
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
-    """Return a view of the tensor's memory, valid as long as the tensor exists. This function does not need numpy."""
+    """Returns a view of the tensor's memory, valid as long as the tensor exists. This function does not need numpy."""
     if not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"only contiguous tensors on the CPU can be sent, not one on {tensor.device}")
     if not tensor.nbytes:
@@ -476,7 +476,7 @@ def _memory(tensor: torch.Tensor) -> memoryview:
 
 @lru_cache(maxsize=256)
 def _bytes_of(size: int) -> Any:
-    """Return the ctypes array type of a size, which is cached because its creation is slow."""
+    """Returns the ctypes array type of a size, which is cached because its creation is slow."""
     return ctypes.c_char * size
 
 

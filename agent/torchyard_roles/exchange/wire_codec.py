@@ -36,7 +36,7 @@ class WireCodec:
         self._block_bytes = SCALE_BYTES + _packed_bytes(BLOCK, self._largest)
 
     def size(self, elements: int, dtype: torch.dtype = torch.float32) -> int:
-        """Return the number of bytes of an encoded tensor."""
+        """Returns the number of bytes of an encoded tensor."""
         if self.is_exact:
             return elements * int(dtype.itemsize)
         if not self._largest:
@@ -45,13 +45,13 @@ class WireCodec:
         return blocks * self._block_bytes + (SCALE_BYTES + _packed_bytes(rest, self._largest) if rest else 0)
 
     def cut(self, elements: int, number: int, of: int) -> slice:
-        """Return the elements in share `number` of `of` nearly equal shares of a tensor. No block is divided."""
+        """Returns the elements in share `number` of `of` nearly equal shares of a tensor. No block is divided."""
         step = BLOCK if self._largest else 1
         blocks = -(-elements // step)
         return slice(min(blocks * number // of * step, elements), min(blocks * (number + 1) // of * step, elements))
 
     def encode(self, values: torch.Tensor, error: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the encoded values of a contiguous 1-D tensor, which share its memory if the wire is exact.
+        """Returns the encoded values of a contiguous 1-D tensor, which share its memory if the wire is exact.
 
         Args:
             error: The accumulated error, which is added to the values and replaced by the error of the result. It is
@@ -71,7 +71,7 @@ class WireCodec:
         return encoded
 
     def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Write the decoded values to a contiguous 1-D tensor, and return it."""
+        """Writes the decoded values to a contiguous 1-D tensor, and returns it."""
         if self.is_exact:
             return out.copy_(encoded.view(out.dtype))
         scratch = _scratch(torch.float32)
@@ -80,7 +80,7 @@ class WireCodec:
         return out
 
     def accumulate(self, encoded: torch.Tensor, total: torch.Tensor, weight: float = 1.0) -> None:
-        """Add the decoded values times `weight` to a contiguous 1-D tensor, in its dtype."""
+        """Adds the decoded values times `weight` to a contiguous 1-D tensor, in its dtype."""
         if self.is_exact:
             total.add_(encoded.view(total.dtype), alpha=weight)
             return
@@ -89,7 +89,7 @@ class WireCodec:
             total[start:stop].add_(self._decode_piece(part, decoded[: stop - start], scratch), alpha=weight)
 
     def _pieces(self, encoded: torch.Tensor, elements: int) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Yield the pieces of a tensor with their bytes. A short last block is a piece of its own."""
+        """Yields the pieces of a tensor with their bytes. A short last block is a piece of its own."""
         start = position = 0
         while start < elements:
             stop = min(start + PIECE_BLOCKS * BLOCK, elements)
@@ -139,7 +139,7 @@ class WireCodec:
 
 
 def _scales(rows: torch.Tensor) -> torch.Tensor:
-    """Return a view of the scales of encoded blocks, one per row. A single row may have any length."""
+    """Returns a view of the scales of encoded blocks, one per row. A single row may have any length."""
     if rows.shape[0] == 1:
         return rows[0, :SCALE_BYTES].view(torch.float32).view(1, 1)
     return rows[:, :SCALE_BYTES].view(torch.float32)

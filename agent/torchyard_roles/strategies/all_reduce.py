@@ -56,7 +56,7 @@ class AllReduce(Strategy):
             return  # The script has initialized torch.distributed itself.
         if not self._master:
             raise EnvironmentProblem(
-                f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT do not say where.",
+                f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT are not set.",
                 "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
             )
         # On GPUs, gloo is added to NCCL for small CPU tensors.
@@ -70,7 +70,7 @@ class AllReduce(Strategy):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Install hooks on the model and the optimizer, which stay the script's own objects."""
+        """Installs hooks on the model and the optimizer, which stay the script's own objects."""
         if self._averager is None:
             self._averager = self._make_averager(device)
         self._averager.add(model, optimizer)
@@ -82,7 +82,7 @@ class AllReduce(Strategy):
         return model, optimizer
 
     def watch_gradients(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Apply `strategy.on_nan` to the optimizer's steps.
+        """Applies `strategy.on_nan` to the optimizer's steps.
 
         Subclasses that replace distribute() call this method too.
         """
@@ -95,7 +95,7 @@ class AllReduce(Strategy):
         )
 
     def _ring(self) -> Average:
-        """Create the exchange of one section, with its own group, since collectives are matched by their order."""
+        """Creates the exchange of one section, with its own group, since collectives are matched by their order."""
         group = self.new_group()
 
         def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
@@ -105,12 +105,12 @@ class AllReduce(Strategy):
         return average
 
     def new_group(self) -> Any:
-        """Create a process group of all ranks, which leave() destroys. All ranks must call this method."""
+        """Creates a process group of all ranks, which leave() destroys. All ranks must call this method."""
         self._groups.append(dist.new_group())
         return self._groups[-1]
 
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Arm the averager in the hook of an output's gradient, which a backward pass computes first."""
+        """Arms the averager in the hook of an output's gradient, which a backward pass computes first."""
         if self._averager is None or not torch.is_grad_enabled():
             return
         for output in _pytree.tree_leaves(outputs):
@@ -119,7 +119,7 @@ class AllReduce(Strategy):
                 return
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
-        """Average the gradients before a step, or after each call of the step's closure.
+        """Averages the gradients before a step, or after each call of the step's closure.
 
         With a closure the loss is averaged too, so that a line search makes the same decisions on all ranks.
         """
@@ -159,7 +159,7 @@ class AllReduce(Strategy):
         super().clip_values(parameters, value)
 
     def _settle(self) -> None:
-        """Average all gradients that no backward pass has averaged."""
+        """Averages all gradients that no backward pass has averaged."""
         if self._averager is not None:
             self._averager.settle()
 
@@ -192,7 +192,7 @@ class AllReduce(Strategy):
             self._averager.resume(step)
 
     def _check(self) -> None:
-        """Check the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
+        """Checks the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
         for each in self.finite:
             each.check()
 
@@ -213,7 +213,7 @@ class AllReduce(Strategy):
 
 
 def hardware(device: torch.device) -> str:
-    """Return a description of the hardware and torch version, which is equal if results should be bitwise equal."""
+    """Returns a description of the hardware and torch version, which is equal if results should be bitwise equal."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {torch.__version__}"
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.__version__}"

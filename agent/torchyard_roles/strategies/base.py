@@ -56,16 +56,16 @@ class Strategy(ABC):
 
     @abstractmethod
     def start(self, device: torch.device) -> None:
-        """Connect to the other processes that this one needs before distribute(), and wait for them."""
+        """Connects to the other processes that this one needs before distribute(), and waits for them."""
 
     @abstractmethod
     def share(self) -> DataShare:
-        """Return this process's share of the training data."""
+        """Returns this process's share of the training data."""
 
     def prepare(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
-        """Move the models and optimizers of one call of Cluster.distribute() to `device`.
+        """Moves the models and optimizers of one call of Cluster.distribute() to `device`.
 
         This method is called before a checkpoint is loaded into the models, in the same order on all ranks.
         """
@@ -80,7 +80,7 @@ class Strategy(ABC):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Prepare a model on `device` and its optimizer, and return both.
+        """Prepares a model on `device` and its optimizer, and returns both.
 
         The script keeps its own objects, so they must be changed in place. This method is called for each optimizer
         before the first step, in the same order on all ranks.
@@ -88,10 +88,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Disconnect after the last step. This method is not called after an exception."""
+        """Disconnects after the last step. This method is not called after an exception."""
 
     def finish(self) -> bool:
-        """Load the final parameters into the model, before the last checkpoint.
+        """Loads the final parameters into the model, before the last checkpoint.
 
         This method is called on every trainer once before leave(), unless the run is stopped or the script has not
         called distribute().
@@ -102,16 +102,16 @@ class Strategy(ABC):
         """
         return False
 
-    def flush(self, step: int) -> None:  # noqa: B027  # by default nothing
-        """Complete the pending work of finished steps, such as pushing the remaining gradients.
+    def flush(self, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Completes the pending work of finished steps, such as pushing the remaining gradients.
 
         This method is called on every trainer of a group before `step` is saved or the run stops after it, with the
         same step on all, and possibly twice. A trainer that receives the announcement of a save too late calls this
         method a few steps later. Raises RolesError.
         """
 
-    def save(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
-        """Save state of other processes for the checkpoint of `step`, such as the shards of servers.
+    def save(self, folder: Path, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Saves state of other processes for the checkpoint of `step`, such as the shards of servers.
 
         This method is called on the chief only (with `sharded_saving` on all trainers), at the boundary after `step`,
         before the model and optimizer are copied, so that a strategy may load newer parameters. Servers save their
@@ -126,25 +126,25 @@ class Strategy(ABC):
             RolesError, OSError: The checkpoint of this step cannot be saved; training continues.
         """
 
-    def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
-        """Restore the state that save() stored for `step`, with `files.read_part(folder, replica, step)`.
+    def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Restores the state that save() stored for `step`, with `files.read_part(folder, replica, step)`.
 
         This method is called on every trainer at the end of Cluster.distribute() in a resumed run, after the model and
         optimizer have been restored. Trainers outside the chief's group receive the step of their own group.
         """
 
     def exchange_state(self) -> dict[str, Any]:
-        """Return the state of the exchange for a worker that returns. Called if there are `members`."""
+        """Returns the state of the exchange for a worker that returns. Called if there are `members`."""
         return {}
 
-    def load_exchange_state(self, state: dict[str, Any], step: int) -> None:  # noqa: B027  # by default nothing
-        """Set the state that exchange_state() has returned on another worker after `step`."""
+    def load_exchange_state(self, state: dict[str, Any], step: int) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Sets the state that exchange_state() has returned on another worker after `step`."""
 
-    def want_save(self) -> None:  # noqa: B027  # by default nothing
-        """Request a save of a sharded model. Called on the chief if there is `sharded_saving`."""
+    def want_save(self) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Requests a save of a sharded model. Called on the chief if there is `sharded_saving`."""
 
     def is_save_due(self, step: int) -> bool:
-        """Return whether all ranks save a sharded model at this boundary.
+        """Returns whether all ranks save a sharded model at this boundary.
 
         Called at each boundary on all ranks, and has the same result on all.
         """
@@ -155,18 +155,18 @@ class Strategy(ABC):
         """Whether finish() may wait hours for other groups, in which case a checkpoint is saved first."""
         return False
 
-    def before_forward(self) -> None:  # noqa: B027  # by default nothing
-        """Prepare for a forward pass of the model, or of one of its modules, that records gradients."""
+    def before_forward(self) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Prepares for a forward pass of the model, or of one of its modules, that records gradients."""
 
-    def abandon(self) -> None:  # noqa: B027  # by default nothing
-        """End this strategy's threads after an exception, without waiting for other processes.
+    def abandon(self) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Ends this strategy's threads after an exception, without waiting for other processes.
 
         A thread that runs torch code during the interpreter's shutdown would abort the process and change its exit
         code.
         """
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Scale the gradients of the next step to a norm of at most `max_norm`, and return the earlier norm.
+        """Scales the gradients of the next step to a norm of at most `max_norm`, and returns the earlier norm.
 
         The default clips the local gradients, which is correct if they have already been averaged.
         """
@@ -175,7 +175,7 @@ class Strategy(ABC):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """Clip each element of the next step's gradients to the interval from -`value` to `value`.
+        """Clips each element of the next step's gradients to the interval from -`value` to `value`.
 
         The default clips the local gradients, which is correct if they have already been averaged.
         """
@@ -184,14 +184,14 @@ class Strategy(ABC):
         torch.nn.utils.clip_grad_value_(parameters, value)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Return a context in which backward passes accumulate gradients without exchanging them.
+        """Returns a context in which backward passes accumulate gradients without exchanging them.
 
         The default context has no effect, which suits strategies that exchange gradients in the optimizer's step().
         """
         return nullcontext()
 
     def statistics(self) -> dict[str, float]:
-        """Return metrics of the last step, by names from `metrics_report.METRICS` or the strategy's own names.
+        """Returns metrics of the last step, by names from `metrics_report.METRICS` or the strategy's own names.
 
         `exchange_s` and `wait_s` are the seconds by which the exchange and late peers extended the step; the rest of
         the step is reported as `compute_s`. Other metrics are `staleness`, `dropped` and `skipped`. This method is
@@ -199,5 +199,5 @@ class Strategy(ABC):
         """
         return {}
 
-    def at_boundary(self, step: int) -> None:  # noqa: B027  # by default nothing
-        """Run at the boundary after `step` on every trainer, before a save or stop there. May raise RolesError."""
+    def at_boundary(self, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
+        """Runs at the boundary after `step` on every trainer, before a save or stop there. May raise RolesError."""

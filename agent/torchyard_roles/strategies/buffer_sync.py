@@ -20,7 +20,7 @@ class SyncedBuffers:
         """
 
     def add(self, model: torch.nn.Module) -> None:
-        """Add the buffers of a model, except buffers that were added before."""
+        """Adds the buffers of a model, except buffers that were added before."""
         seen = {(id(module), name) for module, name in self._places}
         self._places += [
             (module, name)
@@ -33,7 +33,7 @@ class SyncedBuffers:
         return len(self._places)
 
     def values(self) -> list[torch.Tensor]:
-        """Return the current buffers, which modules may have replaced.
+        """Returns the current buffers, which modules may have replaced.
 
         The tensors are accessed through `.data`, because autograd must not track updates of a buffer that a graph has
         saved without using it.
@@ -41,14 +41,14 @@ class SyncedBuffers:
         return [module._buffers[name].data for module, name in self._places]
 
     def changed(self) -> list[int]:
-        """Return for each buffer whether it may have changed since note(). A NaN that remains NaN is unchanged."""
+        """Returns for each buffer whether it may have changed since note(). A NaN that remains NaN is unchanged."""
         return [
             copy is None or not (are_alike(value, copy) and is_same(value, copy))
             for value, copy in zip(self.values(), self._copies)
         ]
 
     def note(self, changed: Sequence[int] | None = None) -> None:
-        """Copy the current values of all buffers, or only of the buffers that `changed` marks."""
+        """Copies the current values of all buffers, or only of the buffers that `changed` marks."""
         before = self._copies
         self._copies = [
             before[number] if changed is not None and not changed[number] else _copy(value)

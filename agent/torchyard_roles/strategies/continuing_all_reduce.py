@@ -57,7 +57,7 @@ class ContinuingAllReduce(AllReduce):
         return averager
 
     def _exchange_of_section(self) -> Average:
-        """Create the exchange of one section.
+        """Creates the exchange of one section.
 
         Collectives are matched by their order, and the sections of several optimizers share one group. So only buckets
         of the first section are sent during the backward pass, and those of the others when all ranks agree on them.
@@ -83,12 +83,12 @@ class ContinuingAllReduce(AllReduce):
                 self.members.membership.announce_training()
 
     def exchange_state(self) -> dict[str, Any]:
-        """Return the state of the exchange for a worker that returns."""
+        """Returns the state of the exchange for a worker that returns."""
         assert self._averager is not None
         return self._averager.state()
 
     def load_exchange_state(self, state: dict[str, Any], step: int) -> None:
-        """Set the state of the exchange to that of another worker after `step`."""
+        """Sets the state of the exchange to that of another worker after `step`."""
         assert self._averager is not None
         self._averager.load_state(state)
         for each in self.finite:

@@ -33,7 +33,7 @@ class FiniteGradients:
         on_nan: str,
         agree: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
     ) -> None:
-        """Watch the steps of an optimizer.
+        """Watches the steps of an optimizer.
 
         Args:
             agree: For gradients of which each rank has a part: returns whether a flag holds on all ranks, given this
@@ -49,7 +49,7 @@ class FiniteGradients:
         optimizer.register_step_pre_hook(self._before_step)
 
     def check(self) -> None:
-        """Wait for the GPU's result of the last step. Raises NotFinite, in this call and in all later calls."""
+        """Waits for the GPU's result of the last step. Raises NotFinite, in this call and in all later calls."""
         if self._late is not None:
             step, flag, ready = self._late
             ready.synchronize()
@@ -105,7 +105,7 @@ class FiniteGradients:
 
 
 def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Return whether all gradients are finite, as a bool tensor on the first gradient's device.
+    """Returns whether all gradients are finite, as a bool tensor on the first gradient's device.
 
     The function that GradScaler uses handles all gradients of one kind in one call and takes at most a fifth of the
     time of a norm; the factor 1 changes no bit. On GPUs it does not support bfloat16, and treats float64 as float32;
@@ -137,13 +137,13 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _local(gradient: Any) -> torch.Tensor:
-    """Return this rank's part of a gradient that is sharded over ranks."""
+    """Returns this rank's part of a gradient that is sharded over ranks."""
     part: torch.Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
     return part
 
 
 def with_closure(arguments: tuple[Any, ...], named: dict[str, Any], after: Callable[[Any], Any]) -> Any:
-    """Return the arguments of a step with a closure that returns `after(loss)`; None for a step without a closure.
+    """Returns the arguments of a step with a closure that returns `after(loss)`; None for a step without a closure.
 
     Step pre-hooks use this function to run `after` when the closure has computed the gradients.
     """

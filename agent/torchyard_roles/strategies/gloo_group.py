@@ -35,31 +35,31 @@ class GlooGroup:
         self._group = None
 
     def complete(self, operation: Callable[[], Result]) -> Result:
-        """Run an operation that consists of several exchanges, and return its result."""
+        """Runs an operation that consists of several exchanges, and returns its result."""
         return operation()
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
-        """Return the maximum of each number over all ranks."""
+        """Returns the maximum of each number over all ranks."""
         message = torch.tensor(numbers, dtype=torch.int32, device="cpu")
         self.maximize(message)
         found: list[int] = message.tolist()
         return found
 
     def maximize(self, values: torch.Tensor, within_s: float | None = None) -> None:
-        """Replace each value by its maximum over all ranks, waiting at most `within_s` for them."""
+        """Replaces each value by its maximum over all ranks, waiting at most `within_s` for them."""
         with naming_lost_ranks():
             work = dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
             work.wait(*([timedelta(seconds=within_s)] if within_s is not None else []))
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the mean of a small tensor over all ranks, on the tensor's device."""
+        """Returns the mean of a small tensor over all ranks, on the tensor's device."""
         total = value.detach().to("cpu", torch.float64, copy=True)
         with naming_lost_ranks():
             dist.all_reduce(total, group=self._group)
         return (total / dist.get_world_size(self._group)).to(value)
 
     def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Set the tensors to the first rank's values, transferred as bytes.
+        """Sets the tensors to the first rank's values, transferred as bytes.
 
         Tensors on a GPU are transferred by the default group.
         """
@@ -73,7 +73,7 @@ class GlooGroup:
                 each.copy_(part.clone().view(each.dtype).view(each.shape))
 
     def average_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """Return the mean of the ranks' sparse gradients of a parameter, which is computed on the CPU."""
+        """Returns the mean of the ranks' sparse gradients of a parameter, which is computed on the CPU."""
         gradient = parameter.grad
         if gradient is None:
             no_indices = torch.empty((1, 0), dtype=torch.int64, device="cpu")
@@ -107,7 +107,7 @@ class GlooGroup:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Convert RuntimeErrors, by which torch.distributed reports lost ranks, to PeerLost."""
+    """Converts RuntimeErrors, by which torch.distributed reports lost ranks, to PeerLost."""
     try:
         yield
     except RolesError:
@@ -122,7 +122,7 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> 
 
 
 def runs_of(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Divide non-empty tensors into sequences on one device of at most BROADCAST_BYTES, or of one larger tensor."""
+    """Divides non-empty tensors into sequences on one device of at most BROADCAST_BYTES, or of one larger tensor."""
     run: list[torch.Tensor] = []
     size = 0
     for each in tensors:

@@ -36,7 +36,7 @@ from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first
 EVENTS = 8
 """Largest number of pending pairs of GPU events."""
 LAST_CHECK_S = 30.0
-"""Longest wait for the other ranks at the end, to compare parameters."""
+"""Longest wait in seconds for the other ranks at the end, to compare parameters."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
 """Length of a message's header in numbers. A number is followed by its negative, so that their maxima over the ranks
@@ -107,7 +107,7 @@ class GradientAverager:
             self._is_uniform = most == -negative
 
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Set parameters and buffers to the first rank's values, and average the gradients from now on."""
+        """Sets parameters and buffers to the first rank's values, and averages the gradients from now on."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         registered = len(self._entries)
         self._optimizers.append(optimizer)
@@ -141,7 +141,7 @@ class GradientAverager:
         return [bucket for section in self._sections for bucket in section.buckets]
 
     def notice_unfrozen(self) -> None:
-        """Install hooks on parameters that have become trainable. Called before forward passes and steps."""
+        """Installs hooks on parameters that have become trainable. Called before forward passes and steps."""
         if not any(entry.parameter.requires_grad for entry in self._frozen):
             return
         for entry in self._frozen:
@@ -151,7 +151,7 @@ class GradientAverager:
         self._frozen = [entry for entry in self._frozen if entry.handle is None]
 
     def close(self) -> None:
-        """Remove all hooks. The parameters keep their last gradients."""
+        """Removes all hooks. The parameters keep their last gradients."""
         self._closed = True
         for entry in self._entries:
             if entry.handle is not None:
@@ -163,7 +163,7 @@ class GradientAverager:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Return a context without exchange, after which the next backward pass or step averages the gradients."""
+        """Returns a context without exchange, after which the next backward pass or step averages the gradients."""
         self._accumulating += 1
         try:
             yield
@@ -171,7 +171,7 @@ class GradientAverager:
             self._accumulating -= 1
 
     def before_forward(self) -> None:
-        """Prepare for a forward pass that records gradients.
+        """Prepares for a forward pass that records gradients.
 
         A backward pass that is still armed at this time was ended by an exception.
         """
@@ -189,7 +189,7 @@ class GradientAverager:
             section.begin()
 
     def arm(self, *_: Any) -> None:
-        """Schedule the end of the exchange for the end of the current backward pass.
+        """Schedules the end of the exchange for the end of the current backward pass.
 
         This method should be called at the start of the pass, because a reentrant checkpoint runs nested passes, which
         end earlier.
@@ -235,7 +235,7 @@ class GradientAverager:
         self._exchange(_PASS)
 
     def settle(self, optimizers: Sequence[Any] | None = None) -> None:
-        """Average the gradients that no pass has averaged. All ranks call this method before they use the gradients."""
+        """Averages the gradients that no pass has averaged. All ranks call this method before using the gradients."""
         if self._closed:
             return
         self.notice_unfrozen()
@@ -262,7 +262,7 @@ class GradientAverager:
             self._exchange(_STEP)
 
     def _add_parameters(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Add parameters that the optimizer has received since distribute()."""
+        """Adds parameters that the optimizer has received since distribute()."""
         self._meet(_STEP, new=(len(parameters), sum(each.numel() for each in parameters)))
         entries = self._register([(f"added parameter {number}", each) for number, each in enumerate(parameters)])
         self._wants_check = True  # The values of new parameters may differ between ranks.
@@ -271,17 +271,17 @@ class GradientAverager:
             entry.bucket.touched = True
 
     def stepped(self) -> None:
-        """Count a step that an optimizer has taken."""
+        """Counts a step that an optimizer has taken."""
         self._steps += 1
         self._passes = 0
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Set the number of steps to the number in a checkpoint."""
+        """Sets the number of steps to the number in a checkpoint."""
         self._steps = step
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the exchange between two steps, which is equal on all ranks, as plain data."""
+        """Returns the state of the exchange between two steps, which is equal on all ranks, as plain data."""
         return {
             "counts": [self._round, self._steps, self._passes, self._all_passes],
             "wants_check": self._wants_check,
@@ -294,7 +294,7 @@ class GradientAverager:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Set the state that another rank's state() has returned, once parameters and buffers have its values.
+        """Sets the state that another rank's state() has returned, once parameters and buffers have its values.
 
         Raises:
             UsageProblem: The other rank has other parameters, since its script has added some during training.
@@ -315,11 +315,11 @@ class GradientAverager:
         self._buffers.note()
 
     def want_check(self) -> None:
-        """Request a comparison of all ranks' parameters in the next exchange, before the parameters change."""
+        """Requests a comparison of all ranks' parameters in the next exchange, before the parameters change."""
         self._wants_check = True
 
     def _exchange(self, kind: int) -> None:
-        """Average all buckets that any rank has touched. All ranks must call this method together."""
+        """Averages all buckets that any rank has touched. All ranks must call this method together."""
         began = time.monotonic()
         start = _recorded() if self._device.type == "cuda" and len(self._events) < EVENTS else None
         self._met_s = 0.0
@@ -339,7 +339,7 @@ class GradientAverager:
             self._events.append((start, _recorded()))
 
     def _average(self, kind: int, round_: int) -> list[int]:
-        """Average all touched buckets in their flat tensors, and return the agreed message. This may be repeated."""
+        """Averages all touched buckets in their flat tensors, and returns the agreed message. This may be repeated."""
         self._round = round_
         requested_at = time.monotonic()
         agreed = self._meet(kind, self._flags())
@@ -348,16 +348,16 @@ class GradientAverager:
         return agreed
 
     def withdraw(self) -> None:
-        """Forget what was sent in an interrupted exchange, which may still write to the flat tensors."""
+        """Forgets what was sent in an interrupted exchange, which may still write to the flat tensors."""
         for bucket in self._buckets():
             bucket.withdraw()
 
     def set_members(self, count: int) -> None:
-        """Divide the gradients by the number of ranks that take part from now on."""
+        """Divides the gradients by the number of ranks that take part from now on."""
         self._factor = 1 / count
 
     def _flags(self) -> list[int]:
-        """Return the flags of a message.
+        """Returns the flags of a message.
 
         These are two flags per bucket (touched, late), the kind of gradient per parameter, and one flag per buffer
         (changed).
@@ -371,30 +371,30 @@ class GradientAverager:
         return found + self._buffers.changed()
 
     def _meet(self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0)) -> list[int]:
-        """Return the maximum of each number over all ranks. Raises UsageProblem on all ranks if their steps differ.
+        """Returns the maximum of each number over all ranks. Raises UsageProblem on all ranks if their steps differ.
 
         Messages of all kinds have the same length, since gloo aborts if lengths differ.
         """
         agreed = self._group.maximum(self._message(kind, flags, new, check=self._wants_check))
         if agreed[_STEPS_AT] != -agreed[_STEPS_AT + 1]:
             raise UsageProblem(
-                f"The ranks are no longer together: this one has made {self._steps} optimizer steps, and the ranks "
+                f"The ranks are out of step: this one has made {self._steps} optimizer steps, and the ranks "
                 f"range from {-agreed[_STEPS_AT + 1]} to {agreed[_STEPS_AT]}.",
-                "All ranks must make the same backward passes and steps. Decide alike whether to make one, by "
-                "cluster.any() or cluster.mean(), and not by a rank's own data or number.",
+                "All ranks must make the same backward passes and steps. Base each decision about them on "
+                "cluster.any() or cluster.mean(), and not on a rank's own data or number.",
             )
         if agreed[_NEW_AT] != -agreed[_NEW_AT + 1] or agreed[_NEW_AT + 2] != -agreed[_NEW_AT + 3]:
             raise UsageProblem(
-                "The optimizers have parameters that distribute() did not see, and not the same on all ranks.",
-                "Call add_param_group() alike on all ranks.",
+                "Parameters were added to the optimizers after distribute(), and they differ between the ranks.",
+                "Make the same calls of add_param_group() on all ranks.",
             )
         if agreed[_ROUND_AT] != -agreed[_ROUND_AT + 1] or (_END in (agreed[0], -agreed[1]) and agreed[0] != -agreed[1]):
             done = f"{self._steps} optimizer steps" if self._steps else f"{self._all_passes} backward passes"
             raise UsageProblem(
-                f"The ranks are no longer together: after {done} one has ended its training, or made fewer backward "
+                f"The ranks are out of step: after {done} one has ended its training, or made fewer backward "
                 "passes than the others.",
-                "All ranks must make the same backward passes and steps: give them batches of equal number, and decide "
-                "alike when to stop, by cluster.any() or cluster.mean().",
+                "All ranks must make the same backward passes and steps: give them equal numbers of batches, and "
+                "base the decision to stop on cluster.any() or cluster.mean().",
             )
         return agreed
 
@@ -422,7 +422,7 @@ class GradientAverager:
         self._round += 1
 
     def _use(self, agreed: Sequence[int]) -> None:
-        """Write the averages to the gradients, and synchronize the buffers that have changed."""
+        """Writes the averages to the gradients, and synchronizes the buffers that have changed."""
         buckets = self._buckets()
         chosen = [bucket for number, bucket in enumerate(buckets) if agreed[2 * number]]
         kinds = agreed[2 * len(buckets) : 2 * len(buckets) + len(self._entries)]
@@ -468,7 +468,7 @@ class GradientAverager:
                     setattr(gradient, _MARK, gradient._version)
 
     def _rearrange(self, section: Section) -> None:
-        """Order the buckets by the arrival of gradients on the first rank, with missing gradients last."""
+        """Orders the buckets by the arrival of gradients on the first rank, with missing gradients last."""
         came = {id(entry) for entry in section.order}
         current = [entry for bucket in section.buckets for entry in bucket.entries]
         wanted = section.order + [entry for entry in current if id(entry) not in came]
@@ -480,7 +480,7 @@ class GradientAverager:
             self._number_buckets()
 
     def _compare_parameters(self) -> None:
-        """Raise UsageProblem on all ranks for the first parameter that differs between them."""
+        """Raises UsageProblem on all ranks for the first parameter that differs between them."""
         self._wants_check = False
         own = figures([entry.parameter for entry in self._entries], exact=self._is_uniform)
         bounds = torch.cat([own, -own])
@@ -493,13 +493,13 @@ class GradientAverager:
         when = f"step {self._steps}" if self._steps else f"backward pass {self._all_passes}"
         raise UsageProblem(
             f"After {when} the parameter {entry.name} differs between the ranks{near}: something other "
-            "than averaged gradients has changed it, and not alike on all ranks.",
-            "Look for what each rank decides by its own data: a scheduler fed with a local loss (give it "
+            "than averaged gradients has changed it, differently on each rank.",
+            "Look for decisions that each rank makes from its own data: a scheduler fed with a local loss (give it "
             "cluster.mean(loss)), noise, or parameters changed by hand.",
         )
 
     def finish(self) -> bool:
-        """Compare the parameters of all ranks at the end.
+        """Compares the parameters of all ranks at the end.
 
         Returns:
             False if another rank has left, or did not call finish() within LAST_CHECK_S.
@@ -518,11 +518,11 @@ class GradientAverager:
         return True
 
     def average_value(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the mean of a small tensor over all ranks, on the tensor's device."""
+        """Returns the mean of a small tensor over all ranks, on the tensor's device."""
         return self._group.mean(value)
 
     def times(self) -> tuple[float, float]:
-        """Return the seconds of the last exchange excluding waiting, and the seconds spent waiting for other ranks.
+        """Returns the seconds of the last exchange excluding waiting, and the seconds spent waiting for other ranks.
 
         On a GPU the exchange is measured by GPU events, and the waiting by the host's clock.
         """

@@ -64,7 +64,7 @@ class Bucket:
             entry.bucket = self
 
     def filled(self, factor: float) -> torch.Tensor:
-        """Return the gradients times `factor` in the flat tensor, with zeros for missing gradients."""
+        """Returns the gradients times `factor` in the flat tensor, with zeros for missing gradients."""
         if self._flat is None:
             parameters = [entry.parameter for entry in self.entries]
             sizes = [parameter.numel() for parameter in parameters]
@@ -88,12 +88,12 @@ class Bucket:
         return self._flat
 
     def withdraw(self) -> None:
-        """Allow the bucket to be sent again, from a new flat tensor."""
+        """Allows the bucket to be sent again, from a new flat tensor."""
         self.wait = None
         self._flat = None
 
     def begin(self) -> None:
-        """Reset the bucket for the next pass."""
+        """Resets the bucket for the next pass."""
         self.fired = 0
         self.touched = self.late = False
         self.wait = None
@@ -116,7 +116,7 @@ class Section:
         self.arrange(list(reversed(entries)))
 
     def arrange(self, entries: Sequence[Entry]) -> None:
-        """Create buckets of entries that are given in the expected order of their gradients."""
+        """Creates buckets of entries that are given in the expected order of their gradients."""
         open_: dict[tuple[Any, ...], tuple[list[Entry], int]] = {}
         runs: list[list[Entry]] = []
         limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes)
@@ -138,12 +138,12 @@ class Section:
         self.buckets = [Bucket(self, run) for run in runs]
 
     def set_buckets(self, buckets: Sequence[list[Entry]]) -> None:
-        """Create the buckets that another rank has."""
+        """Creates the buckets that another rank has."""
         self.buckets = [Bucket(self, bucket) for bucket in buckets]
         self.begin()
 
     def ready(self) -> Iterator[Bucket]:
-        """Yield the next buckets in order, up to the first one whose gradients are incomplete."""
+        """Yields the next buckets in order, up to the first one whose gradients are incomplete."""
         while self._next < len(self.buckets):
             bucket = self.buckets[self._next]
             if bucket.fired < len(bucket.entries):
@@ -152,7 +152,7 @@ class Section:
             yield bucket
 
     def begin(self) -> None:
-        """Reset the section for the next pass."""
+        """Resets the section for the next pass."""
         self.order = []
         self._next = 0
         for bucket in self.buckets:

@@ -16,12 +16,12 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def is_due(count: int) -> bool:
-    """Return whether parameters are compared after `count` steps."""
+    """Returns whether parameters are compared after `count` steps."""
     return count % CHECK_EVERY == 0 if count >= CHECK_EVERY else count & (count - 1) == 0
 
 
 def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
-    """Return one number for each parameter, as a tensor on the CPU.
+    """Returns one number for each parameter, as a tensor on the CPU.
 
     The number is the sum of the parameter's bits if `exact` is true, else the parameter's norm.
     """
@@ -31,7 +31,7 @@ def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
 
 
 def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
-    """Return the number of the first parameter that differs between ranks, or None.
+    """Returns the number of the first parameter that differs between ranks, or None.
 
     Args:
         bounds: The maximum over all ranks of each figure, followed by the maxima of the negated figures.
@@ -47,7 +47,7 @@ def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
 
 
 def _figure(parameter: torch.nn.Parameter, exact: bool) -> torch.Tensor:
-    """Return the sum of a parameter's bits as integers, or its norm."""
+    """Returns the sum of a parameter's bits as integers, or its norm."""
     values = parameter.detach()
     if values.is_complex():
         values = torch.view_as_real(values)
@@ -57,12 +57,12 @@ def _figure(parameter: torch.nn.Parameter, exact: bool) -> torch.Tensor:
 
 
 def are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors have equal shape, dtype and device."""
+    """Returns whether two tensors have equal shape, dtype and device."""
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors of equal shape, dtype and device are bitwise equal."""
+    """Returns whether two tensors of equal shape, dtype and device are bitwise equal."""
     size = one.element_size()
     if one.is_complex():
         one, other, size = torch.view_as_real(one), torch.view_as_real(other), size // 2

@@ -18,7 +18,7 @@ from torchyard_roles.strategies.single_process import SingleProcess
 
 
 def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:
-    """Return the strategy of this process.
+    """Returns the strategy of this process.
 
     Args:
         own: Creates the script's custom strategy, which replaces all_reduce.

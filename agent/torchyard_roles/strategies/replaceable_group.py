@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 POLL_S = 0.05
-"""Interval at which a waiting rank checks for a new membership."""
+"""Interval in seconds at which a waiting rank checks for a new membership."""
 STEP_S = 1800.0
-"""Longest wait for the other ranks in an operation, as in torch."""
+"""Longest wait in seconds for the other ranks in an operation, as in torch."""
 CONNECT_S = 60.0
-"""Longest time for connecting a new group, once all members are ready."""
+"""Longest time in seconds for connecting a new group, once all members are ready."""
 NOTICE_S = 30.0
 """Longest wait for the keeper's decision after a connection has ended; longer than the lease of a host."""
 
 BOUNDARY_S = 2.0
-"""Interval at which the request for a new membership at a step boundary is repeated."""
+"""Interval in seconds at which the request for a new membership at a step boundary is repeated."""
 
 _VOTES, _PASSED = 1, 2
 """Kinds of control messages."""
@@ -87,9 +87,9 @@ class ReplaceableGroup(GlooGroup):
         self._passed = 0
         """The number of operations that all members have completed."""
         self._due = 0
-        """The last announced return that all members know of."""
+        """The number of the last announced return of workers that all members know."""
         self._handed_over = 0
-        """The last announced return whose workers have received their state."""
+        """The number of the last announced return whose workers have received their state."""
         self.has_trained = False
         """Whether this rank has completed a step."""
         self.is_joining = environment.attempt > 0
@@ -113,11 +113,11 @@ class ReplaceableGroup(GlooGroup):
         _delete(groups).join(2.0)
 
     def end(self) -> None:
-        """From now on, raise PeerLost after a loss instead of connecting again, since other ranks may have left."""
+        """Makes operations raise PeerLost after a loss instead of connecting again, as other ranks may have left."""
         self._ends = True
 
     def complete(self, operation: Callable[[], Result]) -> Result:
-        """Run an operation until it is complete on all members, and return its result.
+        """Runs an operation until it is complete on all members, and returns its result.
 
         `operation` may be repeated, so it must not apply its result. Operations that it calls are parts of it.
 
@@ -143,7 +143,7 @@ class ReplaceableGroup(GlooGroup):
                     self.on_repeat()
                     continue
                 if not voting:
-                    raise PeerLost("another rank", "another host", "the ranks are no longer together") from None
+                    raise PeerLost("another rank", "another host", "the ranks are out of step") from None
             finally:
                 self._is_inside = False
             self._passed += 1
@@ -151,11 +151,11 @@ class ReplaceableGroup(GlooGroup):
 
     @property
     def is_return_due(self) -> bool:
-        """Whether all members wait for returning workers at the next step boundary. Equal on all members there."""
+        """Whether members wait for returning workers at the next step boundary, where all members agree on this."""
         return not self.is_joining and max(self._due, self._members.joined) > self._handed_over
 
     def hand_over(self, state: Callable[[], io.BytesIO]) -> None:
-        """Let returning workers join at a step boundary, and send them the state of one member.
+        """Lets returning workers join at a step boundary, and sends them the state of one member.
 
         Args:
             state: Encodes this rank's state. Called on one member.
@@ -169,7 +169,7 @@ class ReplaceableGroup(GlooGroup):
         self._transfer(state)
 
     def join(self, is_ended: Callable[[], bool]) -> bytearray:
-        """Wait until the members are at a step boundary, join them, and return the state of one of them.
+        """Waits until the members are at a step boundary, joins them, and returns the state of one of them.
 
         Args:
             is_ended: Returns whether the run ends. Called while this rank is not a member.
@@ -189,7 +189,7 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _transfer(self, state: Callable[[], io.BytesIO] | None) -> bytearray:
-        """Send the state of the first member to all members that have none. Return what this rank has received."""
+        """Sends the state of the first member to all members that have none. Returns what this rank has received."""
         encoded: list[torch.Tensor] = []
 
         def operation() -> bytearray:
@@ -218,7 +218,7 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _run_in_thread(self, start: Callable[[Any], list[Any]]) -> None:
-        """Run sends and receives, and wait for them. Raises Interrupted.
+        """Runs sends and receives, and waits for them. Raises Interrupted.
 
         A wait for them cannot be repeated after a timeout, so that a thread waits, which ends with the connections.
         """
@@ -241,7 +241,7 @@ class ReplaceableGroup(GlooGroup):
             raise Interrupted(errors[0])
 
     def launch(self, flat: torch.Tensor) -> Callable[[], object]:
-        """Start the sum of a tensor over all members. Return a function that waits for it.
+        """Starts the sum of a tensor over all members. Returns a function that waits for it.
 
         The function raises Interrupted. After an interruption the tensor must not be used again, since the interrupted
         operation may still write to it.
@@ -286,7 +286,7 @@ class ReplaceableGroup(GlooGroup):
                 each.copy_(part.clone().view(each.dtype).view(each.shape))
 
     def gather(self, value: bytes) -> list[bytes]:
-        """Return the value of each member, in rank order."""
+        """Returns the value of each member, in rank order."""
 
         def operation() -> list[bytes]:
             place = self.ranks.index(self._rank)
@@ -311,7 +311,7 @@ class ReplaceableGroup(GlooGroup):
         self._agree(_VOTES)
 
     def _agree(self, kind: int) -> int:
-        """Return the largest number of completed operations of all members. Raises Interrupted."""
+        """Returns the largest number of completed operations of all members. Raises Interrupted."""
         numbers = [self._passed, kind, -kind, self._due, -self.membership.returning]
         message = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         self._reduce(message, dist.ReduceOp.MAX)
@@ -326,7 +326,7 @@ class ReplaceableGroup(GlooGroup):
         self._wait(_started(lambda: self._control.allreduce([values], _options(how))), within_s)
 
     def _wait(self, work: Any, within_s: float | None = None) -> None:
-        """Wait for a collective operation of the current group. Raises Interrupted."""
+        """Waits for a collective operation of the current group. Raises Interrupted."""
         deadline = time.monotonic() + (STEP_S if within_s is None else within_s)
         while True:
             is_completed = work.is_completed()
@@ -335,7 +335,7 @@ class ReplaceableGroup(GlooGroup):
             except RuntimeError as error:  # The operation has failed, or is not complete yet.
                 if is_completed:
                     raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
-                if work.is_completed():  # It may have completed after the wait had ended, also with success.
+                if work.is_completed():  # The operation has completed since the wait ended, possibly with success.
                     continue
                 self._check_members()
                 if time.monotonic() > deadline:
@@ -351,14 +351,14 @@ class ReplaceableGroup(GlooGroup):
         return self.membership.newest.number != self._members.number
 
     def _reconnect(self, why: str) -> int:
-        """Connect to the other members of the newest membership. Return the result of _connect()."""
+        """Connects to the other members of the newest membership. Returns the result of _connect()."""
         self._shut_down()
         if not self.membership.wait_for_change(self._members.number, NOTICE_S):
             raise PeerLost("another rank", "another host", why.rstrip("."))
         return self._connect()
 
     def _connect(self) -> int:
-        """Connect to the members of the newest membership. Return their largest number of completed operations."""
+        """Connects to the members of the newest membership. Returns their largest number of completed operations."""
         while True:
             members = self.membership.newest
             if self._rank not in members.ranks:
@@ -375,7 +375,7 @@ class ReplaceableGroup(GlooGroup):
                 return passed
 
     def _open(self, members: Members) -> None:
-        """Create the process groups once all members are ready. Raises Interrupted."""
+        """Creates the process groups once all members are ready. Raises Interrupted."""
         prefix = f"{self._prefix}/{members.number}"
         self._members = members
         self._store.set(f"{prefix}/ready/{self._rank}", b"1")
@@ -417,7 +417,7 @@ class ReplaceableGroup(GlooGroup):
         self._control, self._data = groups
 
     def _shut_down(self) -> None:
-        """End the connections of the group, so that operations on it end here and on its other members.
+        """Ends the connections of the group, so that operations on it end here and on its other members.
 
         The groups are deleted in the background, since their destructors wait for these operations.
         """
@@ -427,14 +427,14 @@ class ReplaceableGroup(GlooGroup):
             try:
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
                     connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # gloo has closed it.
+            except OSError:  # gloo has already closed the socket.
                 continue
         self._sockets = []
         _delete(groups)
 
 
 class _Closed:
-    """The replacement of a group whose connections have ended."""
+    """Stands in for a process group whose connections are closed: every operation fails."""
 
     def allreduce(self, *_: Any) -> Any:
         raise RuntimeError("the group has ended")
@@ -457,7 +457,7 @@ def _options(how: Any) -> Any:
 
 
 def _connections() -> list[int]:
-    """Return the descriptors of this process's connected TCP sockets."""
+    """Returns the descriptors of this process's connected TCP sockets."""
     found = []
     for path in Path("/proc/self/fd").iterdir():
         descriptor = int(path.name)
@@ -468,13 +468,13 @@ def _connections() -> list[int]:
                 if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
                     each.getpeername()
                     found.append(descriptor)
-        except OSError:  # It was closed in the meantime, or is not connected.
+        except OSError:  # The socket was closed in the meantime, or is not connected.
             continue
     return found
 
 
 def _delete(groups: list[Any]) -> threading.Thread:
-    """Delete objects in a thread. The caller must hold no other references."""
+    """Deletes objects in a thread. The caller must hold no other references."""
     thread = threading.Thread(target=groups.clear, name="torchyard-delete", daemon=True)
     thread.start()
     return thread

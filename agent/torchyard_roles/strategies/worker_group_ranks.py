@@ -15,7 +15,7 @@ TOGETHER_S = 10.0
 
 
 def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
-    """Return (group, address of the group's first rank) in the order of groups, the chief's group first.
+    """Returns (group, address of the group's first rank) in the order of groups, the chief's group first.
 
     Raises EnvironmentProblem if the environment does not contain the addresses.
     """
@@ -24,7 +24,8 @@ def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
         first.setdefault(trainer.group, Peer(trainer.name, trainer.address, trainer.port))
     if len(first) != environment.groups or environment.group not in first or not environment.key:
         raise EnvironmentProblem(
-            f"There are {environment.groups} worker groups, but TORCHYARD_PEERS and TORCHYARD_KEY do not say where.",
+            f"There are {environment.groups} worker groups, but TORCHYARD_PEERS and TORCHYARD_KEY lack their "
+            "addresses or the key.",
             f"The groups of {environment.strategy} meet with what `torchyard run` gives them: start it so, with "
             "program.launcher torch.",
         )
@@ -32,7 +33,7 @@ def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
 
 
 def wait_for_all_ranks() -> None:
-    """Wait until all ranks of the group have finished their last collective, for at most TOGETHER_S.
+    """Waits until all ranks of the group have finished their last collective, for at most TOGETHER_S.
 
     A rank in a collective of gloo fails when another rank closes its connections.
     """

@@ -35,7 +35,7 @@ class BookGpus:
         slots = self._store.slots()
         if not slots:
             raise TorchyardError(
-                "no host of the fleet was looked at yet, so there is no GPU to book", code="no_slots", hint=CheckHosts()
+                "no host of the fleet was checked yet, so there is no GPU to book", code="no_slots", hint=CheckHosts()
             )
         return slots
 

@@ -44,10 +44,10 @@ class Removed:
         sharing = [node for node in self.answer["shared_with"] if node not in gone]
         if sharing:
             return (
-                f"{self.name}: the agent is gone; {self.answer['removed']}/store stays, "
-                f"for {', '.join(sharing)} shares this home."
+                f"{self.name}: the agent was removed; {self.answer['removed']}/store stays, "
+                f"because {', '.join(sharing)} shares this home."
             )
-        return f"{self.name}: the agent and all of ours in {self.answer['removed']} are gone."
+        return f"{self.name}: the agent and its files in {self.answer['removed']} were removed."
 
 
 def undeploy_host(fleet: Fleet, name: str, removing: Callable[[], None] = lambda: None) -> Removed:

@@ -71,7 +71,7 @@ class StoreUnreadable(TorchyardError):
     """Raised when the bookings database holds an invalid value."""
 
     def __init__(self, place: str, why: str):
-        hint = ("The database needs repair, if need be by SQL.", SetUpTeam())
+        hint = ("Repair the database, with SQL if necessary.", SetUpTeam())
         super().__init__(f"{place} holds a value that cannot be read: {why}", code="store_unreadable", hint=hint)
 
 

@@ -152,7 +152,7 @@ def read_ics(
         is_read = True
         expanded += len(events)
         is_torn = any(name is None for block in group for name, _ in block.event.errors)
-        reasons = ["a line of it cannot be read, and was passed over"] if is_torn else []
+        reasons = ["a line of it cannot be read and was skipped"] if is_torn else []
         if not events and _begins(group[0].event, zone) >= until:
             reasons.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
         for event in events:
@@ -186,7 +186,7 @@ def _draft(
         reasons.append(f"left out, {error}")
         return []
     if end <= start:
-        reasons.append("left out, it lasts no time")
+        reasons.append("left out, its duration is zero")
         return []
     if end <= since:
         return []
@@ -244,7 +244,7 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
         if word == "BEGIN:VCALENDAR":
             frames.append([line])
         elif word == "BEGIN:VEVENT":
-            if not frames:  # The file has an event without a calendar, as some mail programs attach it.
+            if not frames:  # Some mail programs attach a file with an event outside any calendar.
                 frames.append(["BEGIN:VCALENDAR"])
             block, parts = _Block(len(frames) - 1, number, [line]), []
         elif word == "END:VEVENT" and block is not None:
@@ -312,9 +312,9 @@ def _unfolded(block: _Block) -> list[str]:
 def _begins_like_a_time(block: _Block) -> bool:
     """Returns whether an unreadable line of the event begins with one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
-        if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # it matches
+        if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # The pattern matches any text.
             try:
-                Contentline(line).parts()  # type: ignore[no-untyped-call]  # icalendar
+                Contentline(line).parts()  # type: ignore[no-untyped-call]  # icalendar has no type annotations.
             except ValueError:
                 return True
     return False
@@ -340,7 +340,7 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     last = until.replace(tzinfo=None)
     if match := re.match(r"(\d{4})(\d\d)(\d\d)", parts.get("UNTIL", "")):
         try:
-            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]  # 3 ints
+            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]  # The pattern has three groups of digits.
         except (ValueError, OverflowError):
             return f"its rule cannot be read at UNTIL={parts['UNTIL'][:40]}"
     since = datetime(start.year, start.month, start.day)
@@ -350,7 +350,7 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     if times > MOST_REPEATED:
         return f"it repeats more than {MOST_REPEATED:,} times by {until:%Y-%m-%d}"
     if has_condition and not _comes_true(parts, since):
-        return "its rule never comes true"
+        return "its rule has no occurrences"
     return ""
 
 

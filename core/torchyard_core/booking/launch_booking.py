@@ -265,7 +265,7 @@ class LaunchBooking:
         """Returns a warning if the calendar is unavailable and the run uses slots."""
         if self._view.is_live or not taken:
             return ()
-        known = age(self._view, datetime.now(UTC)) or "nothing of it is known here"
+        known = age(self._view, datetime.now(UTC)) or "no copy of it is stored here"
         message = f"the calendar cannot be reached ({known}): others may have booked {self._names(taken)} since"
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 

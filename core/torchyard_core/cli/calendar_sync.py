@@ -38,9 +38,9 @@ def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | Non
         if done.run_ended or done.released or done.served or done.soon_idle:
             _print_changes(chosen, store, done)
     except TorchyardError as error:
-        remark(f"torchyard: the calendar was not brought up to date: {error.sentence()}")
+        remark(f"torchyard: the calendar was not synchronised: {error.sentence()}")
     except Exception as error:  # A faulty row in the calendar must not cause a command about hosts or runs to fail.
-        remark(f"torchyard: the calendar was not brought up to date: {type(error).__name__}: {error}")
+        remark(f"torchyard: the calendar was not synchronised: {type(error).__name__}: {error}")
 
 
 def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSync) -> None:
@@ -72,7 +72,7 @@ def print_age(view: View, asked: Interval | None = None) -> None:
     """Prints the reason and the age of a view that is not current, and the period outside of which nothing is known."""
     if view.is_live:
         return
-    known = age(view, datetime.now(UTC)) or "nothing of the calendar is known here"
+    known = age(view, datetime.now(UTC)) or "no copy of the calendar is stored here"
     remark(f"torchyard: {view.why} The bookings are shown {known}." if view.as_of else f"torchyard: {view.why}")
     if asked is not None and view.known is not None and subtract([asked], [view.known]):
         remark(f"No bookings are known before {view.known.start:%Y-%m-%d} or after {view.known.end:%Y-%m-%d}.")

@@ -80,11 +80,11 @@ INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended, as in shells."""
 
 _SYSTEM_HINTS = {
-    errno.ENOSPC: "Make room there, then try again.",
-    errno.EDQUOT: "Make room there, then try again.",
-    errno.EACCES: "Check the rights of the file and of its folder.",
-    errno.EPERM: "Check the rights of the file and of its folder.",
-    errno.EROFS: "Check the rights of the file and of its folder.",
+    errno.ENOSPC: "Free disk space there, then try again.",
+    errno.EDQUOT: "Free disk space there, then try again.",
+    errno.EACCES: "Check the permissions of the file and its folder.",
+    errno.EPERM: "Check the permissions of the file and its folder.",
+    errno.EROFS: "Check the permissions of the file and its folder.",
     errno.EMFILE: "Raise the limit of open files: `ulimit -n 4096`.",
 }
 

@@ -302,7 +302,10 @@ class _AnswerReader:
             )
         if "error" in answer:
             message = f"the agent could not be installed on {host} in {answer.get('folder')}: {answer['error']}."
-            hint = ("Is there room, and may this user write there?", SetHostField(host, "agent_dir"))
+            hint = (
+                "Check the free disk space, and whether this user may write there.",
+                SetHostField(host, "agent_dir"),
+            )
             raise AgentFailed(host, message, hint=hint)
         return answer
 

@@ -156,7 +156,7 @@ class CredentialCache:
         """
         with self.exclusive(key):
             if (known := self.known(key)) is not None:
-                return known  # type: ignore[return-value]  # a key always has the same type of credential
+                return known  # type: ignore[return-value]  # A key always has the same type of credential.
             for attempt in range(TRIES):
                 answer = self.ask(key, replace(question, complaint=complaint if attempt else ""), began)
                 if not answer:

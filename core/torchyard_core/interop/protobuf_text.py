@@ -121,7 +121,7 @@ class _Parser:
             self._at += 3
             return "".join(extension), line
         if kind != "word":
-            refuse(self._source, line, f"`{token}` stands where a name should.", _WRITE)
+            refuse(self._source, line, f"`{token}` is in the place of a name.", _WRITE)
         self._at += 1
         return token, line
 

@@ -151,7 +151,7 @@ class _Values:
         self.composed.key_lines.setdefault(place, node.lineno)
         self._count += 1
         if self._count > MAX_VALUES or len(place) > MAX_DEPTH:
-            refuse(self._source, node.lineno, "this Python stands for too many values, or is nested too deep.")
+            refuse(self._source, node.lineno, "this Python expands to too many values, or is nested too deep.")
         node = self._text.settled(node)
         match node:
             case ast.Constant(value=str() | int() | float() | None as value):
@@ -189,7 +189,7 @@ class _Values:
         unknown = next((text for text, known in parts if not known), None)
         if unknown is not None and not any(step in self._as_written for step in place):
             what = f"`{unknown}`" if unknown.isidentifier() else "what stands here"
-            message = f"{what} is worked out by the script, which is not run."
+            message = f"{what} is computed by the script, which is not executed."
             refuse(self._source, node.lineno, message, "Put the value itself there.")
         return "".join(text for text, _ in parts)
 

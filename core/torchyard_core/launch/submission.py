@@ -207,7 +207,7 @@ def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
     Removal is tried for TAKE_BACK_S. Returns the hosts on which nothing is left.
     """
     by = desktop_identity()
-    stop = {"run_id": run_id, "reason": f"taken back by {by} while it was launched", "force": True, "by": by}
+    stop = {"run_id": run_id, "reason": f"cancelled by {by} during the launch", "force": True, "by": by}
     _answers(links, "run.stop", stop)
     deadline = time.monotonic() + TAKE_BACK_S
     left, cleared = dict(links), set[str]()

@@ -196,7 +196,7 @@ class Strategy(FrozenModel):
     warm_start_steps: int = Field(default=0, ge=0)
     """Downpour: steps that group 0 trains alone first."""
     reduction_order: ReductionOrder = ReductionOrder.RANK
-    """`rank` is reproducible bit by bit, `arrival` is faster."""
+    """`rank` is reproducible bit for bit, `arrival` is faster."""
     on_nan: OnNan = OnNan.FAIL
     """What to do with a step whose gradients are not finite."""
     on_worker_loss: OnWorkerLoss = OnWorkerLoss.RESTART

@@ -77,7 +77,7 @@ def parse_yaml(text: str, source: str) -> ParsedYaml:
         line, message, hint = explain_yaml_error(error, text)
         raise problem_at(source, line, message, hint) from None
     except UnicodeEncodeError:
-        raise problem_at(source, None, "the text holds half a character (a lone surrogate).") from None
+        raise problem_at(source, None, "the text contains an invalid character (a lone surrogate).") from None
     if not composer.documents:
         raise problem_at(source, None, "the file is empty.")
     return composer.composed
@@ -129,7 +129,7 @@ class _Composer:
         elif isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
             if self.documents > 1:
-                raise self._stop(line, "a second document begins here.", "Keep one document a file.")
+                raise self._stop(line, "a second document begins here.", "Keep one document per file.")
 
     def _stop(self, line: int, message: str, hint: str = "") -> FileProblem:
         return problem_at(self._source, line, message, hint)
@@ -137,7 +137,7 @@ class _Composer:
     def _grow(self, by: int, line: int) -> None:
         self._count += by
         if self._count > MAX_VALUES:
-            raise self._stop(line, f"the document stands for more than {MAX_VALUES} values.")
+            raise self._stop(line, f"the document expands to more than {MAX_VALUES} values.")
 
     def _next_place(self, line: int) -> Place:
         """Returns the location of the next value. Raises FileProblem if the value is in the place of a key."""

@@ -30,12 +30,12 @@ def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, st
     if "maximum nesting depth" in problem:
         return line, "the document is nested too deep.", ""
     if "\t" in problem or "tab character" in problem or (here == "\t" and "cannot start" in problem):
-        return line, "a tab is used where YAML wants spaces.", "Indent with spaces only."
+        return line, "a tab is used where YAML requires spaces.", "Indent with spaces only."
     if "cannot start any token" in problem:
         return line, f"text cannot begin with `{here}`.", "Put the text in quotes."
     if "mapping values are not allowed" in problem:
-        hint = "Indent the line as its neighbours, or put the text in quotes."
-        return line, "a `:` stands where no key can be.", hint
+        hint = "Indent it like the adjacent lines, or put the text in quotes."
+        return line, "a `:` is in a place where no key is allowed.", hint
     if "quoted scalar" in context and ("unexpected end" in problem or "document indicator" in problem):
         return began, "the quote that begins here is never closed.", "Add the closing quote."
     if "unknown escape" in problem:
@@ -46,7 +46,7 @@ def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, st
         closing = "]" if bracket == "[" else "}"
         return began, f"the `{bracket}` that begins here is not closed by `{closing}`, or lacks a comma.", "Close it."
     if "block mapping" in context or "block collection" in context:
-        return line, "the indentation of this line fits nothing above it.", "Indent it as its neighbours."
+        return line, "the indentation of this line matches no line above it.", "Indent it like the adjacent lines."
     if "simple key" in context or "could not find expected ':'" in problem:
         return began, "a key has no `:` after it.", "Write `key: value`."
     if "undefined alias" in problem:

@@ -35,18 +35,18 @@ Opener = Callable[[], "tuple[Calendar, str]"]
 """Returns the calendar and the user's time zone."""
 
 SOON_MS = 120
-"""Delay that merges bursts of changes: a series of fifty bookings causes one reload."""
+"""Delay in milliseconds that merges bursts of changes: a series of fifty bookings causes one reload."""
 RETRY_MS = 4000
-"""Interval of retries while the calendar is unreachable."""
+"""Interval in milliseconds of retries while the calendar is unreachable."""
 UNWATCHED_MS = 60_000
-"""Interval of reloads for reminders while no calendar is visible; changes are not pushed then."""
+"""Interval in milliseconds of reloads for reminders while no calendar is visible; changes are not pushed then."""
 IN_USE_FOR = timedelta(minutes=3)
 """Maximum age of the end of a record of use that counts as current on hosts without telemetry."""
 SETTLE_EVERY = timedelta(minutes=1)
 """Minimum interval at which reloads also release idle bookings and serve the waitlist."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
 USES_EVERY_MS = 60_000
-"""Time after which the records of use are reloaded if reloads caused by changes have left them out."""
+"""Time in milliseconds after which the records of use are reloaded if reloads caused by changes have left them out."""
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 
 SAMPLE_EVERY_MS = 1000
-"""Interval between samples while a page shows the hosts."""
+"""Interval in milliseconds between samples while a page shows the hosts."""
 HEARTBEAT_EVERY_MS = 2500
-"""Interval between samples while no page shows the hosts; outages and the use of GPUs must be known on every page."""
+"""Milliseconds between samples while no page shows the hosts: every page shows outages and the use of GPUs."""
 SEARCH_TIMEOUT_S = 90.0
-"""Timeout of a search for interpreters on a host, whose file system may be slow."""
+"""Timeout in seconds of a search for interpreters on a host, whose file system may be slow."""
 
 Failed = Callable[[TorchyardError], None]
 

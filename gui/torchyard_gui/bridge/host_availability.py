@@ -15,7 +15,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
-"""Delay that merges bursts of answers into one planning."""
+"""Delay in milliseconds that merges bursts of answers into one planning."""
 
 
 class HostAvailability(QObject):

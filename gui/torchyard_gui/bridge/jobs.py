@@ -147,7 +147,7 @@ class Jobs(QObject):
         self._gate.shut()
 
     def _call(self, call: Call) -> None:
-        # Calls posted before the gate was closed may still be in the event queue.
+        # Calls that were posted before `close` may still be in the event queue.
         if self._gate.is_open:
             call()
 

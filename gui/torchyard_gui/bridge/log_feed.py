@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 WATCH_EVERY_MS = 200
-"""Pause between an answer and the next query of a growing log."""
+"""Pause in milliseconds between an answer and the next query of a growing log."""
 RETRY_MS = 2000
 PAGE_BYTES = 64 * 1024
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bridge.bookings_model import BookingsModel, CalendarState
 
 TICK_MS = 30_000
-"""Interval at which "now" is updated."""
+"""Interval in milliseconds at which "now" is updated."""
 
 
 def utc_now() -> datetime:

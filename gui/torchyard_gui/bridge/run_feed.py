@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from torchyard_gui.canvas.live_state import ReplicaLiveState, Tint
 
 EVENTS_EVERY_MS = 100
-"""Time for which events are collected before they are processed together."""
+"""Time in milliseconds for which events are collected before they are processed together."""
 SAMPLES_EVERY_MS = 400
 """Interval at which samples are read; well below the one second between samples, so that none is lost."""
 SAMPLES_REPORTED_EVERY_S = 0.95
 """Minimum time between two reports of samples, slightly less than the second between two samples."""
 SLICE_S = 0.008
-"""A long journal is read in slices of this length, so that the window stays responsive."""
+"""A long journal is read in slices of this number of seconds, so that the window stays responsive."""
 LOOK_EVERY_MS = 2000
-"""Interval of the check for silent hosts."""
+"""Interval in milliseconds of the check for silent hosts."""
 WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
-"""Time between two checks beyond which the window itself was blocked. No host then counts as silent, because the window
-has unread messages.
+"""Time in seconds between two checks beyond which the window itself was blocked. No host then counts as silent, because
+the window has unread messages.
 """
 
 

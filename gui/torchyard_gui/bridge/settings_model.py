@@ -12,7 +12,7 @@ from torchyard_core.home import Home
 from torchyard_core.user_settings import UserSettings
 
 SETTLE_MS = 100
-"""Delay that merges the events of one write of the file."""
+"""Delay in milliseconds that merges the events of one write of the file."""
 
 
 @dataclass(frozen=True)

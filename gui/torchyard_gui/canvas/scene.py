@@ -37,7 +37,7 @@ from torchyard_gui.theme.theme import theme
 EDGES, TARGET = 1.0, 2.0
 """Z values of edges and of drop targets, above those of racks."""
 HIGHLIGHT_MS = 6000
-"""Time for which moved replicas are highlighted."""
+"""Time in milliseconds for which moved replicas are highlighted."""
 
 
 class TopologyScene(QGraphicsScene):

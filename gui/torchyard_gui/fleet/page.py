@@ -33,7 +33,7 @@ from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.screen_reader import announce
 
 SUMMARIZE_AFTER_MS = 50
-"""Delay that merges bursts of answers into one update of the summary."""
+"""Delay in milliseconds that merges bursts of answers into one update of the summary."""
 
 
 class FleetPage(QWidget):

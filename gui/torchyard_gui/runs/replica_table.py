@@ -206,7 +206,7 @@ class ReplicaDelegate(QStyledItemDelegate):
         column = index.column()
         painter.setFont(look.font("strong" if column == NAME else "body"))
         painter.setPen(look.pen("text"))
-        source = index.model().sourceModel()  # type: ignore[attr-defined]  # always a proxy model
+        source = index.model().sourceModel()  # type: ignore[attr-defined]  # The model is always a proxy model.
         if column == NAME:
             chevron = "chevron-right" if group.name in source.folded else "chevron-down"
             size = painter.device().devicePixelRatioF()

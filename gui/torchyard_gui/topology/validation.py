@@ -14,7 +14,7 @@ from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.topology.yaml_pane import YamlPane
 
 CHECK_AFTER_MS = 120
-"""Delay from an edit to its validation, which reads files."""
+"""Delay in milliseconds from an edit to its validation, which reads files."""
 
 
 class Validation(QObject):

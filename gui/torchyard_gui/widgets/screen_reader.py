@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Time in which a text is read. Of the texts that arrive meanwhile, only one is announced afterwards."""
+"""Milliseconds in which a text is read. Of the texts that arrive meanwhile, only one is announced afterwards."""
 
 
 def send(event: QAccessibleEvent) -> None:

@@ -11,7 +11,7 @@ from torchyard_gui.widgets.screen_reader import announce
 
 SHOWN_FOR_MS = 4000
 ACTION_SHOWN_FOR_MS = 10_000
-"""Display time of a toast with a button, long enough to read it and to reach the button."""
+"""Display time in milliseconds of a toast with a button, long enough to read it and to reach the button."""
 WIDEST = 560
 """Maximum width of the text in pixels."""
 PAD = 14

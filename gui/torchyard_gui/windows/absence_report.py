@@ -1,4 +1,4 @@
-"""What happened while no window was open: a notice above every page, such as "Since 18:42: run resnet finished"."""
+"""Report of events while no window was open: a notice above every page, such as "Since 18:42: run resnet finished"."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class AbsenceReport(QObject):
         self._calls = []
         for run in self._ended[:NAMED]:
             buttons.append(self.tr("Show {run}").format(run=title_of(run, self._runs)))
-            self._calls.append(lambda run_id=run.run_id: self.run_wanted.emit(run_id))  # type: ignore[misc]  # mypy cannot infer a lambda's default argument
+            self._calls.append(lambda run_id=run.run_id: self.run_wanted.emit(run_id))  # type: ignore[misc]  # mypy cannot infer the type of a lambda's default argument.
         if self._lost:
             buttons.append(self.tr("Show the fleet"))
             self._calls.append(self.fleet_wanted.emit)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torchyard_gui.windows.absence_report import AbsenceReport
 
 SAY_AFTER_MS = 50
-"""Delay that merges bursts of answers into one update of the status bar."""
+"""Delay in milliseconds that merges bursts of answers into one update of the status bar."""
 
 
 class WindowConnections(QObject):
@@ -287,7 +287,7 @@ class WindowConnections(QObject):
     def restore_session(self) -> None:
         """Restores the file, page, run and unsaved work of the last window.
 
-        Without a last window, it opens Topology.
+        Without a last window, it opens the Topology page.
         """
         before = self.session.before
         topology = self._show_topology()

@@ -141,7 +141,7 @@ class SettingsDialog(QDialog):
             name_width=NAMES,
         )
         self.rows = {
-            one.key: _SettingRow(one, lambda value, key=one.key: self._problem_text(key, value))  # type: ignore[misc]  # mypy cannot infer a lambda's default argument
+            one.key: _SettingRow(one, lambda value, key=one.key: self._problem_text(key, value))  # type: ignore[misc]  # mypy cannot infer the type of a lambda's default argument.
             for one in SETTINGS
         }
         for key, row in self.rows.items():

@@ -1,4 +1,4 @@
-"""What a window shows. It is saved at every change, so that the next window can restore it even after a kill."""
+"""Session of a window: its contents, saved at every change, so that the next window restores them after a crash."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from PySide6.QtCore import QLockFile, QObject, QTimer
 from torchyard_core.atomic_write import replace_content
 
 SETTLE_MS = 200
-"""Delay that merges bursts of changes into one write."""
+"""Delay in milliseconds that merges bursts of changes into one write."""
 ALIVE_EVERY_MS = 30_000
-"""Interval at which the state is written, with the current time, even without a change."""
+"""Interval in milliseconds at which the state is written, with the current time, even without a change."""
 PRIVATE = 0o600
 
 
@@ -58,7 +58,7 @@ class WindowSession(QObject):
     """The session of one window. A second window with the same folder neither reads nor writes the session."""
 
     def __init__(self, file: Path, current: Callable[[], SessionState], parent: QObject) -> None:
-        """`current` returns the state to write."""
+        """Creates the session. `current` returns the state to write."""
         super().__init__(parent)
         self._file = file
         self._current = current

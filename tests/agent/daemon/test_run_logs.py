@@ -116,7 +116,7 @@ def log_has_ended(run: Path) -> bool:
     async def asked() -> bool:
         agent_dir, nothing = str(run.parents[3]), None
         hello = {"node": "gpu-a"}
-        methods = Methods(agent_dir, hello, RunningKeeper(agent_dir, "gpu-a"), nothing, nothing)  # type: ignore[arg-type]  # not used by logs
+        methods = Methods(agent_dir, hello, RunningKeeper(agent_dir, "gpu-a"), nothing, nothing)  # type: ignore[arg-type]  # Logs do not use these arguments.
         answer = await methods.logs_read(nothing, {"run_id": "1-run", "replica": "worker-0", "offset": 0})  # type: ignore[arg-type]
         return bool(answer["ended"])
 

@@ -64,10 +64,10 @@ def test_each_stop_request_is_journaled_and_the_first_gives_the_reason(run_scena
 def test_a_stop_before_the_run_has_begun_is_journaled(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a", **BY_KIM)
-        await a.call("stop", reason="taken back by kim@laptop while it was launched", by="kim@laptop", force=True)
+        await a.call("stop", reason="cancelled by kim@laptop during the launch", by="kim@laptop", force=True)
         await cluster.end()
         assert asked_of(a) == [LAUNCH, stop_by("kim", "laptop", force=True)]
-        assert a.ended()["reason"] == "taken back by kim@laptop while it was launched"
+        assert a.ended()["reason"] == "cancelled by kim@laptop during the launch"
 
     run_scenario(scenario)
 

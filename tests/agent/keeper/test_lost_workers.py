@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
 
 PROGRAM = ROOT / "tests" / "roles" / "programs" / "lost_workers" / "loses_workers.py"
 END_S = 400
-"""Timeout for a run in which torch is imported up to three times, one after another, on a loaded machine."""
+"""Timeout in seconds for a run in which torch is imported up to three times, one after another, on a loaded machine."""
 EPOCHS = PROGRAM.with_name("returns_to_epochs.py")
 
 
@@ -182,7 +182,7 @@ def test_lost_workers_return(run_scenario: RunScenario, arguments: list[str], re
         assert history[-5:] == [[0, 1, 2]] * 5
         assert not [event for event in a.journal() if event["event"] == "gang_restart"]
         reasons = [event.get("reason", "") for event in a.journal() if event["event"] == "replica_state"]
-        refusal = "`more.weight` (1×1 float32, in no parameter group) is here, and not there"
+        refusal = "`more.weight` (1×1 float32, in no parameter group) exists here, but not there"
         assert any(refusal in reason for reason in reasons) == (arguments[-1] == "1:1:other")
         assert all(f"worker-{rank} is back at step" in a.output(f"worker-{rank}") for rank in returned)
         assert lines(a, 0)[-2]["chief"]

@@ -27,7 +27,7 @@ from torchyard_core.user_settings import read_user_settings
 class Ring(KeyringBackend):
     """A keyring in memory. If `is_there` is false, it refuses passwords like a computer without a keyring."""
 
-    priority = 1.0  # type: ignore[assignment]  # keyring declares a property
+    priority = 1.0  # type: ignore[assignment]  # keyring declares a property.
 
     def __init__(self) -> None:
         super().__init__()

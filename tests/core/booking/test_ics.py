@@ -139,7 +139,7 @@ GOOD = ("UID:good", "SUMMARY:good", "DTSTART:20310110T090000Z", "DTEND:20310110T
         (("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;INTERVAL=0"), "or at no interval"),
         (("DTSTART:20310110T090000Z", "RRULE:FREQ=SECONDLY;COUNT=999999"), "it repeats more than 200,000 times"),
         (("DTSTART:14700101T090000Z", "RRULE:FREQ=DAILY"), "it repeats more than 200,000 times by 2031-03-07"),
-        (("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"), "its rule never comes true"),
+        (("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"), "its rule has no occurrences"),
         (
             ("DTSTART:20310110T090000Z", f"RRULE:FREQ=DAILY;BYHOUR={'1,' * 9}1;BYMINUTE=1,2;BYSECOND=1,2"),
             "repeats more often than 24 times a day",
@@ -163,7 +163,7 @@ def test_a_torn_line_that_holds_no_time_leaves_its_event(torn):
     read = read_ics(several((*GOOD, torn)), zone="UTC", gpus=["GPU-a0"], **DAYS)
     assert [one.title for one in read.drafts] == ["good"]
     assert read.unread == 0
-    passed_over = "good (line 4): a line of it cannot be read, and was passed over"
+    passed_over = "good (line 4): a line of it cannot be read and was skipped"
     assert read.remarks == (() if ":" in torn else (passed_over,))
 
 

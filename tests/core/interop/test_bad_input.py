@@ -87,10 +87,10 @@ BAD = [
         "vertex",
         samples.VERTEX_PYTHON.replace('count": 3', 'count": workers'),
         20,
-        "`workers` is worked out by",
+        "`workers` is computed by",
         "value",
     ),
-    ("vertex", samples.VERTEX_PYTHON.replace("    ]\n", "    ] * 2\n"), 12, "what stands here is worked out", "value"),
+    ("vertex", samples.VERTEX_PYTHON.replace("    ]\n", "    ] * 2\n"), 12, "what stands here is computed", "value"),
     ("vertex", samples.VERTEX_PYTHON.replace('n1-standard-8",', "n1-standard-8,"), 5, "cannot be read", "statements"),
     (
         "vertex",

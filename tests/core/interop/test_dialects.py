@@ -93,7 +93,7 @@ def test_clusters_are_read_out_of_the_scripts_that_name_them_first(name: str, sc
 
 def test_computed_values_of_a_script_are_refused_with_their_lines() -> None:
     text = 'c = tf.train.ClusterSpec({\n "ps": ["a:1"],\n "worker": FLAGS.worker_hosts.split(",")})\n'
-    with pytest.raises(FileProblem, match=r"^f:3: what stands here is worked out by the script, which is not run"):
+    with pytest.raises(FileProblem, match=r"^f:3: what stands here is computed by the script, which is not executed"):
         read_foreign("tensorflow", text, "f")
 
 

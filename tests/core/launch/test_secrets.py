@@ -14,7 +14,7 @@ from torchyard_core.launch.secrets import SERVICE, secret_values
 
 
 class MemoryKeyring(KeyringBackend):
-    priority = 1  # type: ignore[assignment]  # a property of keyring's classes, which its stubs cannot say
+    priority = 1  # type: ignore[assignment]  # keyring declares a property.
 
     def __init__(self) -> None:
         super().__init__()

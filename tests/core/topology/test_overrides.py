@@ -78,7 +78,7 @@ def test_a_block_that_the_file_does_not_have_can_be_set_into() -> None:
         ("=3", "a setting is written `path=value`."),
         ("pools..replicas=3", "there is no pool ``"),
         ("name=[1", "the value is not YAML: the `[` that begins here is not closed by `]`"),
-        ("name=\ud800", "the value is not YAML: the text holds half a character"),
+        ("name=\ud800", "the value is not YAML: the text contains an invalid character"),
         ("program.env={A: 1, A: 2}", "`A` is given twice"),
         ("pools.workers.replicas=two", "replicas must be a whole number of at least 1, not 'two'."),
         ("strategy.kind=allreduce", "did you mean `all_reduce`?"),

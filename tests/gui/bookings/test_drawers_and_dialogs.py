@@ -343,16 +343,16 @@ def test_an_admin_changes_the_rules_and_they_hold_at_once(desk: Desk) -> None:
     desk.page.acts.rules.trigger()
     dialog = desk.page.dialog
     assert isinstance(dialog, RulesDialog)
-    dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]  # a line edit
+    dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
     assert dialog.problem.text() == "Longest booking (h): “many” is not a number. Leave it empty for no limit."
-    dialog.fields["longest_h"].setText("-5")  # type: ignore[union-attr]  # a line edit
+    dialog.fields["longest_h"].setText("-5")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
     assert dialog.problem.text() == "Longest booking (h): must be a number of 0 or more, not -5.0."
-    dialog.fields["longest_h"].setText("1e20")  # type: ignore[union-attr]  # a line edit
+    dialog.fields["longest_h"].setText("1e20")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
     assert dialog.problem.text() == "Longest booking (h): must be less than 1000000, not 1e+20."
-    dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]  # a line edit
+    dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
     desk.wait_until(lambda: desk.model.seen.rules.longest_h == 3)
     assert desk.store.rules() == Rules(longest_h=3)

@@ -87,7 +87,7 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
     for _ in range(2):
         desk.now += timedelta(minutes=5)
         desk.model.reload()
-        desk.wait_until(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]  # not None in this test
+        desk.wait_until(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]  # The value is not None in this test.
     assert [loud for text, loud in listener.heard if "The calendar is unreachable" in text] == [True]
     desk.is_away = False
     desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.

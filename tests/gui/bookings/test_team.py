@@ -13,7 +13,7 @@ from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
 from tests.core.booking.cluster import Cluster
-from tests.core.booking.conftest import postgres  # noqa: F401  # the fixture
+from tests.core.booking.conftest import postgres  # noqa: F401  # pytest finds the fixture by this import.
 from tests.core.booking.teams import open_at
 from tests.gui.bookings.conftest import LEFT, Desk
 from torchyard_core.booking.model import Draft

@@ -139,7 +139,7 @@ def test_check_finds_each_hosts_state_and_puts_nothing_there(
 
     states = {status.name: status.state for status in model.hosts}
     assert states == {"gpu-a": "agent missing", "gpu-b": "key unknown", "gpu-c": "unreachable"}
-    assert model.status("gpu-a").has_no_agent  # type: ignore[union-attr]  # not None in this test
+    assert model.status("gpu-a").has_no_agent  # type: ignore[union-attr]  # The value is not None in this test.
     assert not (lab3["gpu-a"].home / ".torchyard").exists()
     assert model.has_looked
 
@@ -239,7 +239,7 @@ def test_hosts_are_asked_for_their_users_every_second_only_while_they_are_watche
         pass
     with qtbot.waitSignals([model.use_changed] * 2, timeout=WITHIN_MS):
         model.watch(True)
-    sample = model.status("gpu-a").sample  # type: ignore[union-attr]  # not None in this test
+    sample = model.status("gpu-a").sample  # type: ignore[union-attr]  # The value is not None in this test.
     assert sample is not None
     assert sample["host"]["cpus"] >= 1
     model.watch(False)
@@ -289,7 +289,7 @@ def test_an_agent_is_removed_and_the_host_has_none_then(
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)
     model.undeploy(["gpu-a", "gpu-b"])
     qtbot.waitUntil(lambda: at_rest(model), timeout=WITHIN_MS)
-    assert [model.status(name).condition for name in ("gpu-a", "gpu-b")] == [HostState.NO_AGENT] * 2  # type: ignore[union-attr]  # not None in this test
+    assert [model.status(name).condition for name in ("gpu-a", "gpu-b")] == [HostState.NO_AGENT] * 2  # type: ignore[union-attr]  # The value is not None in this test.
     assert removed_text(sorted(removed, key=lambda one: one.name)) == (
         "Agent removed from gpu-a. There was no agent on gpu-b."
     )

@@ -46,9 +46,9 @@ class Stage:
 def main(folder: Path) -> None:
     application = QApplication.instance() or QApplication([])
     folder.mkdir(parents=True, exist_ok=True)
-    theme().install(application)  # type: ignore[arg-type]  # the instance is a QApplication
+    theme().install(application)  # type: ignore[arg-type]  # The instance is a QApplication.
     for mode in ("light", "dark"):
-        theme().set_mode(mode)  # type: ignore[arg-type]  # mypy infers str in place of Literal
+        theme().set_mode(mode)  # type: ignore[arg-type]  # mypy infers str instead of a Literal.
         drawn, hosts = samples.drawn_example()
         stage = Stage(folder)
         stage.scene.show_plan(drawn, hosts, also=["gpu-d"])

@@ -42,21 +42,21 @@ class SimulatedUser:
         self.window.activateWindow()
         self.wait_until(self.window.isActiveWindow)
         self.wait_until(lambda: all(self.window.has_page(key) for key in self.window.keys))
-        self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]  # other classes with the same methods
+        self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]  # The classes differ, but have the same methods.
 
     # Parts of the window
 
     @property
     def topology(self) -> TopologyPage:
-        return self.window.page("topology")  # type: ignore[return-value]  # page() returns a QWidget
+        return self.window.page("topology")  # type: ignore[return-value]  # page() is declared to return a QWidget.
 
     @property
     def runs(self) -> RunsPage:
-        return self.window.page("runs")  # type: ignore[return-value]  # page() returns a QWidget
+        return self.window.page("runs")  # type: ignore[return-value]  # page() is declared to return a QWidget.
 
     @property
     def fleet_page(self) -> FleetPage:
-        return self.window.page("fleet")  # type: ignore[return-value]  # page() returns a QWidget
+        return self.window.page("fleet")  # type: ignore[return-value]  # page() is declared to return a QWidget.
 
     @property
     def fleet(self) -> FleetModel:
@@ -153,7 +153,7 @@ class SimulatedUser:
         return next((box for box in self.window.findChildren(RestartDialog) if box.isVisible()), None)
 
     def stop_the_run(self) -> None:
-        """Stops the run, and confirms the question."""
+        """Stops the run, and confirms the dialog."""
         self.press(self.button(self.runs.bar, "Stop"))
         self.wait_until(lambda: self._stop_dialog() is not None)
         dialog = self._stop_dialog()

@@ -28,7 +28,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""Timeout for synchronizing calendar and hosts, which happens immediately, or half a minute after a failure."""
+"""Timeout in milliseconds for the calendar's synchronisation: immediate, or half a minute after a failure."""
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert person.window.current == "runs"
     stop(person, lee)
     # A hidden calendar is reloaded once a minute.
-    person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # not None in this test
+    person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     assert lee.booking(booked.id).state == "released"
 
     # If the window is closed before the second run starts, it asks, and cancels the booking and the launch.

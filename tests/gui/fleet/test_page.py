@@ -110,7 +110,7 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
     find(three, "b", KeyChanged("b", "the host key of b has changed.", fingerprint="SHA256:x"))
     qtbot.waitUntil(lambda: page.list.action_button("b") is not None, timeout=WITHIN_MS)
     qtbot.waitUntil(
-        lambda: [page.list.action_button(name).text() for name in "abc"] == ["Check again", "Trust …", "Check"],  # type: ignore[union-attr]  # not None in this test
+        lambda: [page.list.action_button(name).text() for name in "abc"] == ["Check again", "Trust …", "Check"],  # type: ignore[union-attr]  # The value is not None in this test.
         timeout=WITHIN_MS,
     )
     page.list.choose("a")
@@ -151,7 +151,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     write(qtbot, dialog, name="alpha", port="2200")
     assert dialog.rows["port"].note.text() == ""
     assert "is configured in your ~/.ssh/config" in dialog.rows["address"].note.text()
-    three.check = lambda names=None: None  # type: ignore[method-assign]  # no host is contacted
+    three.check = lambda names=None: None  # type: ignore[method-assign]  # This prevents contact with hosts.
     dialog.fields["name"].completer().popup().hide()
     qtbot.keyClick(dialog.fields["port"], Qt.Key.Key_Return)
     assert page.list.chosen == ["alpha"]
@@ -239,7 +239,7 @@ def test_every_action_has_a_shortcut_a_tip_and_a_menu(three: FleetModel, show: S
 
 def test_the_page_asks_hosts_once_by_itself(three: FleetModel, qtbot: QtBot) -> None:
     asked: list[object] = []
-    three.check = lambda names=None: asked.append(names)  # type: ignore[method-assign]  # replaces a method
+    three.check = lambda names=None: asked.append(names)  # type: ignore[method-assign]  # The test replaces this method.
     page = FleetPage(three)
     qtbot.addWidget(page)
     qtbot.addWidget(page.bar)
@@ -285,7 +285,7 @@ def test_a_host_is_edited_at_every_key_and_the_edit_is_undone(three: FleetModel,
     page = show(three)
     before = three.fleet_file.read_text()
     checked: list[object] = []
-    three.check = lambda names=None: checked.append(names)  # type: ignore[method-assign]  # replaces a method
+    three.check = lambda names=None: checked.append(names)  # type: ignore[method-assign]  # The test replaces this method.
     page.list.choose("b")
     qtbot.keyClick(page.list, Qt.Key.Key_F2)
     dialog = page.dialog
@@ -315,7 +315,7 @@ def test_several_hosts_are_edited_together_and_keep_what_is_not_edited(
     three: FleetModel, show: Show, qtbot: QtBot
 ) -> None:
     page = show(three)
-    three.check = lambda names=None: None  # type: ignore[method-assign]  # replaces a method
+    three.check = lambda names=None: None  # type: ignore[method-assign]  # The test replaces this method.
     page.list.choose_all("abc")
     page.acts.edit.trigger()
     dialog = page.dialog
@@ -427,7 +427,7 @@ def test_the_focus_goes_to_the_list_and_not_to_a_dangerous_button_after_deploy(
     monkeypatch.setattr(three, "_ask", lambda *given: None)
     deploy = page.details.buttons["deploy"]
     deploy.setFocus()
-    three.deploy = lambda names: [three._change(name, doing=HostActivity("deploying")) for name in names]  # type: ignore[assignment, method-assign]  # replaces a method
+    three.deploy = lambda names: [three._change(name, doing=HostActivity("deploying")) for name in names]  # type: ignore[assignment, method-assign]  # The test replaces this method.
     qtbot.keyClick(deploy, Qt.Key.Key_Space)
     assert not deploy.isEnabled()
     assert QApplication.focusWidget() is page.list
@@ -520,7 +520,7 @@ def test_keys_of_several_hosts_are_trusted_one_by_one(
             lambda: recorded.append(key.host.name), lambda _: done(), failed
         ),
     )
-    three.check = lambda names=None: None  # type: ignore[method-assign]  # replaces a method
+    three.check = lambda names=None: None  # type: ignore[method-assign]  # The test replaces this method.
     page.list.choose_all("abc")
     page.acts.trust.trigger()
     dialog = page.dialog

@@ -38,13 +38,13 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
     qtbot.waitUntil(lambda: state_of(model, "gpu-b") == "agent missing", timeout=WITHIN_MS)
     assert desktop.known_hosts.read_text() == lab3["gpu-b"].known_hosts
 
-    qtbot.waitUntil(lambda: page.list.action_button("gpu-b").text() == "Deploy", timeout=WITHIN_MS)  # type: ignore[union-attr]  # not None in this test
+    qtbot.waitUntil(lambda: page.list.action_button("gpu-b").text() == "Deploy", timeout=WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     page.list.setFocus()
     qtbot.keyClick(page.list, Qt.Key.Key_Return)  # Enter performs the button's action.
     qtbot.waitUntil(lambda: state_of(model, "gpu-b") == "ready", timeout=WITHIN_MS)
     with qtbot.waitSignal(model.use_changed, timeout=WITHIN_MS):
         pass
-    assert model.status("gpu-b").sample is not None  # type: ignore[union-attr]  # not None in this test
+    assert model.status("gpu-b").sample is not None  # type: ignore[union-attr]  # The value is not None in this test.
     assert page.details.title.text() == "gpu-b"
     assert page.list.action_button("gpu-b") is None
 
@@ -70,7 +70,7 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     page = show(model := desktop_model(desktop))
     model.check(["gpu-a"])
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "key changed", timeout=WITHIN_MS)
-    qtbot.waitUntil(lambda: page.list.action_button("gpu-a").text() == "Trust …", timeout=WITHIN_MS)  # type: ignore[union-attr]  # not None in this test
+    qtbot.waitUntil(lambda: page.list.action_button("gpu-a").text() == "Trust …", timeout=WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     press(qtbot, page.list.action_button("gpu-a"))
     dialog = page.dialog
     assert isinstance(dialog, HostKeyDialog)
@@ -112,9 +112,9 @@ def test_a_check_that_takes_long_is_cancelled_on_its_card_and_closing_leaves_not
     page = show(model := desktop_model(desktop))
     qtbot.keyClick(page.list, Qt.Key.Key_F5)
     qtbot.waitUntil(lambda: state_of(model, "gpu-c") == "agent missing", timeout=WITHIN_MS)
-    qtbot.waitUntil(lambda: page.list.action_button("gpu-a").text() == "Cancel", timeout=WITHIN_MS)  # type: ignore[union-attr]  # not None in this test
+    qtbot.waitUntil(lambda: page.list.action_button("gpu-a").text() == "Cancel", timeout=WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     press(qtbot, page.list.action_button("gpu-a"))
-    assert model.status("gpu-a").doing is None  # type: ignore[union-attr]  # not None in this test
+    assert model.status("gpu-a").doing is None  # type: ignore[union-attr]  # The value is not None in this test.
     # The button has changed to *Check again*; the window is closed during the check.
     press(qtbot, page.list.action_button("gpu-a"))
     page.window().close()

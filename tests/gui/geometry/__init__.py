@@ -1,1 +1,1 @@
-"""Walk over every text that the window paints, at several sizes and scales."""
+"""Checks of every text that the window paints, at several sizes and scales."""

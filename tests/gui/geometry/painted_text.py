@@ -63,13 +63,13 @@ def _uncached(widget: QWidget) -> Iterator[None]:
     items: list[tuple[QGraphicsItem, QGraphicsItem.CacheMode]] = []
     if isinstance(view, QGraphicsView) and view.scene() is not None:
         items = [(item, item.cacheMode()) for item in view.scene().items()]
-    SnapshotCache.draw = lambda cache, painter, rect: cache._paint(painter, QRectF(rect))  # type: ignore[method-assign]  # replaces a method
+    SnapshotCache.draw = lambda cache, painter, rect: cache._paint(painter, QRectF(rect))  # type: ignore[method-assign]  # The test replaces this method.
     for item, _ in items:
         item.setCacheMode(QGraphicsItem.CacheMode.NoCache)
     try:
         yield
     finally:
-        SnapshotCache.draw = draw  # type: ignore[method-assign]  # replaces a method
+        SnapshotCache.draw = draw  # type: ignore[method-assign]  # The test replaces this method.
         for item, mode in items:
             item.setCacheMode(mode)
 
@@ -125,7 +125,7 @@ class _Recorder(QPaintEngine):
         # Letters such as f overhang the room that widgets and layouts reserve for a text, which is its advance.
         ink.setLeft(max(ink.left(), 0.0))
         ink.setRight(min(ink.right(), metrics.horizontalAdvance(text)))
-        ink.translate(QPointF(at))  # type: ignore[arg-type]  # Qt passes a point
+        ink.translate(QPointF(at))  # type: ignore[arg-type]  # Qt passes a point.
         # The box of the whole run is wider than the ink where it begins or ends with spaces.
         clip = self._clip if self._is_clipped else QRectF(-LARGE, -LARGE, 2 * LARGE, 2 * LARGE)
         self.texts.append(PaintedText(text, self._transform.mapRect(ink), clip))

@@ -34,7 +34,7 @@ WITHIN_S = 170
 
 
 def walk(scale: str, *arguments: str) -> None:
-    """Walks over scenes in another process, because Qt reads its scale factor once."""
+    """Checks scenes in another process, because Qt reads its scale factor once."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.gui.geometry.tour", *arguments],
         cwd=REPOSITORY,

@@ -1,4 +1,4 @@
-"""Walks over the scenes of the window and prints the faults of their texts.
+"""Shows all scenes of the window and prints the faults of their texts.
 
 python -m tests.gui.geometry.tour [--parts fleet,runs] [--states long] [--sizes 1024x700]
 
@@ -24,7 +24,7 @@ SETTLE_MS = 60
 
 
 class Inspector:
-    """Camera that looks for faults in every size."""
+    """Collects the faults of each scene at every size of the window."""
 
     def __init__(self, sizes: Sequence[str]) -> None:
         self._sizes = sizes

@@ -108,7 +108,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     window.wait_until(lambda: programs_on(lab3) == [])
     assert "stopped by" in picture.reason
     assert not page.actions_.stop.isEnabled()
-    window.wait_until(lambda: window.runs.history.load(window.started[0]).state == "stopped")  # type: ignore[union-attr]  # not None in this test
+    window.wait_until(lambda: window.runs.history.load(window.started[0]).state == "stopped")  # type: ignore[union-attr]  # The value is not None in this test.
 
 
 @pytest.mark.usefixtures("torch_is_warm")

@@ -425,8 +425,8 @@ def runs_model(home: Home, *runs: Acting) -> RunsModel:
     fleet_file.write_text("version: 1\nhosts: []\n")
     fleet = FleetModel(home, Path(fleet_file))
     acted = ActingFleet(*runs)
-    fleet._fleet = acted  # type: ignore[assignment]  # a fake Fleet
-    fleet.facts = acted.known  # type: ignore[method-assign]  # replaces a method
+    fleet._fleet = acted  # type: ignore[assignment]  # The fleet is a fake.
+    fleet.facts = acted.known  # type: ignore[method-assign]  # The test replaces this method.
     model = RunsModel(home, fleet)
     fleet.setParent(model)
     return model

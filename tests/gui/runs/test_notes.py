@@ -65,4 +65,4 @@ def test_what_cannot_be_kept_is_said_in_the_dialog(qtbot: Any, page: RunsPage, h
     dialog.finished.connect(lambda: gone.append(dialog))
     QTest.mouseClick(dialog.buttons.agree, LEFT)
     assert gone
-    assert Annotations(home.run_notes).load()[page.feed.run.run_id].tags == ("short",)  # type: ignore[union-attr]  # not None in this test
+    assert Annotations(home.run_notes).load()[page.feed.run.run_id].tags == ("short",)  # type: ignore[union-attr]  # The value is not None in this test.

@@ -20,7 +20,7 @@ CHIEF, WORKERS = "chief (1 replica)", "workers (3 replicas)"
 @pytest.fixture
 def table(qtbot: Any, page: RunsPage, run: Acting) -> ReplicaTable:
     run.measure(10)
-    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # not None in this test
+    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # The value is not None in this test.
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks.values()))
     page.actions_.table.trigger()
     return page.run_view.table
@@ -39,8 +39,8 @@ def test_replicas_stand_below_the_heading_of_their_pool(page: RunsPage, table: R
     group(page, "pool")
     assert names(table) == [CHIEF, "chief-0", WORKERS, "worker-0", "worker-1", "worker-2"]
     assert names(table, STATE)[2] == "3 running"
-    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # not None in this test
-    workers = sum(tracks[f"worker-{number}"].ring.last("throughput") for number in range(3))  # type: ignore[misc]  # each trainer reports a throughput
+    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # The value is not None in this test.
+    workers = sum(tracks[f"worker-{number}"].ring.last("throughput") for number in range(3))  # type: ignore[misc]  # Each trainer reports a throughput.
     assert names(table, RATE)[2] == f"{workers:,.0f}"
     # When the order is reversed, the headings stay above their replicas.
     table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)

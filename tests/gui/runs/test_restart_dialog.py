@@ -27,7 +27,7 @@ def ask(qtbot: Any, page: RunsPage, run: Acting) -> tuple[RestartDialog, list[bo
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
     launched: list[bool] = []
-    page.restarting.launch = lambda run, text, file, *, from_beginning: launched.append(from_beginning)  # type: ignore[method-assign]  # replaces a method
+    page.restarting.launch = lambda run, text, file, *, from_beginning: launched.append(from_beginning)  # type: ignore[method-assign]  # The test replaces this method.
     page.actions_.restart.trigger()
     assert page._restart_dialog is not None
     return page._restart_dialog, launched

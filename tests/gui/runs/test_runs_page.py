@@ -119,7 +119,7 @@ def test_what_is_chosen_in_one_view_is_chosen_in_all(qtbot: Any, page: RunsPage,
 def test_a_column_sorts_by_values(qtbot: Any, page: RunsPage, run: Acting) -> None:
     for name, use in (("gpu-a", 50.0), ("gpu-b", 90.0)):
         run.links[name].say("telemetry", run.sample(name, 10.0, loss=1.0, use=use))
-    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # not None in this test
+    tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # The value is not None in this test.
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks.values()))
     page.actions_.table.trigger()
     table = page.run_view.table
@@ -154,14 +154,14 @@ def test_stop_asks_first_and_can_kill(qtbot: Any, page: RunsPage, run: Acting) -
 
 def test_a_lost_connection_shows_as_of_when_and_never_failed(qtbot: Any, page: RunsPage, run: Acting) -> None:
     run.measure(10)
-    qtbot.waitUntil(lambda: len(page.feed.picture.totals) > 0)  # type: ignore[union-attr]  # not None in this test
+    qtbot.waitUntil(lambda: len(page.feed.picture.totals) > 0)  # type: ignore[union-attr]  # The value is not None in this test.
     for name in run.links:
         run.down.add(name)
         run.links[name].break_off()
     qtbot.waitUntil(lambda: "as of" in page.bar.state.text())
     assert "does not answer" in page.run_view.notice.text
     assert page.run_view.notice.kind == "warn"
-    qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.live_states.values()))  # type: ignore[union-attr]  # not None in this test
+    qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.live_states.values()))  # type: ignore[union-attr]  # The value is not None in this test.
     everything = [page.bar.state.text(), page.run_view.notice.text, *page.run_view.side.timeline.texts]
     assert not any("failed" in text for text in everything)
 

@@ -266,7 +266,7 @@ def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_pat
     driver.type("2 worker")
     driver.keys(Qt.Key.Key_Return)
     driver.fill(pools, "hosts", "gpu-b, gpu-c")
-    driver.pick(pools.field("placement"), "spread")  # type: ignore[arg-type]  # this key has a choice field
+    driver.pick(pools.field("placement"), "spread")  # type: ignore[arg-type]  # This key has a choice field.
     driver.on_canvas()
     driver.keys(Qt.Key.Key_A, CONTROL | SHIFT)
     driver.fill(page.inspector.design, "name", "digits-three-hosts")

@@ -73,9 +73,9 @@ def test_a_drag_over_a_used_slot_says_so_and_over_a_free_one_where_it_goes(digit
     QTest.mousePress(viewport, LEFT, PLAIN, start)
     QTest.mouseMove(viewport, start + QPoint(20, 20))
     QTest.mouseMove(viewport, digits.slot("gpu-b:3"))
-    assert digits.page.view.gesture.caption == "gpu-b:3 is used by kim"  # type: ignore[union-attr]  # not None in this test
+    assert digits.page.view.gesture.caption == "gpu-b:3 is used by kim"  # type: ignore[union-attr]  # The value is not None in this test.
     QTest.mouseMove(viewport, digits.slot("gpu-b:2"))
-    assert digits.page.view.gesture.caption == "pin to gpu-b, GPU 2"  # type: ignore[union-attr]  # not None in this test
+    assert digits.page.view.gesture.caption == "pin to gpu-b, GPU 2"  # type: ignore[union-attr]  # The value is not None in this test.
     digits.keys(Qt.Key.Key_Escape)
     QTest.mouseRelease(viewport, LEFT, PLAIN, digits.slot("gpu-b:2"))
     assert digits.value.pins == {}

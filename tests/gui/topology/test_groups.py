@@ -132,7 +132,7 @@ def test_a_role_from_the_palette_is_placed_by_the_planner(groups: Driver) -> Non
 def test_live_marks_and_search_reach_chips_in_frames(groups: Driver) -> None:
     groups.page.view.show_replica("worker-4")
     assert groups.page.scene.selection == ["worker-4"]
-    assert groups.page.scene._racks.holder_of("worker-4").content.key == "trainers:1"  # type: ignore[union-attr]  # not None in this test
+    assert groups.page.scene._racks.holder_of("worker-4").content.key == "trainers:1"  # type: ignore[union-attr]  # The value is not None in this test.
 
 
 def test_a_key_moves_the_selection_from_group_to_group(groups: Driver) -> None:

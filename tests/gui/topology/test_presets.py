@@ -167,7 +167,7 @@ def test_a_machine_type_is_dragged_onto_a_replica_a_host_or_the_selection(digits
     digits.page.editor.select(())
     digits.page.editor.show_host("cpu-d")
     assert not digits.drop(digits.page.palette_.machines, "complex_model_m", "cpu-d")
-    assert "drop it on a replica" in digits.page.view._drop.caption  # type: ignore[union-attr]  # not None in this test
+    assert "drop it on a replica" in digits.page.view._drop.caption  # type: ignore[union-attr]  # The value is not None in this test.
     QApplication.sendEvent(digits.page.view.viewport(), QDragLeaveEvent())
     assert not digits.page.scene.mark.item.isVisible()
 

@@ -36,7 +36,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
     assert not page.palette_.isVisible()
     # In the tab order, the strip precedes the canvas, like the palette.
     page.side.strip.setFocus()
-    for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]  # an attribute of the subclass
+    for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]  # Only the subclass has this attribute.
         digits.keys(Qt.Key.Key_Tab)
         assert QApplication.focusWidget() is stop
     digits.window.resize(1360, 800)
@@ -46,7 +46,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
 
 
 def test_a_badge_of_the_strip_adds_one_and_shift_asks_how_many(narrow: Driver) -> None:
-    roles = narrow.page.side.strip.roles  # type: ignore[attr-defined]  # an attribute of the subclass
+    roles = narrow.page.side.strip.roles  # type: ignore[attr-defined]  # Only the subclass has this attribute.
     narrow.choose(roles, "worker")
     assert narrow.counts()["workers"] == 5
     narrow.choose(roles, "worker", SHIFT)
@@ -57,7 +57,7 @@ def test_a_badge_of_the_strip_adds_one_and_shift_asks_how_many(narrow: Driver) -
 
 
 def test_a_badge_of_the_strip_is_dropped_on_a_host(narrow: Driver) -> None:
-    assert narrow.drop(narrow.page.side.strip.roles, "ps", "gpu-a")  # type: ignore[attr-defined]  # an attribute of the subclass
+    assert narrow.drop(narrow.page.side.strip.roles, "ps", "gpu-a")  # type: ignore[attr-defined]  # Only the subclass has this attribute.
     assert narrow.value.pins == {"ps-0": "gpu-a"}
 
 
@@ -115,7 +115,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     assert QApplication.focusWidget() is page.inspector.pools.pool.field("replicas")
     assert page.inspector.geometry().getRect() == (page.width() - WIDTH - 288, 0, 288, page.height())
     assert view.geometry() == before
-    assert button.isChecked()  # type: ignore[union-attr]  # not None in this test
+    assert button.isChecked()  # type: ignore[union-attr]  # The value is not None in this test.
     # The drawer stays open while the selection changes; Esc closes it and returns the focus to the canvas.
     narrow.click("chief-0")
     assert page.inspector.isVisible()
@@ -127,7 +127,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     narrow.keys(Qt.Key.Key_Escape)
     assert not page.inspector.isVisible()
     assert QApplication.focusWidget() is view
-    assert not button.isChecked()  # type: ignore[union-attr]  # not None in this test
+    assert not button.isChecked()  # type: ignore[union-attr]  # The value is not None in this test.
     # The button closes the drawer, too; in a wide window, the drawer is part of the layout again.
     QTest.mouseClick(button, LEFT)
     assert page.inspector.isVisible()

@@ -33,7 +33,7 @@ def everything(digits: Driver) -> None:
     inspector = page.inspector
     digits.fill(inspector.pools.pool, "replicas", "5")
     digits.fill(inspector.pools.runs_with, "env", "A=1")
-    digits.pick(inspector.pools.pool.field("placement"), "spread")  # type: ignore[arg-type]  # this key has a choice field
+    digits.pick(inspector.pools.pool.field("placement"), "spread")  # type: ignore[arg-type]  # This key has a choice field.
     page.editor.select(())
     digits.fill(inspector.design, "name", "renamed")
     digits.fill(inspector.program.program, "args", "--lr '0 1'")

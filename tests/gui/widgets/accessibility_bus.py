@@ -32,7 +32,7 @@ class Reader(QObject):
         self._bus = QDBusConnection.connectToBus(_address(), "accessibility")
         slot = SLOT("take(QDBusMessage)")
         # The stubs require bytes, which PySide does not accept.
-        self._bus.connect("", "", EVENTS, "Announcement", self, slot)  # type: ignore[call-overload]  # see above
+        self._bus.connect("", "", EVENTS, "Announcement", self, slot)  # type: ignore[call-overload]  # PySide does not accept bytes.
         register = QDBusMessage.createMethodCall(*REGISTRY, "RegisterEvent")
         register.setArguments(["object:announcement:", ["all"], ""])
         answer = self._bus.call(register)

@@ -22,7 +22,7 @@ def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()
-        wiring_of(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+        wiring_of(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # This prevents contact with hosts.
         let_hosts_answer(wiring_of(window).fleet)
         window.make_pages()
     window.show()

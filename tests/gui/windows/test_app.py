@@ -93,7 +93,7 @@ def test_a_dropped_file_is_opened(qtbot: QtBot, home: Home, file: Path) -> None:
 
 def test_every_page_can_be_shown_by_its_key(qtbot: QtBot, home: Home, file: Path) -> None:
     window = opened(qtbot, home, file)
-    find_wiring(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+    find_wiring(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # This prevents contact with hosts.
     find_wiring(window).fleet.has_looked = True
     for number, key in enumerate(window.keys):
         qtbot.keyClick(window, Qt.Key(Qt.Key.Key_1.value + number), Qt.KeyboardModifier.ControlModifier)
@@ -139,7 +139,7 @@ def test_launch_fills_the_checklist_and_a_failure_is_shown_there(qtbot: QtBot, h
 
 def test_a_copy_of_what_a_run_ran_opens_as_a_new_topology(qtbot: QtBot, home: Home) -> None:
     window = opened(qtbot, home)
-    window.page("runs").edit_copy.emit(TOPOLOGY)  # type: ignore[attr-defined]  # an attribute of the subclass
+    window.page("runs").edit_copy.emit(TOPOLOGY)  # type: ignore[attr-defined]  # Only the subclass has this attribute.
     assert window.current == "topology"
     assert topology_page(window).document.value.name == "small"
     assert topology_page(window).document.path is None

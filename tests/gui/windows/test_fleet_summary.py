@@ -40,7 +40,7 @@ def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
 
 def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
     """Sets a host's status as a check would."""
-    status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]  # fields of different types
+    status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]  # The fields have different types.
     return status
 
 

@@ -36,7 +36,7 @@ def use_a_window(qtbot: QtBot, folder: Path) -> None:
     window.painted.disconnect()
     wiring = window.findChild(WindowConnections)
     assert isinstance(wiring, WindowConnections)
-    wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+    wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # This prevents contact with hosts.
     let_hosts_answer(wiring.fleet)
     window.make_pages()
     window.show()
@@ -47,10 +47,10 @@ def use_a_window(qtbot: QtBot, folder: Path) -> None:
         assert window.current == key
         QApplication.processEvents()
     page = window.show_page("topology")
-    page.editor.select(["worker-1", "worker-2"])  # type: ignore[attr-defined]  # an attribute of the subclass
-    page.editor.set_name("another")  # type: ignore[attr-defined]  # an attribute of the subclass
-    window.show_page("fleet").add_host()  # type: ignore[attr-defined]  # an attribute of the subclass
-    QTest.keyClick(window.page("fleet").dialog, Qt.Key.Key_Escape)  # type: ignore[attr-defined]  # an attribute of the subclass
+    page.editor.select(["worker-1", "worker-2"])  # type: ignore[attr-defined]  # Only the subclass has this attribute.
+    page.editor.set_name("another")  # type: ignore[attr-defined]  # Only the subclass has this attribute.
+    window.show_page("fleet").add_host()  # type: ignore[attr-defined]  # Only the subclass has this attribute.
+    QTest.keyClick(window.page("fleet").dialog, Qt.Key.Key_Escape)  # type: ignore[attr-defined]  # Only the subclass has this attribute.
     QTest.keyClick(window, Qt.Key.Key_P, CONTROL | SHIFT)
     QTest.keyClick(window.palette_.field, Qt.Key.Key_Escape)
     assert file is not None

@@ -67,7 +67,7 @@ class Office:
         wiring = window.findChild(WindowConnections)
         assert isinstance(wiring, WindowConnections)
         self.wiring = wiring
-        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # This prevents contact with hosts.
         let_hosts_answer(wiring.fleet)
         url = f"sqlite:///{self.places[0].bookings_file}"
         seen = self.folder / "seen.json"
@@ -140,7 +140,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert [gpu.index for gpu in page.current_plan.replica("worker-16").gpus] == [3]
     assert office.slot("gpu-c", 0) == "lee has booked GPU 0 of gpu-c until 13:00: “digits”"
     assert office.slot("gpu-c", 2).startswith("sam has booked GPU 2 of gpu-c from 15:00 to 19:00")
-    tip = page.palette_.hosts.row_of("gpu-c").toolTip()  # type: ignore[union-attr]  # not None in this test
+    tip = page.palette_.hosts.row_of("gpu-c").toolTip()  # type: ignore[union-attr]  # The value is not None in this test.
     assert "booked by lee until 13:00, sam from 15:00 to 19:00" in tip
     page.editor.select(["worker-17"])
     lost = next(problem for problem in page.current_plan.problems if problem.code == "no-room")

@@ -65,7 +65,7 @@ def test_without_a_screen_or_a_home_it_says_so_and_does_not_abort(tmp_path: Path
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")
     bare = {name: value for name, value in os.environ.items() if name not in screens}
     for more, options, said in (
-        ({}, [], "there is no screen here to open the window on. Log in with `ssh -X`"),
+        ({}, [], "there is no display on which the window could open. Log in with `ssh -X`"),
         (
             {"QT_QPA_PLATFORM": "offscreen"},
             ["--home", "~nobody-of-this-name/x"],

@@ -25,7 +25,7 @@ START_SSHD = (
 
 
 def kept_reachable(spec: HostSpec) -> list[Path]:
-    """Return the folders below HOME or /tmp that remain visible on hosts: the repository and the tests' interpreter.
+    """Returns the folders below HOME or /tmp that remain visible on hosts: the repository and the tests' interpreter.
 
     A virtual environment's interpreter links to its base interpreter, so both folders are included; with pyenv, its
     whole folder is. A host specified without Python gets no interpreter; a host with an old Python gets only that
@@ -43,13 +43,13 @@ def kept_reachable(spec: HostSpec) -> list[Path]:
 
 
 def old_python() -> Path:
-    """Return the interpreter of Python 3.6 that was built with pyenv on this machine, or a path that does not exist."""
+    """Returns this machine's Python 3.6 interpreter built with pyenv, or a path that does not exist."""
     versions = sorted(Path("/root/.pyenv/versions").glob(f"{OLD_PYTHON}.*"))
     return (versions[-1] if versions else Path("/root/.pyenv/versions/3.6")) / "bin" / "python3.6"
 
 
 def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
-    """Return the script of the host's first process, which sets up its mounts, starts sshd, and waits.
+    """Returns the script of the host's first process, which sets up its mounts, starts sshd, and waits.
 
     Its stdin is a pipe that the test process holds. When the test process ends for any reason, the read returns and the
     first process ends, and then the kernel ends every other process of the host.
@@ -90,12 +90,12 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
 
 
 def _hashed(password: str) -> str:
-    """Return the hash of a password in the format of /etc/shadow."""
+    """Returns the hash of a password in the format of /etc/shadow."""
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
 
 
 def etc_files(spec: HostSpec) -> dict[str, str]:
-    """Return the host's own versions of files in /etc, with its accounts and without the names of other machines."""
+    """Returns the host's own versions of files in /etc, with its accounts and without the names of other machines."""
     accounts = [("root", 0, "/root"), ("nobody", 65534, "/nonexistent"), ("sshd", 102, "/run/sshd")]
     accounts += [(name, FIRST_UID + index, f"/home/{name}") for index, name in enumerate(spec.accounts())]
     shells = {"nobody": "/usr/sbin/nologin", "sshd": "/usr/sbin/nologin"}
@@ -117,7 +117,7 @@ def etc_files(spec: HostSpec) -> dict[str, str]:
 
 
 def sshd_config(spec: HostSpec, port: int) -> str:
-    """Return the configuration of the host's sshd."""
+    """Returns the configuration of the host's sshd."""
     lines = [
         *spec.sshd,
         f"Port {port}",
@@ -149,7 +149,7 @@ def sshd_config(spec: HostSpec, port: int) -> str:
 
 
 def start_up_files(spec: HostSpec) -> dict[str, str]:
-    """Return the start-up files in the accounts' HOME folders, by relative path; only a noisy host has any."""
+    """Returns the start-up files in the accounts' HOME folders, by relative path; only a noisy host has any."""
     if not spec.noisy:
         return {}
     chatter = "echo 'Welcome to the cluster!'; echo 'quota: 93% used' >&2; printf 'no newline at the end of this'\n"
@@ -162,7 +162,7 @@ def start_up_files(spec: HostSpec) -> dict[str, str]:
 
 
 def _without_python() -> Iterable[str]:
-    """Return the commands that hide every Python in /usr/bin and /usr/local/bin on this host only."""
+    """Returns the commands that hide every Python in /usr/bin and /usr/local/bin on this host only."""
     for place in ("/usr/bin", "/usr/local/bin"):
         layer = f"/run/layer{place}"
         yield f"mkdir -p {layer}/upper {layer}/work"
@@ -179,7 +179,7 @@ def _escaped(value: str) -> str:
 
 
 def mount_points(spec: HostSpec) -> Sequence[tuple[str, Path]]:
-    """Return the root and the relative folder of each mount in HOME and /tmp; these must exist before mounting."""
+    """Returns the root and the relative folder of each mount in HOME and /tmp; these must exist before mounting."""
     points = []
     for path in kept_reachable(spec):
         root = "/root" if path.is_relative_to("/root") else "/tmp"

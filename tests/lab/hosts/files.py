@@ -24,18 +24,18 @@ class HostFiles:
         return self.folder / "tmp"
 
     def home_of(self, user: str) -> Path:
-        """Return the HOME folder of one of the host's users."""
+        """Returns the HOME folder of one of the host's users."""
         return self.home if user == "root" else self.folder / f"home-{user}"
 
     def inside(self, path: Path) -> str:
-        """Return the host's path of a file in its /root, /tmp or /run/lab."""
+        """Returns the host's path of a file in its /root, /tmp or /run/lab."""
         for outer, inner in ((self.home, "/root"), (self.tmp, "/tmp"), (self.folder, boot.INSIDE)):
             if path.is_relative_to(outer):
                 return str(Path(inner, path.relative_to(outer)))
         raise ValueError(f"{path} is not on the host: only {self.home} and {self.tmp} are.")
 
     def write(self, spec: HostSpec, port: int, authorized: str) -> None:
-        """Write all files from which the host boots."""
+        """Writes all files from which the host boots."""
         for folder in (self.folder, self.folder / "etc", self.home, self.tmp):
             folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
@@ -63,11 +63,11 @@ class HostFiles:
                 path.write_text(text)
 
     def write_sshd_config(self, spec: HostSpec, port: int) -> None:
-        """Write sshd's configuration, which sshd reads when it starts."""
+        """Writes sshd's configuration, which sshd reads when it starts."""
         (self.folder / "sshd_config").write_text(boot.sshd_config(spec, port))
 
     def wipe(self, spec: HostSpec) -> None:
-        """Remove the files from root's HOME and /tmp that did not exist at boot time."""
+        """Removes the files from root's HOME and /tmp that did not exist at boot time."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
             # Removing a mount point silently removes the host's mounts.
@@ -77,6 +77,6 @@ class HostFiles:
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def log(self) -> str:
-        """Return the output of the boot script and of sshd."""
+        """Returns the output of the boot script and of sshd."""
         texts = (self.folder / name for name in ("boot.log", "sshd.log"))
         return "\n".join(path.read_text() for path in texts if path.exists()).strip()

@@ -53,14 +53,14 @@ class LabHost:
     # Methods for power
 
     def boot(self, authorized: str) -> None:
-        """Write the host's files and start it; `wait_until_ready` waits until the host answers."""
+        """Writes the host's files and starts it; `wait_until_ready` waits until the host answers."""
         self._files.write(self.spec, self.port, authorized)
         self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
         namespace = self._network.namespace(self.name)
         self._machine = Machine(self.name, namespace, self.folder / "boot.sh", self.folder / "boot.log")
 
     def wait_until_ready(self) -> None:
-        """Wait until the host's sshd is listening."""
+        """Waits until the host's sshd is listening."""
 
         def listens() -> bool:
             if not self.alive:
@@ -80,7 +80,7 @@ class LabHost:
         return self._machine.outer_pid if self._machine else None
 
     def destroy(self, *, silently: bool = True) -> None:
-        """Destroy the host and all of its processes, like a power cut. Idempotent; returns once the host is gone.
+        """Destroys the host and all of its processes, like a power cut. Idempotent; returns once the host is gone.
 
         With `silently=False` the network stays connected, so the kernel closes the connections of dying processes.
         """
@@ -90,12 +90,12 @@ class LabHost:
         self.wait_until_gone()
 
     def kill(self) -> None:
-        """Begin to end the host if it is running; the kernel then ends every process of the host."""
+        """Begins to end the host if it is running; the kernel then ends every process of the host."""
         if self._machine is not None and self._machine.alive:
             self._machine.kill()
 
     def wait_until_gone(self) -> None:
-        """Wait until the host has ended after `kill`."""
+        """Waits until the host has ended after `kill`."""
         if self._machine is not None:
             self._machine.wait_until_gone()
 
@@ -111,7 +111,7 @@ class LabHost:
         check: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program on the host without SSH, and return its output. With `check`, raise if it fails."""
+        """Runs a program on the host without SSH, and returns its output. With `check`, a failure is an exception."""
         done = subprocess.run(
             self._running.entering(argv, self._uid(user)),
             input=input,
@@ -129,7 +129,7 @@ class LabHost:
     def start(
         self, argv: Sequence[str], user: str = "root", *, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start a program on the host, with pipes for stdin and stdout, which includes stderr."""
+        """Starts a program on the host, with pipes for stdin and stdout, which includes stderr."""
         return subprocess.Popen(
             self._running.entering(argv, self._uid(user)),
             stdin=subprocess.PIPE,
@@ -140,11 +140,11 @@ class LabHost:
         )
 
     def processes(self) -> list[HostProcess]:
-        """Return every process on the host by process ID, including those that `exec` has started."""
+        """Returns every process on the host by process ID, including those that `exec` has started."""
         return self._machine.processes() if self._machine else []
 
     def clean(self) -> None:
-        """Restore the state at boot time: cable connected, sshd running, no other processes or files."""
+        """Restores the state at boot time: cable connected, sshd running, no other processes or files."""
         self.mend_cable()
         self.unshape()
         if self.spec.ssh_environment:
@@ -162,19 +162,19 @@ class LabHost:
         return self._running.pid_namespace
 
     def fork_scripts_from(self, fork_server: ForkServer) -> str:
-        """Return the host's path of a `python` that lets `fork_server` fork scripts as long as the host is running."""
+        """Returns the host's path of a `python` that lets `fork_server` fork scripts as long as the host is running."""
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
     # Methods for sshd
 
     def start_sshd(self) -> None:
-        """Start sshd, and return once it is listening."""
+        """Starts sshd, and returns once it is listening."""
         self.exec(["sh", "-c", boot.START_SSHD], check=True)
         self.wait_until_ready()
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Stop sshd, so connections are refused. Open sessions continue unless `sessions` is set."""
+        """Stops sshd, so connections are refused. Open sessions continue unless `sessions` is set."""
         ended: set[int] = set()
 
         def is_gone() -> bool:
@@ -189,7 +189,7 @@ class LabHost:
         self._until(is_gone, "sshd does not end")
 
     def restart_sshd(self) -> None:
-        """Stop and start sshd; open sessions continue."""
+        """Stops and starts sshd; open sessions continue."""
         self.stop_sshd()
         self.start_sshd()
 
@@ -200,16 +200,16 @@ class LabHost:
 
     @property
     def known_hosts(self) -> str:
-        """Return the line for the host's true key in a known-hosts file."""
+        """Returns the line for the host's true key in a known-hosts file."""
         return known_hosts_line(self.address, self.port, self.public_key) + "\n"
 
     def change_host_key(self) -> None:
-        """Give the host a new key, as if it had been reinstalled."""
+        """Gives the host a new key, as if it had been reinstalled."""
         self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
         self.restart_sshd()
 
     def set_ssh_environment(self, environment: Mapping[str, str]) -> None:
-        """Set exactly these variables in future SSH sessions."""
+        """Sets exactly these variables in future SSH sessions."""
         self.spec = replace(self.spec, ssh_environment=dict(environment))
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()
@@ -217,22 +217,22 @@ class LabHost:
     # Methods for the network cable
 
     def cut_cable(self) -> None:
-        """Pull the network cable: packets are dropped without an error."""
+        """Pulls the network cable: packets are dropped without an error."""
         self._network.cut(self.name)
 
     def mend_cable(self) -> None:
-        """Put the network cable back."""
+        """Puts the network cable back."""
         self._network.mend(self.name)
 
     def shape(self, rate: str = "200mbit", after: str | None = None) -> None:
-        """Limit the cable's rate in each direction.
+        """Limits the cable's rate in each direction.
 
         With `after`, such as 4mb, the limit applies only after this amount of data has passed at full speed.
         """
         self._network.shape(self.name, rate, after)
 
     def unshape(self) -> None:
-        """Remove the limit of the cable's rate."""
+        """Removes the limit of the cable's rate."""
         self._network.unshape(self.name)
 
     @property

@@ -60,7 +60,7 @@ class Machine:
         return pid_namespace(self.first_pid)
 
     def kill(self) -> None:
-        """Begin to end the machine; the kernel then ends every process of the machine."""
+        """Begins to end the machine; the kernel then ends every process of the machine."""
         try:
             # The outer process waits for the first process, which ends only after all other processes of the machine.
             os.kill(self.first_pid, signal.SIGKILL)
@@ -70,29 +70,29 @@ class Machine:
                 self._outer.kill()
 
     def wait_until_gone(self) -> None:
-        """Wait until the machine has ended after `kill`."""
+        """Waits until the machine has ended after `kill`."""
         if self._outer.stdin:
             self._outer.stdin.close()
         self._outer.wait(timeout=30)
 
     def entering(self, argv: Sequence[str], uid: int = 0) -> list[str]:
-        """Return the command that runs `argv` in the machine."""
+        """Returns the command that runs `argv` in the machine."""
         identity = ["--setuid", str(uid), "--setgid", str(uid)] if uid else []
         namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
         return ["nsenter", "--target", str(self.first_pid), *namespaces, "--wd=/", *identity, "--", *argv]
 
     def processes(self) -> list[HostProcess]:
-        """Return every process in the machine, or none after its end."""
+        """Returns every process in the machine, or none after its end."""
         return processes_in(self.pid_namespace) if self.alive else []
 
     def listens(self, port: int) -> bool:
-        """Return whether a process in the machine is listening on this TCP port."""
+        """Returns whether a process in the machine is listening on this TCP port."""
         with suppress(LabBroken, OSError):
             return listens(self.first_pid, port)
         return False
 
     def counter(self, column: int) -> int:
-        """Return a number from eth0's line in /proc/net/dev: index 0 is bytes received, 8 is bytes sent."""
+        """Returns a number from eth0's line in /proc/net/dev: index 0 is bytes received, 8 is bytes sent."""
         for line in Path(f"/proc/{self.first_pid}/net/dev").read_text().splitlines():
             device, _, numbers = line.partition(":")
             if device.strip() == "eth0":

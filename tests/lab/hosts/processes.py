@@ -16,19 +16,19 @@ class HostProcess(NamedTuple):
     argv: tuple[str, ...]
 
     def is_sshd(self, *, sessions: bool = False) -> bool:
-        """Return whether this is the listening sshd, or with `sessions`, an sshd that serves a connection."""
+        """Returns whether this is the listening sshd, or with `sessions`, an sshd that serves a connection."""
         # Before sshd sets its title, its command line is visible; a session's server is started with -R.
         listens = "[listener]" in self.argv[0] or (self.argv[0].endswith("/sshd") and "-R" not in self.argv)
         return listens or (sessions and self.argv[0].startswith("sshd: "))
 
 
 def pid_namespace(pid: int) -> Path:
-    """Return the name of the PID namespace of a process."""
+    """Returns the name of the PID namespace of a process."""
     return Path(f"/proc/{pid}/ns/pid").readlink()
 
 
 def processes_in(namespace: Path) -> list[HostProcess]:
-    """Return every process in a PID namespace, by its process ID in the namespace."""
+    """Returns every process in a PID namespace, by its process ID in the namespace."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -40,13 +40,13 @@ def processes_in(namespace: Path) -> list[HostProcess]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether a process in the network namespace of `pid` listens on this TCP port, without connecting to it."""
+    """Returns whether a process in the network namespace of `pid` listens on a TCP port, without connecting to it."""
     rows = (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def children_of_this_process() -> dict[int, str]:
-    """Return the process ID and the command line of every child of this process, including zombies."""
+    """Returns the process ID and the command line of every child of this process, including zombies."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -56,7 +56,7 @@ def children_of_this_process() -> dict[int, str]:
 
 
 def only_child(pid: int) -> int:
-    """Return the only child of a process."""
+    """Returns the only child of a process."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     if len(children) != 1:
         raise LabBroken(f"Process {pid} should have the first process of a host as its child; it has {children}.")

@@ -40,13 +40,13 @@ class HostSpec:
     login_takes_s: float = 0.0
 
     def accounts(self) -> tuple[str, ...]:
-        """Return every account other than root that has its own HOME."""
+        """Returns every account other than root that has its own HOME."""
         wanted = dict.fromkeys((*self.users, self.user))
         return tuple(name for name in wanted if name != "root")
 
 
 def host_names(count: int) -> list[str]:
-    """Return `count` host names: gpu-a, gpu-b, …; at most 26."""
+    """Returns `count` host names: gpu-a, gpu-b, …; at most 26."""
     if count > len(ascii_lowercase):
         raise ValueError(f"A lab has names for {len(ascii_lowercase)} hosts, not for {count}.")
     return [f"gpu-{letter}" for letter in ascii_lowercase[:count]]

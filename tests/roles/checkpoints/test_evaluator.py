@@ -166,7 +166,7 @@ def test_a_script_that_breaks_off_is_ended_by_sigterm_again(tmp_path: Path) -> N
     steps = evaluations(tmp_path, torch.nn.Linear(1, 1), "run-1")
     assert next(steps) == 10
     assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-    steps.close()  # type: ignore[attr-defined]  # a generator, declared as an iterator
+    steps.close()  # type: ignore[attr-defined]  # The value is a generator, which is declared as an iterator.
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -48,7 +48,7 @@ def killed_somewhere_and_resumed(
     for _ in range(kills):
         enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
         gang.launch(EPOCHS, 0.02, *how, every_s=0.1, program=program)
-        gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023  # called only in this iteration
+        gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023  # The lambda is called only in this iteration.
         time.sleep(dice.uniform(0, 0.1))  # Kill the run at a random time in a step or save.
         gang.kill()
     gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
@@ -135,7 +135,8 @@ def test_another_models_checkpoint_is_refused_with_its_first_difference_on_all_r
         assert code == 1
         assert "UsageProblem" in output
         assert (
-            "is another model's: it has 0.weight (float32, 16×6) where the model has 0.weight (float32, 17×6)" in output
+            "belongs to another model: it has 0.weight (float32, 16×6) where the model has 0.weight (float32, 17×6)"
+            in output
         )
 
 

@@ -133,7 +133,7 @@ ALONE_IN_IT = "import torchyard_roles as ty; c = ty.join()\nif c.is_chief: c.mea
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        (MISMATCHED, r"UsageProblem: (barrier|mean)\(\) on worker-\d met"),
+        (MISMATCHED, r"UsageProblem: worker-\d called (barrier|mean)\(\), but worker-\d called (barrier|mean)\(\)"),
         (ALONE_IN_IT, r"PeerLost: .* is gone: it has"),
     ],
 )

@@ -229,7 +229,7 @@ def test_closing_ends_waiting_calls_and_the_threads(connect: Connect) -> None:
         waiting = pool.submit(store.get, "never", 60.0)
         wait_until(lambda: not waiting.done() and bool(store._open))
         store.close()
-        with pytest.raises(StoreLost, match="has parted"):
+        with pytest.raises(StoreLost, match="has closed its connection"):
             waiting.result(timeout=60)
     wait_until(lambda: not [one for one in store._threads if one.is_alive()])
 

@@ -122,9 +122,9 @@ def test_frozen_surplus_and_reordered_parameters_are_differences() -> None:
     optimizers = [torch.optim.SGD(model.parameters(), lr=1.0) for model in (one, two)]
     texts = [describe(model, optimizer) for model, optimizer in zip((one, two), optimizers, strict=True)]
     assert difference(*texts) == "`bias` is 1 float32 here and 1 float32, frozen there"
-    assert difference("a: 1\nb: 2", "a: 1") == "`b` (2) is here, and not there"
-    assert difference("a: 1", "a: 1\nb: 2") == "`b` (2) is there, and not here"
-    assert difference("a: 1\nb: 2", "b: 2\na: 1") == "`a` comes here where `b` comes there"
+    assert difference("a: 1\nb: 2", "a: 1") == "`b` (2) exists here, but not there"
+    assert difference("a: 1", "a: 1\nb: 2") == "`b` (2) exists there, but not here"
+    assert difference("a: 1\nb: 2", "b: 2\na: 1") == "`a` is here at the position of `b` there"
     assert difference(texts[0], texts[0]) == ""
 
 

@@ -1,4 +1,4 @@
-"""Train a small model in various ways under distribute(), and compare each way with a single process.
+"""Trains a small model in various ways under distribute(), and compares each way with a single process.
 
     averaged.py [SCENARIO …]
 
@@ -119,20 +119,20 @@ def by_hand(model: Net, rank: int, step: int) -> None:
 
 
 def some_ranks(model: Net, rank: int, step: int) -> None:
-    """Compute gradients of different parameters on each rank."""
+    """Computes gradients of different parameters on each rank."""
     hidden = model.encoder(batch(rank, step))
     head = model.spare if (rank + step) % 3 == 0 else model.head
     head(hidden).square().mean().backward()
 
 
 def more_passes(model: Net, rank: int, step: int) -> None:
-    """Accumulate two forward passes with one backward pass, and then make another pass."""
+    """Accumulates two forward passes with one backward pass, and then makes another pass."""
     (model.loss(batch(rank, step)) + model.loss(batch(rank, step, 1))).backward()
     model(batch(rank, step, 2)).square().mean().backward()
 
 
 def accumulated(model: Net, rank: int, step: int) -> None:
-    """Accumulate gradients; in odd steps, all passes are inside no_sync()."""
+    """Accumulates gradients; in odd steps, all passes are inside no_sync()."""
     for part in range(3):
         with model.no_sync() if part < 2 or step % 2 else contextlib.nullcontext():
             (model.loss(batch(rank, step, part)) / 3).backward()
@@ -275,7 +275,7 @@ def difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def gan(cluster: ty.Cluster) -> float:
-    """Train with two optimizers in turn, the critic's more often; only the critic's loss calls the critic twice."""
+    """Trains with two optimizers in turn, the critic's more often; only the critic's loss calls the critic twice."""
 
     def critic_loss(model: nn.ModuleDict, rank: int, step: int) -> torch.Tensor:
         real, fake = batch(rank, step), model["g"](batch(rank, step, 1)).detach()
@@ -311,7 +311,7 @@ def gan(cluster: ty.Cluster) -> float:
 
 
 def line_search(cluster: ty.Cluster) -> float:
-    """Train with LBFGS, which calls the closure as often as the mean loss requires, and equally often on all ranks."""
+    """Trains with LBFGS, which calls the closure as often as the mean loss requires, and equally often on all ranks."""
 
     def descend(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn="strong_wolfe")
@@ -343,7 +343,7 @@ def line_search(cluster: ty.Cluster) -> float:
 
 
 def copies(cluster: ty.Cluster) -> float:
-    """Copy, average, save and compile the model, and evaluate it on the chief only; copies are trained separately."""
+    """Copies, averages, saves and compiles the model, evaluates it on the chief only, and trains copies separately."""
     torch.manual_seed(11)
     model = Net()
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.05))

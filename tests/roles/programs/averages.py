@@ -1,4 +1,4 @@
-"""Train with the strategy of examples/local_sgd. Prints the batches and the parameters before each step as JSON."""
+"""Trains with the strategy of examples/local_sgd. Prints the batches and the parameters before each step as JSON."""
 
 import json
 
@@ -35,7 +35,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: torch
 
 
 if __name__ == "__main__":
-    from local_sgd import LocalSgd  # type: ignore[import-not-found]  # only the processes have the example's folder on their path
+    from local_sgd import LocalSgd  # type: ignore[import-not-found]  # Only the processes have the example's folder on their path.
 
     cluster = ty.join(strategy=LocalSgd)
     torch.manual_seed(10 + cluster.rank)

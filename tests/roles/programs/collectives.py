@@ -1,4 +1,4 @@
-"""Make every collective call of torchyard_roles. Prints the result of each call as JSON."""
+"""Makes every collective call of torchyard_roles. Prints the result of each call as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if "own" in sys.argv:
 
 
 def metric(samples: int) -> list[float]:
-    """Return the mean over all samples and their number, for an evaluation that is divided among the trainers."""
+    """Returns the mean over all samples and their number, for an evaluation that is divided among the trainers."""
     # DataLoader draws a random number on the default device, whose tensors must have values.
     torch.set_default_device(None)
     test = torch.utils.data.TensorDataset(torch.arange(samples, dtype=torch.float64, device="cpu") ** 2)

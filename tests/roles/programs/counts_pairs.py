@@ -1,4 +1,4 @@
-"""Train with two optimizers, the second of which steps twice for each step of the first.
+"""Trains with two optimizers, the second of which steps twice for each step of the first.
 
     counts_pairs.py HOW UPDATES
 

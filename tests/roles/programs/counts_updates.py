@@ -1,4 +1,4 @@
-"""Count the updates of each group: each update subtracts 1 from each parameter.
+"""Counts the updates of each group: each update subtracts 1 from each parameter.
 
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 

@@ -1,4 +1,4 @@
-"""Train with ranks that diverge in the way given by the argument."""
+"""Trains with ranks that diverge in the way given by the argument."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Print every variable that describes a world as JSON, like an evaluator's script that does not use torch."""
+"""Prints every variable that describes a world as JSON, like an evaluator's script that does not use torch."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Fail worker 1 with an exception in its third step, while the chief waits for its gradients."""
+"""Makes worker 1 fail with an exception in its third step, while the chief waits for its gradients."""
 
 import torch
 

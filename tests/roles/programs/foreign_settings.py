@@ -1,4 +1,4 @@
-"""Train in a script that changes many process-wide settings, and print the loss of each step as JSON.
+"""Trains in a script that changes many process-wide settings, and prints the loss of each step as JSON.
 
     foreign_settings.py DTYPE [spawn]
 

@@ -1,4 +1,4 @@
-"""Train a model on all workers, train it again on rank 0 alone with the whole batches, and compare the results.
+"""Trains a model on all workers, trains it again on rank 0 alone with the whole batches, and compares the results.
 
     large_batch.py DTYPE [clip]
 
@@ -38,7 +38,7 @@ def descend(
     batches: torch.utils.data.DataLoader,
     clip: Callable[[float], torch.Tensor] | None,
 ) -> list[float]:
-    """Train the model; return the norms before clipping."""
+    """Trains the model; returns the norms before clipping."""
     norms: list[float] = []
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.5)
     steps = 0

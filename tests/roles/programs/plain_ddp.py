@@ -1,4 +1,4 @@
-"""Train with a typical DDP script for torchrun, without Torchyard.
+"""Trains with a typical DDP script for torchrun, without Torchyard.
 
 With a rank, the script trains a few steps and prints its world. Without a rank, it only evaluates the model. The last
 line of the output is JSON.

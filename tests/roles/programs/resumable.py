@@ -1,4 +1,4 @@
-"""Train with dropout, shuffling and a scheduler; write the exact loss of each step to a file for each rank.
+"""Trains with dropout, shuffling and a scheduler; writes the exact loss of each step to a file for each rank.
 
     resumable.py FOLDER EPOCHS SECONDS_A_STEP [workers of the loader]
 

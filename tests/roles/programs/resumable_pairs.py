@@ -1,4 +1,4 @@
-"""Train a critic and a generator, each with an optimizer; write the exact losses of each batch to a file for each rank.
+"""Trains a critic and a generator, each with an optimizer; writes the exact losses of each batch to a file per rank.
 
     resumable_pairs.py FOLDER EPOCHS SECONDS_A_STEP HOW
 

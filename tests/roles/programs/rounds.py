@@ -1,4 +1,4 @@
-"""Train worker groups that average their parameters every few steps.
+"""Trains worker groups that average their parameters every few steps.
 
     rounds.py FOLDER STEPS SECONDS_A_STEP [BATCH_OF_RANK …]
 

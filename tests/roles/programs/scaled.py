@@ -1,4 +1,4 @@
-"""Train in float16 with a GradScaler as in torch's documentation, and then train alone on the whole batches.
+"""Trains in float16 with a GradScaler as in torch's documentation, and then trains alone on the whole batches.
 
     scaled.py RANK...
 
@@ -39,7 +39,7 @@ def inputs_of(step: int, rank: int, device: torch.device) -> torch.Tensor:
 
 
 def descend(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: list[int], device: torch.device) -> float:
-    """Train on the batches of the given ranks; return the final scale."""
+    """Trains on the batches of the given ranks; returns the final scale."""
     scaler = torch.amp.GradScaler(device.type, init_scale=SCALE, growth_interval=GROWS_EVERY)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Train the given number of steps in any role, and print the result as JSON.
+"""Trains the given number of steps in any role, and prints the result as JSON.
 
     served.py STEPS [PAUSE_S [STEP FILE]]
 

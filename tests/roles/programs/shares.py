@@ -1,4 +1,4 @@
-"""Iterate over the rank's share for three epochs, make steps in the last one, and print identity, samples and state."""
+"""Iterates over the rank's share for three epochs, steps in the last one, and prints identity, samples and state."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Train with one rank that computes longer in the last two steps, and print the parts of each step's time as JSON.
+"""Trains with one rank that computes longer in the last two steps, and prints the parts of each step's time as JSON.
 
 timed.py STEPS SLOW_RANK SECONDS
 """

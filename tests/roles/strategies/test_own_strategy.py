@@ -24,7 +24,7 @@ EVERY = 8
 
 
 def alone(workers: list[dict[str, Any]]) -> tuple[list[list[list[float]]], list[float]]:
-    """Compute the strategy's definition in one process.
+    """Computes the strategy's definition in one process.
 
     Returns:
         The parameters of each worker before each step, and the parameters at the end.
@@ -46,7 +46,7 @@ def alone(workers: list[dict[str, Any]]) -> tuple[list[list[list[float]]], list[
     return before, averages.flat(models[0])
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+@torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
 def take_the_mean(models: list[torch.nn.Module]) -> None:
     for parameters in zip(*(model.parameters() for model in models), strict=True):
         mean = torch.stack(parameters).mean(dim=0)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parents[1] / "programs" / "timed.py"
 SLOW = 1
 LONGER_S = 0.5
-"""Far longer than a busy machine may keep a rank waiting for its turn."""
+"""A time in seconds that is far longer than a rank waits for CPU time on a busy machine."""
 STEPS = 10
 """The number of steps, of which the last two take longer."""
 
@@ -55,7 +55,7 @@ def check_sums(ranks: list[list[dict[str, Any]]]) -> None:
 
 
 def took(steps: list[dict[str, Any]]) -> float:
-    """Return the total time of the steps according to the script's own clock.
+    """Returns the total time of the steps according to the script's own clock.
 
     Only the sum is exact: on a busy machine, a late reading makes one step longer and the next one shorter.
     """
@@ -63,7 +63,7 @@ def took(steps: list[dict[str, Any]]) -> float:
 
 
 def check_in_step(ranks: list[list[dict[str, Any]]]) -> None:
-    """Assert that the other ranks wait for the slow rank, and that the slow rank does not wait."""
+    """Asserts that the other ranks wait for the slow rank, and that the slow rank does not wait."""
     check_sums(ranks)
     last = [steps[-1] for steps in ranks]
     for rank, metrics in enumerate(last):

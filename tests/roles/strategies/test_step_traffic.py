@@ -44,7 +44,7 @@ class Site:
         self._stores: list[subprocess.Popen[str]] = []
 
     def measured(self, kind: str, servers: int, **options: object) -> tuple[float, float]:
-        """Return the data that a worker sends and receives in a step, in units of the model's size."""
+        """Returns the data that a worker sends and receives in a step, in units of the model's size."""
         self._used += 20
         port = PORT + self._used
         groups = WORKERS if kind in ("downpour", "hogwild", "diloco") else 1
@@ -88,7 +88,7 @@ class Site:
         return sent, received
 
     def _join_store(self) -> str:
-        """Start a new join store on the last host, and return its address."""
+        """Starts a new join store on the last host, and returns its address."""
         last = self.hosts[-1]
         command = [sys.executable, "-m", "tests.roles.join_stores", "0", last.address]
         self._stores.append(last.start(command, env={"PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"}))
@@ -116,7 +116,7 @@ class Site:
                 raise AssertionError("".join(seen))
 
     def _counters(self) -> tuple[list[int], list[int]]:
-        """Return the bytes sent and received by each worker's host, once all data in transit have arrived."""
+        """Returns the bytes sent and received by each worker's host, once all data in transit have arrived."""
         now: list[list[int]] = []
         while True:
             before, now = (

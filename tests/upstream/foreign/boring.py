@@ -1,4 +1,4 @@
-"""Train Lightning's BoringModel with its DDP strategy on the ranks that the launcher has started."""
+"""Trains Lightning's BoringModel with its DDP strategy on the ranks that the launcher has started."""
 
 import os
 

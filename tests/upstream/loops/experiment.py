@@ -49,7 +49,7 @@ def draws(rank: int, steps: int, *shape: int) -> Iterator[Tensor]:
 
 
 def text(length: int, vocabulary: int, seed: int) -> Tensor:
-    """A sequence of tokens, most of which are determined by the preceding token."""
+    """Returns a sequence of tokens, most of which are determined by the preceding token."""
     generator = torch.Generator().manual_seed(seed)
     jumps = torch.rand(length, generator=generator) < 0.1
     anywhere = torch.randint(vocabulary, (length,), generator=generator)

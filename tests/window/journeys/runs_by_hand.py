@@ -114,7 +114,7 @@ def journey(user: User) -> None:
     user.click(user.button("Restart", dialog))
     user.expect(lambda: page.feed.run.run_id != first and state(window) == "running", "the new run is shown, and runs")
     assert user.gui(lambda: page.model.run(page.feed.run.run_id).restarted_from) == first
-    user.key("ctrl+shift+n")  # with the focus in the bar
+    user.key("ctrl+shift+n")  # The search bar has the focus.
     user.expect(lambda: any(note.isActiveWindow() for note in page.findChildren(NotesDialog)), "the note opens")
     user.type("from-scratch")
     user.key("Return")

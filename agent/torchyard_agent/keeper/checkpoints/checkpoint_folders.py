@@ -35,7 +35,7 @@ MAX_ABOUT = 8 * 1024 * 1024
 def checkpoints_dir(run_dir: str) -> str:
     """Returns TORCHYARD_CHECKPOINTS for a run whose hosts share no folder: a folder in the run's outputs.
 
-    Desktops can fetch checkpoints from there.
+    Desktops can fetch checkpoints from this folder.
     """
     return os.path.join(run_dir, "outputs", "checkpoints")
 

@@ -21,9 +21,9 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Strea
 SCAN_EVERY_S = 1.0
 """Interval at which the chief's folder is scanned."""
 BRING_WITHIN_S = 300.0
-"""Longest time that the chief's start is delayed for a checkpoint from another host."""
+"""Longest time in seconds that the chief's start is delayed for a checkpoint from another host."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Pauses before the attempts to resume a broken transfer."""
+"""Pauses in seconds before the attempts to resume a broken transfer."""
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class CheckpointSender:
     Args:
         order: Sends a message to the keeper of a host.
         on_result: Called with the result of each copy.
+        on_saved: Called with the name of each saved checkpoint; of several in one scan, only with the newest.
     """
 
     def __init__(
@@ -50,7 +51,6 @@ class CheckpointSender:
         on_result: OnResult,
         on_saved: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`on_saved` is called with the name of each saved checkpoint; of several in one scan, only with the newest."""
         self._folder = folder
         self._run_id = run_id
         self._replication = replication

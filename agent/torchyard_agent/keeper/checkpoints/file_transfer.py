@@ -33,7 +33,7 @@ from torchyard_agent.protocol.authenticated_transport import AuthenticationError
 
 PIECE = 256 * 1024
 STALLED_S = 15.0
-"""A transfer without progress for this time is aborted."""
+"""A transfer without progress for this number of seconds is aborted."""
 RESERVED = 64 * 1024 * 1024
 """Bytes of a receiver's disk that are kept free for its logs."""
 

@@ -33,7 +33,7 @@ class HostWait(NamedTuple):
 
 
 class RecordRunState(NamedTuple):
-    """Journal a state of the run that is not terminal, on all hosts."""
+    """Writes a state of the run that is not terminal to the journals of all hosts."""
 
     state: RunState
     reason: str
@@ -41,7 +41,7 @@ class RecordRunState(NamedTuple):
 
 
 class RecordReplicaState(NamedTuple):
-    """Journal a replica's state, on the primary and on the replica's host."""
+    """Writes a replica's state to the journals of the primary and of the replica's host."""
 
     replica: str
     host: str
@@ -52,7 +52,7 @@ class RecordReplicaState(NamedTuple):
 
 
 class RecordGangRestart(NamedTuple):
-    """Journal the restart of a gang, with its new generation and the cause, on all hosts."""
+    """Writes the restart of a gang, with its new generation and the cause, to the journals of all hosts."""
 
     gang: str
     generation: int
@@ -60,7 +60,7 @@ class RecordGangRestart(NamedTuple):
 
 
 class RecordMembership(NamedTuple):
-    """Inform a gang's ranks that it continues without lost replicas or with returned ones; journal it on all hosts."""
+    """Informs a gang's ranks that it continues without lost replicas or with returned ones; all hosts journal this."""
 
     gang: str
     generation: int
@@ -75,24 +75,24 @@ class RecordMembership(NamedTuple):
 
 
 class NotifyUser(NamedTuple):
-    """Run the user's notification command, because the run may need the user's help to continue."""
+    """Runs the user's notification command, because the run may need the user's help to continue."""
 
     reason: str
 
 
 class AcquireGpus(NamedTuple):
-    """Have a host lock the run's GPUs, and report either success or the process that uses a GPU."""
+    """Instructs a host to lock the run's GPUs, and to report either success or the process that uses a GPU."""
 
     host: str
     only_if_idle: bool
 
 
 class StartRanks(NamedTuple):
-    """Have all hosts spawn their ranks."""
+    """Instructs all hosts to spawn their ranks."""
 
 
 class StartGang(NamedTuple):
-    """Have the hosts of these replicas spawn their ranks as a new generation of the gang."""
+    """Instructs the hosts of these replicas to spawn their ranks as a new generation of the gang."""
 
     gang: str
     generation: int
@@ -100,7 +100,7 @@ class StartGang(NamedTuple):
 
 
 class StartReplica(NamedTuple):
-    """Have the host of a lost replica spawn its ranks in the current generation of its gang."""
+    """Instructs the host of a lost replica to spawn its ranks in the current generation of its gang."""
 
     gang: str
     generation: int
@@ -110,7 +110,7 @@ class StartReplica(NamedTuple):
 
 
 class AnnounceReturn(NamedTuple):
-    """Inform a gang's ranks that lost replicas are ready to join them at a step boundary."""
+    """Informs a gang's ranks that lost replicas are ready to join them at a step boundary."""
 
     gang: str
     generation: int
@@ -119,7 +119,7 @@ class AnnounceReturn(NamedTuple):
 
 
 class ClearGang(NamedTuple):
-    """Have a host end the processes that the replicas' ranks left behind, and report when none is left."""
+    """Instructs a host to end the processes that the replicas' ranks left behind, and to report when none is left."""
 
     host: str
     gang: str
@@ -130,7 +130,7 @@ class ClearGang(NamedTuple):
 
 
 class EndRanks(NamedTuple):
-    """Have a host send SIGTERM to the replicas' ranks, and SIGKILL `grace_s` later to those still running."""
+    """Instructs a host to send SIGTERM to the replicas' ranks, and SIGKILL `grace_s` later to those still running."""
 
     host: str
     replicas: tuple[str, ...]
@@ -140,14 +140,14 @@ class EndRanks(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Have a host end all processes of the run, and report when none is left."""
+    """Instructs a host to end all processes of the run, and to report when none is left."""
 
     host: str
     grace_s: float
 
 
 class SetTimer(NamedTuple):
-    """Emit the event TimerFired(timer, gang, generation) after this number of seconds."""
+    """Emits the event TimerFired(timer, gang, generation) after this number of seconds."""
 
     timer: str
     seconds: float
@@ -156,7 +156,7 @@ class SetTimer(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """Journal the run's terminal state, since no connected host runs a process of the run any longer."""
+    """Writes the run's terminal state to the journal, since no connected host runs a process of the run any longer."""
 
     state: RunState
     reason: str

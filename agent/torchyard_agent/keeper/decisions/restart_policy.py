@@ -31,7 +31,7 @@ from torchyard_agent.keeper.decisions.state import (
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 LEFTOVERS_GRACE_S = 0.5
-"""Grace for processes left behind by failed ranks."""
+"""Grace in seconds for processes left behind by failed ranks."""
 SAFETY_S = 1.0
 """Added to a lost host's lease and the end of its ranks, since the hosts measure the time independently."""
 
@@ -80,8 +80,8 @@ def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failu
     enough = least is not None and sum(one.pool == replica.pool for one in left) >= least
     is_running = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
     if replica.returns and run.members(gang)[0].state is ReplicaState.SUCCEEDED:
-        # The replica that saves checkpoints has ended, and the last one is saved. A replica that has returned may fail
-        # now, if its script did not come to its end together with the others.
+        # The chief, which saves checkpoints, has ended, and the last checkpoint is saved. From now on, a replica that
+        # has returned may fail, if its script does not end together with the others.
         is_running = all(one.state in (ReplicaState.RUNNING, ReplicaState.SUCCEEDED) for one in left)
     return replica.trainer and not replica.missing and enough and bool(left) and is_running
 

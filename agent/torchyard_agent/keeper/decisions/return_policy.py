@@ -25,13 +25,13 @@ STARTED = "started"
 READY = "ready"
 """The replica waits for the state of its peers."""
 LEFTOVERS_GRACE_S = 0.5
-"""Grace for processes left behind by lost ranks."""
+"""Grace in seconds for processes left behind by lost ranks."""
 TOLERANCE_S = 0.001
-"""The largest difference between the clocks of timers and of decisions."""
+"""The largest difference in seconds between the clocks of timers and of decisions."""
 
 
 def record_membership(step: Step, gang: Gang, cause: str) -> None:
-    """Gives the gang's current membership the next number, and has it announced."""
+    """Gives the gang's current membership the next number, and issues the instruction to announce it."""
     gang = step.set_gang(gang.name, membership=gang.membership + 1)
     members = step.run.members(gang)
     there = tuple(one.name for one in members if not one.missing)
@@ -51,7 +51,7 @@ def on_failed(step: Step, replica: Replica) -> None:
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Has replicas wait for their lost host, which does not report any more that they have left no processes."""
+    """Makes replicas wait for the return of their lost host, which can no longer report the end of their processes."""
     for one in step.run.replicas:
         if one.host == host and one.phase == CLEARING:
             step.set_replica(one.name, phase=GONE)
@@ -120,7 +120,7 @@ def on_ready(step: Step, event: ReplicaReady) -> None:
 def on_boundary(step: Step, event: BoundaryReached) -> None:
     """Makes the replicas that are ready members of their gang.
 
-    The members wait for the answer, so they get one also if no replica is ready any more.
+    The members wait for an answer, so one is sent even if no replica is ready any more.
     """
     gang = step.run.gang(event.gang)
     if gang.generation != event.generation or gang.phase != UP or event.number <= gang.joined:

@@ -12,13 +12,13 @@ from torchyard_agent.protocol.messages import Policy
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 COLLECT_S = 1.0
-"""Failures that arrive within this time of the first are candidates for the cause."""
+"""Failures that arrive within this number of seconds after the first one are candidates for the cause."""
 NOTICED_WITHIN_S = 20.0
 """Longest time until a server's failure is noticed by its trainers (up to 10 s) and, if its host was lost, by the
 primary.
 """
 KILL_AFTER_S = 1.5
-"""Time from SIGTERM to SIGKILL for replicas that are ended because of a failure or loss elsewhere."""
+"""Time in seconds from SIGTERM to SIGKILL for replicas that are ended because of a failure or loss elsewhere."""
 
 UP = "up"
 """No restart of the gang is in progress: it starts, runs, has ended, or was dropped."""

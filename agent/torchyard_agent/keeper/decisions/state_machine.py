@@ -25,7 +25,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 __all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
 
 LEFTOVERS_GRACE_S = 2.0
-"""Grace for processes left behind by the ranks of a run that has succeeded."""
+"""Grace in seconds for processes left behind by the ranks of a run that has succeeded."""
 LEFTOVERS_GRACE_AFTER_FAILURE_S = 0.5
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 PREFIX = "torchyard-"
 _REMOVE_WITHIN_S = 0.5
-"""The time for the removal of a group, which is busy for a moment after its last process was reaped."""
+"""The time in seconds for the removal of a group, which is busy for a moment after its last process was reaped."""
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from torchyard_agent.keeper.processes import cgroup, process_control
 from torchyard_agent.telemetry.procfs import each_process, read_all
 
 END_DEADLINE_S = 5.0
-"""The longest wait for the end of killed processes."""
+"""The longest wait in seconds for the end of killed processes."""
 
 
 def of_replicas(

@@ -1,6 +1,6 @@
 """Starts, supervises and ends the ranks of one host as ordered by the primary, and reports their states.
 
-Orders and reports are the types FromPrimary and FromMember of `link.messages`, also if this keeper is the primary.
+Orders and reports are the types FromPrimary and FromMember of `link.messages`, even if this keeper is the primary.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ REPORT_EVERY_S = 1.0
 first step are reported immediately.
 """
 SWEEP_EVERY_S = 0.05
-"""Longest interval between the scans of a sweep, which are repeated because an orphan may leave further orphans."""
+"""Longest pause in seconds between the scans of a sweep, repeated because an orphan may leave further orphans."""
 SPARES_READY = "each rank has a spare interpreter"
 """Log message: each running rank that needs a spare has one, and all spares have finished their imports."""
 SPARES_EVERY_S = 1.0
-"""Interval of the checks whether the previous spare has finished its imports, so that the next one can start."""
+"""Interval in seconds of the checks whether a spare has finished its imports, so that the next one can start."""
 GPUS_EVERY_S = 0.25
-"""Interval at which NVML is polled until ended processes have released the GPUs."""
+"""Interval in seconds at which NVML is polled until ended processes have released the GPUs."""
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ class BackgroundAverage:
         self._thread.start()
 
     def wait(self) -> Outcome:
-        """Wait for the end of `call`, and return its outcome or raise its error."""
+        """Waits for the end of `call`, and returns its outcome or raises its error."""
         self._thread.join()
         if self._problem is not None:
             raise self._problem
         return self._outcome
 
     def abandon(self, within_s: float) -> None:
-        """Wait for the end of the thread, at most `within_s` seconds.
+        """Waits for the end of the thread, at most `within_s` seconds.
 
         Close the connections of the exchange first, so that it ends.
         """

@@ -1,8 +1,8 @@
 """The encoding of one group's differences and averages, and the errors that are added to the next ones.
 
 A group's error of an encoding is added to the values that it encodes in the next round, so that the error of the sum of
-all rounds stays that of one encoding. The owner of a slice does the same with the averages of its slice. Errors of an
-attempt count once its round is committed.
+all rounds stays that of one encoding. The owner of a slice does the same with the averages of its slice. The errors of
+an attempt are used only if its round is committed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchyard_roles.strategies.diloco.slice_server import Contribution
 
 
 class ErrorFeedbackCodec:
-    """The codec of all groups, with the errors of this one. Methods refer to flat tensors by their numbers.
+    """The codec that all groups use, with the encoding errors of this group. Methods take the numbers of flat tensors.
 
     Args:
         has_feedback: Whether errors are kept. An exact codec has none.
@@ -35,7 +35,7 @@ class ErrorFeedbackCodec:
         self._next_average_errors: dict[int, tuple[int, torch.Tensor]] = {}
 
     def encode(self, numbers: Sequence[int], differences: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Encode the whole differences of a round."""
+        """Encodes the whole differences of a round."""
         self._next_errors, self._next_average_errors = {}, {}
         encoded = []
         for number, values in zip(numbers, differences):
@@ -47,12 +47,12 @@ class ErrorFeedbackCodec:
         return encoded
 
     def empty(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Return tensors for the encoded averages of a round."""
+        """Returns tensors for the encoded averages of a round."""
         sizes = [self.codec.size(self._flats[number].elements, self._flats[number].dtype) for number in numbers]
         return [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes]
 
     def cut(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int) -> list[torch.Tensor]:
-        """Return slice `number` of `of` slices of encoded tensors."""
+        """Returns slice `number` of `of` slices of encoded tensors."""
         found = []
         for flat, whole in zip((self._flats[each] for each in numbers), encoded):
             elements = self.codec.cut(flat.elements, number, of)
@@ -63,7 +63,7 @@ class ErrorFeedbackCodec:
     def average(
         self, numbers: Sequence[int], contributions: Mapping[int, Contribution], number: int, of: int
     ) -> list[torch.Tensor]:
-        """Return the encoded weighted average of a slice, summed in the order of groups.
+        """Returns the encoded weighted average of a slice, summed in the order of groups.
 
         It is 0 if all weights are 0.
         """
@@ -87,25 +87,25 @@ class ErrorFeedbackCodec:
         return found
 
     def decode(self, encoded: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
-        """Write the average of a committed round to `out`, and keep the errors of this round."""
+        """Writes the average of a committed round to `out`, and keeps the errors of this round."""
         for whole, values in zip(encoded, out):
             self.codec.decode(whole, values)
         self.keep_errors()
 
     def keep_errors(self) -> None:
-        """Keep the errors of the encodings of a committed round."""
+        """Keeps the errors of the encodings of a committed round."""
         self._errors |= self._next_errors
         self._average_errors |= self._next_average_errors
 
     def forget(self) -> None:
-        """Forget all errors, when θ is replaced."""
+        """Forgets all errors, when θ is replaced."""
         self._errors, self._average_errors = {}, {}
 
     def state(self) -> dict[str, Any]:
-        """Return the errors for a checkpoint. No round may be in progress."""
+        """Returns the errors for a checkpoint. No round may be in progress."""
         return {"errors": self._errors, "average_errors": self._average_errors}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load the errors of a checkpoint of the same model."""
+        """Loads the errors of a checkpoint of the same model."""
         if self._has_feedback:
             self._errors, self._average_errors = dict(state["errors"]), dict(state["average_errors"])

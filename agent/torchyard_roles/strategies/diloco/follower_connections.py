@@ -45,7 +45,7 @@ class FollowerConnections:
             thread.start()
 
     def ask(self, header: dict[str, Any], meanwhile: Callable[[], None]) -> list[dict[str, Any]]:
-        """Send a request to all followers, call `meanwhile`, and return the answers. Raises PeerLost."""
+        """Sends a request to all followers, calls `meanwhile`, and returns the answers. Raises PeerLost."""
         for connection in self._asked:
             connection.send(header)
         meanwhile()

@@ -13,7 +13,7 @@ import torch
 def divide(
     models: Iterable[torch.nn.Module], trained: Iterable[torch.nn.Parameter], fragments: int
 ) -> list[list[torch.nn.Parameter]]:
-    """Divide the trained parameters by modules into fragments of similar size in bytes.
+    """Divides the trained parameters by modules into fragments of similar size in bytes.
 
     Modules are added in order: first one to each fragment, then each to the smallest fragment so far. So fragments have
     modules from all parts of the model. There are at most as many fragments as modules with trained parameters.
@@ -41,7 +41,7 @@ def divide(
 
 
 def steps_before(fragment: int, fragments: int, inner_steps: int) -> int:
-    """Return the number of steps between the sending of the previous fragment and of this one.
+    """Returns the number of steps between the sending of the previous fragment and of this one.
 
     With P fragments and H inner steps, fragment p is sent after ⌊(p+1)·H/P⌋ steps.
     """

@@ -38,7 +38,7 @@ CHIEF = 0
 HOST_WAIT_S = 600.0
 """Longest wait for the other groups at the start, and for the chief's group."""
 RECOVER_S = 12.0
-"""How long a restarted chief waits for the other groups, if none of them trains."""
+"""Longest wait in seconds of a restarted chief for the other groups, if none of them trains."""
 LOOK_EVERY_S = 0.1
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
@@ -117,12 +117,12 @@ class GroupAverage:
         return self._state is not None and self._state.has_ended
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received so far."""
+        """Returns the numbers of bytes sent and received so far."""
         called, served = self._calls.traffic(), self._server.traffic()
         return called[0] + served[0], called[1] + served[1]
 
     def close(self, *, has_stopped: bool = False) -> None:
-        """Close all connections and end all threads.
+        """Closes all connections and ends all threads.
 
         Args:
             has_stopped: Whether this group stops gracefully, in which case waiting members postpone their round.
@@ -134,7 +134,7 @@ class GroupAverage:
         self._server.close()
 
     def start(self, round_: int, lineage: str) -> Outcome:
-        """Become a member, and load θ and m of another group unless this group keeps its own.
+        """Becomes a member, and loads θ and m of another group unless this group keeps its own.
 
         The chief's group defines the first members, once all groups can be reached or after `host_wait_s`. If a group
         starts later, it becomes a member at the end of the current round.
@@ -175,7 +175,7 @@ class GroupAverage:
             time.sleep(LOOK_EVERY_S)
 
     def unpack_rest(self) -> None:
-        """Write frozen parameters and buffers that are not averaged to the model, if another group has sent them."""
+        """Writes frozen parameters and buffers that are not averaged to the model, if another group has sent them."""
         if self._taken_rest is not None:
             self._rest.unpack(self._taken_rest)
             self._taken_rest = None
@@ -188,7 +188,7 @@ class GroupAverage:
         has_finished: bool,
         fragment: int | None = None,
     ) -> Outcome:
-        """Replace this group's differences by the average of all members, once all have called this method.
+        """Replaces this group's differences by the average of all members, once all have called this method.
 
         It may run in a background thread, since it does not change the model.
 
@@ -228,7 +228,7 @@ class GroupAverage:
         return len(self._state.members) if self._state is not None else 0
 
     def _square(self, numbers: Sequence[int], values: Sequence[torch.Tensor]) -> float:
-        """Return the sum of the squared values of flat tensors, without those of buffers."""
+        """Returns the sum of the squared values of flat tensors, without those of buffers."""
         pairs = zip(numbers, values)
         return sum(float(each.dot(each)) for number, each in pairs if not self._outer.flats[number].is_buffer)
 
@@ -246,7 +246,7 @@ class GroupAverage:
         averages: Sequence[torch.Tensor],
         own: Contribution,
     ) -> Outcome | None:
-        """Attempt the round of `state`, and fill `averages`. Returns None if this attempt was abandoned."""
+        """Attempts the round of `state`, and fills `averages`. Returns None if this attempt was abandoned."""
         epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
         numbers = self._outer.numbers(fragment)
         of = len(members)
@@ -335,7 +335,7 @@ class GroupAverage:
         lost: Mapping[int, PeerLost | ProtocolError],
         contributions: Mapping[int, Contribution],
     ) -> None:
-        """Abandon an attempt, or commit it if all members had received the average before they were lost."""
+        """Abandons an attempt, or commits it if all members had received the average before they were lost."""
         if self._store.add(f"{DONE}/{state.epoch}", 0) >= len(state.members):
             self._commit(state, contributions)
             return
@@ -348,7 +348,7 @@ class GroupAverage:
         self._replace(state, state.without(list(lost), is_postponed=has_stopped))
 
     def _joining(self, state: RoundState) -> dict[int, Announcement]:
-        """Return the groups that are not members and have announced a process that was never lost."""
+        """Returns the groups that are not members and have announced a process that was never lost."""
         found = {}
         for group in range(self._groups):
             text = None if group in state.members else self._store.try_get(f"{HERE}/{group}")
@@ -366,7 +366,7 @@ class GroupAverage:
             self._refresh()
 
     def _define_members(self, own: Announcement) -> None:
-        """Define the first members, or new members after all members have been lost."""
+        """Defines the first members, or new members after all members have been lost."""
         before = self._state
         here = {CHIEF: own}
         deadline = time.monotonic() + (self._host_wait_s if before is None else RECOVER_S)
@@ -391,12 +391,12 @@ class GroupAverage:
         self._replace(before, RoundState(epoch, round_, lineage, members, source, keep, dropped=dropped))
 
     def _trains(self, state: RoundState | None) -> bool:
-        """Return whether any member can be reached and has begun to train."""
+        """Returns whether any member can be reached and has begun to train."""
         members = state.members if state is not None else {}
         return any(self._calls.has_begun(each.peer) for group, each in members.items() if group != self._group)
 
     def _take(self, state: RoundState) -> bool:
-        """Load θ and m of the current round from a member. Returns whether a member has sent them."""
+        """Loads θ and m of the current round from a member. Returns whether a member has sent them."""
         for group in sorted(state.members, key=lambda group: (group != state.source, group)):
             if group == self._group:
                 continue
@@ -428,7 +428,7 @@ class GroupAverage:
         return PeerLost("the chief's worker group", "another host", why)
 
     def _replace(self, before: RoundState | None, after: RoundState) -> None:
-        """Replace the state `before`, unless another group has replaced it."""
+        """Replaces the state `before`, unless another group has replaced it."""
         expected = before.encoded() if before is not None else None
         self._see(self._store.compare_set(KEY, expected, after.encoded()))
 
@@ -438,7 +438,7 @@ class GroupAverage:
             self._see(text)
 
     def _see(self, text: bytes) -> None:
-        """Adopt a state if it is newer than the known state. Called on any thread."""
+        """Adopts a state if it is newer than the known state. Called on any thread."""
         state = RoundState.decoded(text)
         with self._mailbox.changed:
             if self._state is None or state.epoch > self._state.epoch:

@@ -52,9 +52,9 @@ HOST_WAIT_S = 600.0
 """Longest wait for groups that have not started, and for the chief's group at the end."""
 LOOK_EVERY_S = 1.0
 PARTING_S = 5.0
-"""Longest wait for the groups' end after the loss of a server, and for the threads of connections at the end."""
+"""Longest wait in seconds for the groups after the loss of a server, and at the end for threads of connections."""
 EXIT_RESERVE_S = 1.0
-"""Time reserved for the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
 
 
 class OuterServer:
@@ -97,20 +97,20 @@ class OuterServer:
         """The ID of the training; empty before the chief's group has begun or restored it."""
         self._pushed: dict[int, int] = {}
         self._pending: list[Push] = []
-        """The bases and the pushes of the open round, as in the restored checkpoint."""
+        """The last base of each group and the pushes of the open round, from the restored checkpoint."""
         self._rest: torch.Tensor | None = None
         """Frozen parameters and buffers that are not averaged, on the lead."""
         self._shapes: list[list[Any]] = []
         """The whole model's flat tensors, which all groups must have."""
         self._rounds: Rounds | None = None
-        """On the lead, once the groups may train."""
+        """The rounds; set on the lead once the groups may train."""
         self._followers: FollowerConnections | None = None
         self._present: dict[int, str] = {}
         """The process of each group that has joined and is not lost."""
         self._saved_step: int | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Handle requests until training has ended or stop() is called, and then close the listener."""
+        """Handles requests until training has ended or stop() is called, and then closes the listener."""
         admission = Admission(listener, self._key, self.name)
         listener.settimeout(0.5)
         try:
@@ -127,13 +127,13 @@ class OuterServer:
                 self._changed.wait_for(lambda: not self._connections, timeout=PARTING_S)
 
     def stop(self) -> None:
-        """End serve(). This method is thread-safe and may be called twice."""
+        """Ends serve(). This method is thread-safe and may be called twice."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
 
     def finish_soon(self, within_s: float) -> None:
-        """End serve() when no group or lead is connected, at most `within_s` later. Called by a signal handler."""
+        """Ends serve() when no group or lead is connected, at most `within_s` later. Called by a signal handler."""
         threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def _finish(self, within_s: float) -> None:
@@ -150,13 +150,13 @@ class OuterServer:
         return len(self._present) if self._is_lead else len(self._connections)
 
     def figures(self) -> dict[str, float]:
-        """Return metrics with names from `metrics_report.METRICS`."""
+        """Returns metrics with names from `metrics_report.METRICS`."""
         rounds = self._rounds
         clients = rounds.live if rounds is not None else len(self._connections)
         return {"clients": float(clients), "version": float(max(0, self._slice.round))}
 
     def traffic(self) -> int:
-        """Return the number of bytes sent and received so far."""
+        """Returns the number of bytes sent and received so far."""
         linked = self._followers.traffic() if self._followers is not None else (0, 0)
         return sum(self._connections.traffic()) + sum(linked)
 
@@ -190,7 +190,7 @@ class OuterServer:
             connection.answer({"name": self.name, "process": self._process})
             self._answer_group(connection, group, str(introduction["process"]))
         else:
-            connection.refuse(f"{self.name} averages worker groups, and nothing else.")
+            connection.refuse(f"{self.name} averages worker groups, and offers no other service.")
 
     # Requests of the lead
 
@@ -249,7 +249,7 @@ class OuterServer:
                 raise ProtocolError(f"{operation!r} is not an operation")
 
     def _receive_push(self, connection: Connection, group: int, base: int) -> None:
-        """Receive and decode a difference."""
+        """Receives and decodes a difference."""
         codec = self._slice.codec
         difference = self._slice.empty()
         encoded = [
@@ -261,7 +261,7 @@ class OuterServer:
         self._slice.put(group, base, difference)
 
     def _send_pull(self, connection: Connection, known: int) -> None:
-        """Send the changes of the sent parameters since the round `known`, or all their values."""
+        """Sends the changes of the sent parameters since the round `known`, or all their values."""
         changes = self._slice.changes_since(known) if known >= 0 else None
         if changes is None:
             round_, sent = self._slice.sent()
@@ -273,7 +273,7 @@ class OuterServer:
             send_tensors(connection, change)
 
     def _begin(self, connection: Connection, header: dict[str, Any]) -> None:
-        """Receive the slice of θ and m from the chief's group."""
+        """Receives the slice of θ and m from the chief's group."""
         shapes = [(int(elements), dtype_of(str(name)), bool(buffer)) for elements, name, buffer in header["shapes"]]
         theta = [torch.empty(elements, dtype=dtype, device="cpu") for elements, dtype, _ in shapes]
         momentum = [torch.empty_like(each) for each in theta]
@@ -291,7 +291,7 @@ class OuterServer:
         connection.send({})
 
     def _restore(self, step: int) -> dict[str, Any]:
-        """Load this server's part of a checkpoint of the chief's group."""
+        """Loads this server's part of a checkpoint of the chief's group."""
         state = self._checkpoint.read(step) if self._checkpoint is not None else None
         if state is None or "shapes" not in state:
             return {"empty": True}
@@ -303,7 +303,7 @@ class OuterServer:
         return {"round": self._slice.round, "lineage": self._lineage, "shapes": state["shapes"]}
 
     def _open(self, header: dict[str, Any]) -> None:
-        """Let the groups train, on the lead, once all servers have their slices."""
+        """Lets the groups train, on the lead, once all servers have their slices."""
         with self._changed:
             if self._rounds is not None:
                 return
@@ -316,7 +316,7 @@ class OuterServer:
             threading.Thread(target=self._run_rounds, args=(self._rounds,), name="diloco-rounds", daemon=True).start()
 
     def _attend(self, connection: Connection, group: int, process: str, header: dict[str, Any]) -> None:
-        """Let a group take part until it stops or its connection breaks."""
+        """Lets a group take part until it stops or its connection breaks."""
         with self._changed:
             self._changed.wait_for(lambda: self._rounds is not None or self._ends)
             rounds = self._rounds
@@ -356,7 +356,11 @@ class OuterServer:
             self._changed.notify_all()
 
     def _commit(self, group: int, process: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Add a difference that all servers have to the open round. Returns the answer, once the group may continue."""
+        """Adds a difference, which all servers have received, to the open round.
+
+        Returns:
+            The answer, once the group may continue.
+        """
         base = int(header["base"])
         with self._changed:
             rounds = self._rounds
@@ -401,9 +405,12 @@ class OuterServer:
                 if rounds.waits_for_chief:
                     if chief_lost_at is None:
                         chief_lost_at = now
-                        log(self.name, "training has finished; waiting for the chief's worker group, which saves it.")
+                        log(
+                            self.name,
+                            "training has finished; waiting for the chief's worker group, which saves the result.",
+                        )
                     if now > chief_lost_at + self._host_wait_s:
-                        self._fail("The chief's worker group did not come back, which saves the result.")
+                        self._fail("The chief's worker group, which saves the result, did not come back.")
                         return
                 else:
                     chief_lost_at = None
@@ -432,7 +439,7 @@ class OuterServer:
         self._followers.ask(header, lambda: self._slice.close(used, rounds.pushed, lr, momentum))
 
     def _save(self, step: int) -> str:
-        """Save the parts of all servers, between two rounds. Returns the problem, or ""."""
+        """Saves the parts of all servers, between two rounds. Returns the problem, or ""."""
         rounds = self._rounds
         if rounds is None or self._followers is None or self._checkpoint is None:
             return "training has not begun"
@@ -463,7 +470,7 @@ class OuterServer:
             self._fail(error.message)
 
     def _fail(self, why: str) -> None:
-        """End training, after which the keepers restart the groups. The caller must hold the lock."""
+        """Ends training, after which the keepers restart the groups. The caller must hold the lock."""
         if self._failure or self._ends or (self._rounds is not None and self._rounds.has_ended):
             return
         self._failure = f"{why} All groups start again from their checkpoints."
@@ -487,7 +494,7 @@ def pairs(items: Sequence[Sequence[Any]]) -> dict[int, int]:
 
 
 def serve(environment: Environment) -> None:
-    """Run this process as a parameter server until training has ended. Raises EnvironmentProblem."""
+    """Runs this process as a parameter server until training has ended. Raises EnvironmentProblem."""
     servers = [Peer(*each) for each in environment.peers.ps]
     names = [server.name for server in servers]
     if environment.replica not in names:

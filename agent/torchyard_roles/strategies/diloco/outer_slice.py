@@ -34,11 +34,11 @@ class OuterSlice:
         self._lock = threading.Lock()
         self._outer = OuterParameters(())
         self._differences: dict[tuple[int, int], list[torch.Tensor]] = {}
-        """By group and base. Only those of committed pushes are ever used."""
+        """Differences by group and base. Only those of committed pushes are averaged."""
         self._sent: list[torch.Tensor] = []
         """The sent parameters; empty if the wire is exact, since they equal θ then."""
         self._changes: dict[int, list[torch.Tensor]] = {}
-        """By round: the encoded changes of the sent parameters, of as many rounds as are together smaller than θ."""
+        """The encoded changes of the sent parameters by round: the newest ones, which together are smaller than θ."""
 
     @property
     def round(self) -> int:
@@ -61,7 +61,7 @@ class OuterSlice:
             self._changes = {}
 
     def empty(self) -> list[torch.Tensor]:
-        """Return tensors of zeros for a difference or a copy of θ."""
+        """Returns tensors of zeros for a difference or a copy of θ."""
         return self._outer.empty()
 
     def shapes(self) -> list[Shape]:
@@ -72,18 +72,18 @@ class OuterSlice:
             self._differences[group, base] = difference
 
     def sent(self) -> tuple[int, list[torch.Tensor]]:
-        """Return the round, and a copy of the sent parameters."""
+        """Returns the round, and a copy of the sent parameters."""
         with self._lock:
             return self._outer.round, [each.clone() for each in self._sent or self._outer.theta]
 
     def changes_since(self, round_: int) -> list[list[torch.Tensor]] | None:
-        """Return the encoded changes of all rounds after `round_`; None if one of them is not kept."""
+        """Returns the encoded changes of all rounds after `round_`; None if one of them has been deleted."""
         with self._lock:
             rounds = range(round_ + 1, self._outer.round + 1)
             return [self._changes[each] for each in rounds] if all(each in self._changes for each in rounds) else None
 
     def close(self, used: Sequence[Push], pushed: Mapping[int, int], lr: float, momentum: float) -> None:
-        """Average the differences of a round in the given order, and take a step of the outer optimizer.
+        """Averages the differences of a round in the given order, and takes a step of the outer optimizer.
 
         Args:
             pushed: The last base that each group has pushed. All differences up to this base are deleted.
@@ -99,7 +99,7 @@ class OuterSlice:
                 self._change_sent()
 
     def _change_sent(self) -> None:
-        """Encode the difference between θ and the sent parameters as a change, and apply it to the sent parameters."""
+        """Encodes the difference between θ and the sent parameters, and applies this change to the sent parameters."""
         changes = []
         for theta, sent in zip(self._outer.theta, self._sent):
             change = self.codec.encode(theta - sent)
@@ -112,7 +112,7 @@ class OuterSlice:
             del self._changes[min(self._changes)]
 
     def _average(self, used: Sequence[Push]) -> list[torch.Tensor]:
-        """Return the weighted average of differences, summed in the given order. It is 0 if all weights are 0."""
+        """Returns the weighted average of differences, summed in the given order. It is 0 if all weights are 0."""
         total = sum(push.weight for push in used)
         sums = self.empty()
         for push in used:
@@ -122,7 +122,7 @@ class OuterSlice:
         return sums
 
     def state(self, pending: Sequence[Push]) -> dict[str, Any]:
-        """Return the state for a checkpoint: copies of θ, m and the sent parameters, and pending differences."""
+        """Returns the state for a checkpoint: copies of θ, m and the sent parameters, and pending differences."""
         with self._lock:
             return {
                 **self._outer.state(),
@@ -132,7 +132,7 @@ class OuterSlice:
             }
 
     def load(self, state: Mapping[str, Any]) -> list[Push]:
-        """Load a checkpoint, and return the pushes of its open round."""
+        """Loads a checkpoint, and returns the pushes of its open round."""
         shapes = [(int(elements), dtype_of(name), bool(buffer)) for elements, name, buffer in state["shapes"]]
         self.begin(shapes, state["theta"], state["momentum"], int(state["round"]))
         if self._sent and state.get("sent"):
@@ -145,7 +145,7 @@ class OuterSlice:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the dtype of an outer parameter by its name. Raises ProtocolError."""
+    """Returns the dtype of an outer parameter by its name. Raises ProtocolError."""
     for dtype in (torch.float32, torch.float64):
         if str(dtype) == name:
             return dtype

@@ -32,22 +32,22 @@ class Flat:
         self.elements = sum(_real(tensor).numel() for tensor in tensors)
 
     def gather(self) -> torch.Tensor:
-        """Return a copy of the tensors' values as one flat tensor."""
+        """Returns a copy of the tensors' values as one flat tensor."""
         values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
         for part, tensor in self._parts(values):
             part.copy_(_real(tensor))
         return values
 
     def scatter(self, values: torch.Tensor) -> None:
-        """Write values to the tensors. Autograd does not track this, as no graph needs the old values between steps."""
+        """Writes values to the tensors, untracked by autograd: between steps, no graph needs the old values."""
         for part, tensor in self._parts(values):
             _real(tensor).copy_(part)
 
-    def collect(self) -> None:  # whole tensors need no collective calls
-        """Make the values of a sharded group available to gather(). Called by all ranks of a group."""
+    def collect(self) -> None:  # Whole tensors need no collective calls.
+        """Makes the values of a sharded group available to gather(). Called by all ranks of a group."""
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
-        """Set the tensors of all ranks of a group to the first rank's values. Called by all ranks.
+        """Sets the tensors of all ranks of a group to the first rank's values. Called by all ranks.
 
         Args:
             device: The device of the group's collective calls.
@@ -57,8 +57,8 @@ class Flat:
         if not is_first:
             self.scatter(values)
 
-    def release(self) -> None:  # only a sharded group keeps values
-        """Free the values of collect()."""
+    def release(self) -> None:  # Only a sharded group keeps values.
+        """Frees the values of collect()."""
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         start = 0
@@ -69,7 +69,7 @@ class Flat:
 
 
 def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor], fragment: int = 0) -> list[Flat]:
-    """Divide the trained parameters and floating-point buffers of a fragment by the dtype of their outer parameters.
+    """Divides the trained parameters and floating-point buffers of a fragment by the dtype of their outer parameters.
 
     Other buffers are left out.
     """
@@ -97,16 +97,16 @@ class OuterParameters:
         """Guards θ, m and `round`; notified when they are replaced or stepped."""
 
     def numbers(self, fragment: int | None = None) -> list[int]:
-        """Return the numbers of a fragment's flat tensors, or of all."""
+        """Returns the numbers of a fragment's flat tensors, or of all."""
         return [number for number, flat in enumerate(self.flats) if fragment is None or flat.fragment == fragment]
 
     def begin(self, round_: int = 0) -> None:
-        """Set θ to the parameters of the model, and m to 0."""
+        """Sets θ to the parameters of the model, and m to 0."""
         theta = [flat.gather() for flat in self.flats]
         self.load(theta, self.empty(), round_)
 
     def empty(self) -> list[torch.Tensor]:
-        """Return a tensor of zeros for each flat tensor."""
+        """Returns a tensor of zeros for each flat tensor."""
         return [torch.zeros(flat.elements, dtype=flat.dtype, device="cpu") for flat in self.flats]
 
     def load(self, theta: list[torch.Tensor], momentum: list[torch.Tensor], round_: int) -> None:
@@ -115,21 +115,21 @@ class OuterParameters:
             self.changed.notify_all()
 
     def copies(self) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
-        """Return the round, and copies of θ and m."""
+        """Returns the round, and copies of θ and m."""
         with self.changed:
             return self.round, [each.clone() for each in self.theta], [each.clone() for each in self.momentum]
 
     def differences(self, fragment: int | None = None) -> list[torch.Tensor]:
-        """Return Δ_g = θ − θ_g of this group."""
+        """Returns Δ_g = θ − θ_g of this group."""
         found = []
         for number in self.numbers(fragment):
             values = self.flats[number].gather()
             found.append(torch.sub(self.theta[number], values, out=values))
         return found
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float, fragment: int | None = None) -> None:
-        """Take a step of the outer optimizer, and finish the round. `average` may be overwritten."""
+        """Takes a step of the outer optimizer, and finishes the round. `average` may be overwritten."""
         with self.changed:
             for number, delta in zip(self.numbers(fragment), average):
                 theta, buffer = self.theta[number], self.momentum[number]
@@ -143,21 +143,21 @@ class OuterParameters:
             self.round += 1
             self.changed.notify_all()
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def install(self, fragment: int | None = None, mixing: float = 0.0) -> None:
-        """Merge θ into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
+        """Merges θ into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
         for number in self.numbers(fragment):
             flat, theta = self.flats[number], self.theta[number]
             flat.scatter(flat.gather().mul_(mixing).add_(theta, alpha=1 - mixing) if mixing else theta)
 
     def state(self) -> dict[str, Any]:
-        """Return copies for a checkpoint."""
+        """Returns copies for a checkpoint."""
         round_, theta, momentum = self.copies()
         return {"round": round_, "theta": theta, "momentum": momentum}
 
 
 def _outer_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """Return the dtype of a tensor's outer parameters; None for values that cannot be averaged."""
+    """Returns the dtype of a tensor's outer parameters; None for values that cannot be averaged."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     return torch.float64 if tensor.dtype in (torch.float64, torch.complex128) else torch.float32

@@ -64,7 +64,7 @@ class RoundState:
     committed: int = 0
     """The epoch whose attempt was committed last."""
     postponed: int = 0
-    """An epoch whose attempt was abandoned because a member has stopped; its members continue for a step first."""
+    """An epoch that was abandoned because a member has stopped; its members take a step before the next attempt."""
     is_idle: bool = False
     """Whether all members have finished and wait for the chief's group."""
     has_ended: bool = False
@@ -85,7 +85,7 @@ class RoundState:
         return cls(**fields)
 
     def without(self, groups: list[int], *, is_postponed: bool) -> RoundState:
-        """Return the state after an attempt in which members were lost."""
+        """Returns the state after an attempt in which members were lost."""
         return replace(
             self,
             epoch=self.epoch + 1,
@@ -95,7 +95,7 @@ class RoundState:
         )
 
     def after_round(self, joining: dict[int, Announcement], *, has_finished: bool, fragments: int = 1) -> RoundState:
-        """Return the state after a committed attempt. Joining groups are members of the next round.
+        """Returns the state after a committed attempt. Joining groups are members of the next round.
 
         Training ends when all members have finished and each fragment has been averaged since, but not without the
         chief's group, which saves the result.

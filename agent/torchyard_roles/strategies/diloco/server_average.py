@@ -28,7 +28,7 @@ from torchyard_roles.strategies.diloco.server_rounds import CHIEF
 from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
 
 RETRY_S = 10.0
-"""How long a group tries to reach a server again after a broken connection."""
+"""Time in seconds for which a group tries to reach a server again after a broken connection."""
 START_PAUSE_S = 0.1
 PULL_PAUSE_S = 0.02
 _Result = TypeVar("_Result")
@@ -84,13 +84,13 @@ class ServerAverage:
         """Whether training has ended, because all groups that are not lost have finished."""
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes that requests have sent and received so far."""
+        """Returns the numbers of bytes that requests have sent and received so far."""
         links = list(self._links.values())
         sent, received = self._past
         return sent + sum(each.sent_bytes for each in links), received + sum(each.received_bytes for each in links)
 
     def close(self, *, has_stopped: bool = False) -> None:
-        """Close all connections.
+        """Closes all connections.
 
         Args:
             has_stopped: Whether this group stops gracefully, in which case waiting groups postpone their round.
@@ -104,7 +104,7 @@ class ServerAverage:
             self._drop(number)
 
     def start(self, round_: int, lineage: str) -> Outcome:
-        """Take part, and load θ from the servers unless this group keeps its own.
+        """Joins the run, and loads θ from the servers unless this group keeps its own.
 
         The chief's group gives the servers their θ and m, unless they restore them from their own parts. If a group
         starts later, it waits for the end of the round.
@@ -122,14 +122,14 @@ class ServerAverage:
             self.has_ended = True
             return Outcome.ENDED
         if self._wait_for_begin():
-            round_, lineage = max(0, round_), self.lineage  # The servers' θ is the one of this group.
+            round_, lineage = max(0, round_), self.lineage  # The servers have θ from this group.
         answer = self._join()
         self.lineage = str(answer["lineage"])
         if answer["has_ended"]:
             self.has_ended = True
             return Outcome.ENDED
         if lineage == self.lineage and int(answer["pushed"]) < round_ <= int(answer["round"]):
-            return Outcome.KEPT  # No difference to this θ has been pushed yet, so this group continues exactly.
+            return Outcome.KEPT  # No difference from this θ has been pushed yet, so this group continues exactly.
         self._take_rest()
         self._wire.forget()
         self._pull(int(answer["round"]), known=-1)
@@ -143,7 +143,7 @@ class ServerAverage:
         has_finished: bool,
         fragment: int | None = None,
     ) -> Outcome:
-        """Push this group's differences, and take θ after the round that averages them.
+        """Pushes this group's differences, and takes θ after the round that averages them.
 
         A late group takes θ at once if the quorum does not need it. Its differences count in the open round.
 
@@ -172,7 +172,7 @@ class ServerAverage:
         return Outcome.REPLACED
 
     def save(self, step: int) -> None:
-        """Save the servers' parts of a checkpoint of the chief's group. Raises RolesError."""
+        """Saves the servers' parts of a checkpoint of the chief's group. Raises RolesError."""
         answer = self._repeated(0, lambda link: _asked(link, {"op": "save", "step": step}))
         if answer["problem"]:
             raise RolesError(f"θ and m of step {step} could not be saved: {answer['problem']}.")
@@ -180,7 +180,7 @@ class ServerAverage:
     # The start
 
     def _wait_for_begin(self) -> bool:
-        """Wait until the servers have θ and m, which the chief's group gives them.
+        """Waits until the servers have θ and m, which the chief's group gives them.
 
         Returns:
             Whether this group has given them its own.
@@ -208,7 +208,7 @@ class ServerAverage:
             time.sleep(START_PAUSE_S)
 
     def _begin(self) -> bool:
-        """Let the servers begin with their own checkpoint, or give them θ and m of this group.
+        """Lets the servers begin with their own checkpoint, or gives them θ and m of this group.
 
         Returns:
             Whether θ and m are those of this group.
@@ -226,7 +226,7 @@ class ServerAverage:
         return restored is None
 
     def _restore(self, links: Sequence[Connection]) -> str | None:
-        """Let the servers load their parts. Returns the lineage, or None if the parts do not fit each other or θ."""
+        """Lets the servers load their parts. Returns the lineage, or None if the parts do not fit each other or θ."""
         answers = [_asked(link, {"op": "restore", "step": self._restored_step}) for link in links]
         if not all("round" in answer for answer in answers):
             return None
@@ -259,7 +259,7 @@ class ServerAverage:
             link.receive()
 
     def _join(self) -> dict[str, Any]:
-        """Take part from now on, and return the lead's answer."""
+        """Registers this group with the lead, and returns the lead's answer."""
         if self._joined is not None:
             self._joined.close()
         connection = self._connect(0)
@@ -286,7 +286,7 @@ class ServerAverage:
     # Exchanges
 
     def _exchange(self, encoded: Sequence[torch.Tensor], weight: float, has_finished: bool) -> dict[str, Any]:
-        """Push the encoded differences to all servers, and return the lead's answer."""
+        """Pushes the encoded differences to all servers, and returns the lead's answer."""
         base = self._outer.round
         for number in range(len(self._servers)):
             self._repeated(number, partial(self._push, number, base, encoded))
@@ -299,7 +299,7 @@ class ServerAverage:
         link.receive()
 
     def _pull(self, at_least: int, *, known: int) -> None:
-        """Load θ of one round from all servers.
+        """Loads θ of one round from all servers.
 
         Args:
             known: The round of this group's θ; -1 if θ is not one that the servers have sent.
@@ -307,7 +307,7 @@ class ServerAverage:
         theta = [each.clone() for each in self._outer.theta] if known >= 0 else self._outer.empty()
         rounds = [known] * len(self._servers)
         while min(rounds) < max(at_least, max(rounds)):
-            # A round may close between two servers, in which case the earlier ones are asked again.
+            # If a round closes between two answers, the servers that answered earlier are asked again.
             for number, round_ in enumerate(rounds):
                 if round_ < max(at_least, max(rounds)):
                     parts = self._own_slices(number, theta)
@@ -317,7 +317,7 @@ class ServerAverage:
         self._outer.load(theta, [], rounds[0])
 
     def _pulled(self, theta: Sequence[torch.Tensor], known: int, link: Connection) -> int:
-        """Bring a server's slices of θ from the round `known` to the server's current round, and return that round."""
+        """Updates a server's slices of θ from the round `known` to its current round, and returns that round."""
         link.send({"op": "pull", "round": known})
         answer = link.receive()
         if "changes" not in answer:
@@ -330,18 +330,18 @@ class ServerAverage:
         ]
         for change in changes:
             receive_tensors(link, change)
-        for change in changes:  # All have arrived, so that a request that is repeated changes θ only once.
+        for change in changes:  # θ is changed only after all changes have arrived, since a broken request is repeated.
             for encoded, values in zip(change, theta):
                 codec.accumulate(encoded, values)
         return int(answer["round"])
 
     def _own_slices(self, number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return a server's slices of flat tensors."""
+        """Returns a server's slices of flat tensors."""
         of = len(self._servers)
         return [each[self._wire.codec.cut(each.numel(), number, of)] for each in tensors]
 
     def _shapes(self, number: int = 0, of: int = 1) -> list[list[Any]]:
-        """Return the sizes, dtypes and kinds of a server's slices of the flat tensors."""
+        """Returns the sizes, dtypes and kinds of a server's slices of the flat tensors."""
         found = []
         for flat in self._outer.flats:
             part = self._wire.codec.cut(flat.elements, number, of)
@@ -351,7 +351,7 @@ class ServerAverage:
     # Connections
 
     def _connect(self, number: int) -> Connection:
-        """Open a connection to a server. Raises PeerLost, also if the server has been restarted."""
+        """Opens a connection to a server. Raises PeerLost, also if the server has been restarted."""
         introduction = {"name": self._name, "service": SERVICE, "group": self._group, "process": self._process}
         server = self._servers[number]
         connection, answer = Connection.connect(server, self._key, introduction, RETRY_S)
@@ -376,7 +376,7 @@ class ServerAverage:
             self._drop(number)
 
     def _repeated(self, number: int, call: Callable[[Connection], _Result]) -> _Result:
-        """Make a request, and once more over a new connection if the first one breaks. Raises PeerLost."""
+        """Makes a request, and once more over a new connection if the first one breaks. Raises PeerLost."""
         try:
             return call(self._link(number))
         except PeerLost:

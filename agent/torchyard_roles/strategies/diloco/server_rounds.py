@@ -77,7 +77,7 @@ class Rounds:
         return len(self._live - self._expected)
 
     def join(self, group: int) -> None:
-        """Include a group that has started. A group that returns waits for the end of the round."""
+        """Includes a group that has started. A group that returns waits for the end of the round."""
         self._finished.discard(group)
         self._postponed.discard(group)
         self._live.add(group)
@@ -87,19 +87,19 @@ class Rounds:
             self._waiting.add(group)
 
     def lose(self, group: int) -> None:
-        """Exclude a group. Its difference in the open round still counts."""
+        """Excludes a group. Its difference in the open round still counts."""
         for each in (self._live, self._expected, self._waiting, self._finished, self._postponed):
             each.discard(group)
 
     def give_up_expected(self) -> list[int]:
-        """Exclude the groups that have not started, and return them."""
+        """Excludes the groups that have not started, and returns them."""
         missing = sorted(self._expected)
         for group in missing:
             self.lose(group)
         return missing
 
     def stop(self, group: int) -> None:
-        """Exclude a group that stops gracefully. The others continue for a step, in which they may stop as well.
+        """Excludes a group that stops gracefully. The others continue for a step, in which they may stop as well.
 
         For this, their differences in time are withdrawn, and groups that have not pushed yet are refused once.
         """
@@ -113,7 +113,7 @@ class Rounds:
                 self._postponed.discard(push.group)
 
     def push(self, push: Push, *, has_finished: bool) -> bool:
-        """Add a difference to the open round. Returns whether it counts; a repeated call changes nothing.
+        """Adds a difference to the open round. Returns whether it counts; a repeated call changes nothing.
 
         A late group that the quorum can do without continues at once, from the newest θ. Otherwise it waits for the end
         of the round, and is in step with the others again.
@@ -134,13 +134,13 @@ class Rounds:
         return True
 
     def must_wait(self, group: int, base: int) -> bool:
-        """Return whether a group that has pushed has to wait before it continues."""
+        """Returns whether a group that has pushed has to wait before it continues."""
         if self.has_ended:
             return False
         return group in self._finished or group in self._waiting or base == self.round
 
     def is_due(self, now: float) -> bool:
-        """Return whether the open round is to be closed."""
+        """Returns whether the open round is to be closed."""
         if self.has_ended:
             return False
         ready, awaited = self._ready(), self._outstanding()
@@ -156,11 +156,11 @@ class Rounds:
         return not awaited or now >= self._quorum_at + self._grace_s
 
     def due_in(self, now: float) -> float | None:
-        """Return the rest of the grace period in seconds, or None if no such period has begun."""
+        """Returns the rest of the grace period in seconds, or None if no such period has begun."""
         return None if self._quorum_at is None else max(0.0, self._quorum_at + self._grace_s - now)
 
     def close(self) -> list[Push]:
-        """Close the round, and return its differences in the order in which they are summed."""
+        """Closes the round, and returns its differences in the order in which they are summed."""
         used = sorted(self.pending)
         self.pending = []
         self.round += 1
@@ -170,7 +170,7 @@ class Rounds:
         return used
 
     def end_if_finished(self) -> None:
-        """End training if all groups, including the chief's, have finished and no difference is left."""
+        """Ends training if all groups, including the chief's, have finished and no difference is left."""
         self.has_ended = self.has_ended or (not self.pending and self._all_have_finished())
 
     def _all_have_finished(self) -> bool:
@@ -180,9 +180,9 @@ class Rounds:
         return {push.group for push in self.pending if push.base == self.round}
 
     def _ready(self) -> set[int]:
-        """Return the groups that the quorum counts: those that have pushed in time, or have finished."""
+        """Returns the groups that the quorum counts: those that have pushed in time, or have finished."""
         return self._in_time() | self._finished
 
     def _outstanding(self) -> set[int]:
-        """Return the groups that may still push in the open round."""
+        """Returns the groups that may still push in the open round."""
         return self._live - self._waiting - self._finished - self._in_time()

@@ -66,7 +66,7 @@ class ShardedFlat(Flat):
 
 
 def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool) -> list[Flat]:
-    """Return the flats, with a ShardedFlat for those of DTensors."""
+    """Returns `flats`, with each flat tensor of DTensors replaced by a ShardedFlat."""
     return [
         ShardedFlat(flat.tensors, flat.dtype, fragment=flat.fragment, device=device, is_first=is_first)
         if any(hasattr(tensor, "device_mesh") for tensor in flat.tensors)
@@ -76,7 +76,7 @@ def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool
 
 
 def reshard(models: Sequence[torch.nn.Module]) -> None:
-    """Free the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
+    """Frees the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
     for model in models:
         for module in model.modules():
             free: Any = getattr(module, "reshard", None)

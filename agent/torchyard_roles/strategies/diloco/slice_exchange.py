@@ -17,7 +17,7 @@ from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.diloco.slice_server import SERVICE, receive_tensors, send_tensors
 
 CONNECT_S = 0.4
-"""Timeout of a connection, which the kernel of a running host completes even if its processes are busy."""
+"""Timeout in seconds of a connection, which the kernel of a running host completes even if its processes are busy."""
 
 
 class Calls:
@@ -32,12 +32,12 @@ class Calls:
         self._closed = False
 
     def connect(self, peer: Peer) -> Connection:
-        """Open a connection that is not kept. Raises PeerLost and ProtocolError."""
+        """Opens a connection that is not kept. Raises PeerLost and ProtocolError."""
         connection, _ = Connection.connect(peer, self._key, self._introduction, CONNECT_S)
         return connection
 
     def take(self, peer: Peer) -> Connection:
-        """Return an idle connection, or a new one. Raises PeerLost and ProtocolError."""
+        """Returns an idle connection, or a new one. Raises PeerLost and ProtocolError."""
         with self._lock:
             connection = self._idle.pop(peer, None)
         if connection is not None:
@@ -49,7 +49,7 @@ class Calls:
         return connection
 
     def keep(self, peer: Peer, connection: Connection) -> None:
-        """Keep a connection that no thread uses any more for the next round."""
+        """Keeps an idle connection for the next round."""
         with self._lock:
             surplus = connection if self._closed else self._idle.get(peer)
             if surplus is not connection:
@@ -62,7 +62,7 @@ class Calls:
         self._open.remove(connection)
 
     def end_all_but(self, peers: Iterable[Peer]) -> None:
-        """End the idle connections to all processes except `peers`."""
+        """Ends the idle connections to all processes except `peers`."""
         kept = set(peers)
         with self._lock:
             surplus = [self._idle.pop(peer) for peer in list(self._idle) if peer not in kept]
@@ -75,11 +75,11 @@ class Calls:
         self.end_all_but(())
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received so far for slices."""
+        """Returns the numbers of bytes sent and received so far for slices."""
         return self._open.traffic()
 
     def has_begun(self, peer: Peer) -> bool | None:
-        """Return whether a group has θ and m, or None if it is unreachable."""
+        """Returns whether a group has θ and m, or None if it is unreachable."""
         try:
             with closing(self.connect(peer)) as connection:
                 connection.send({"op": "about"})
@@ -120,7 +120,7 @@ class SliceExchange:
         self._thread.start()
 
     def cancel(self) -> None:
-        """End the thread. The connection is kept if the average has been received."""
+        """Ends the thread. The connection is kept if the average has been received."""
         with self._lock:
             self._is_cancelled = True
             if self._connection is not None and not self.has_received:
@@ -175,7 +175,7 @@ class SliceExchange:
                 self._calls.end(connection)
 
     def _watch(self, connection: Connection) -> bool:
-        """Wait for cancel(). Returns whether the connection can be used again; raises PeerLost if the owner is lost."""
+        """Waits for cancel(). Returns whether the connection can be reused; raises PeerLost if the owner is lost."""
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._woken, select.POLLIN)

@@ -28,7 +28,7 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 
 SERVICE = "diloco"
 STATE_WAIT_S = 5.0
-"""Longest wait of a returning group until the asked member has taken the outer step of the round."""
+"""Longest wait in seconds of a returning group until the asked member has taken the outer step of the round."""
 
 
 class Contribution(NamedTuple):
@@ -54,7 +54,7 @@ class Mailbox:
         self._closed = False
 
     def advance(self, epoch: int) -> None:
-        """Abandon all earlier epochs."""
+        """Abandons all earlier epochs."""
         with self.changed:
             self._epoch = epoch
             self._contributions = {number: each for number, each in self._contributions.items() if number >= epoch}
@@ -77,7 +77,7 @@ class Mailbox:
             self.changed.notify_all()
 
     def average(self, epoch: int) -> list[torch.Tensor] | None:
-        """Wait for the average of an epoch. Returns None if the epoch is abandoned or the mailbox is closed."""
+        """Waits for the average of an epoch. Returns None if the epoch is abandoned or the mailbox is closed."""
         with self.changed:
             self.changed.wait_for(lambda: epoch in self._averages or epoch < self._epoch or self._closed)
             return self._averages.get(epoch)
@@ -119,11 +119,11 @@ class SliceServer:
         self._spawn(self._accept_all, "diloco")
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received by all connections."""
+        """Returns the numbers of bytes sent and received by all connections."""
         return self._connections.traffic()
 
     def close(self) -> None:
-        """Close all connections and end all threads."""
+        """Closes all connections and ends all threads."""
         with self._lock:
             self._closed = True
         self._mailbox.close()
@@ -161,7 +161,7 @@ class SliceServer:
             self._connections.add(connection)
         try:
             if introduction.get("service") != SERVICE:
-                connection.refuse(f"{self._name} averages worker groups, and nothing else.")
+                connection.refuse(f"{self._name} averages worker groups, and offers no other service.")
                 return
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
@@ -235,5 +235,5 @@ def receive_tensors(connection: Connection, tensors: Sequence[torch.Tensor]) -> 
 
 
 def log(name: str, message: str) -> None:
-    """Print a line to the replica's log."""
+    """Prints a line to the replica's log."""
     print(f"{name}: {message}", file=sys.stderr, flush=True)

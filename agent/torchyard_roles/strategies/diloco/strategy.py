@@ -46,7 +46,7 @@ from torchyard_roles.strategies.worker_group_ranks import first_ranks, wait_for_
 from torchyard_roles.strategy_options import Options
 
 BACKGROUND_ENDS_S = 3.0
-"""Longest wait for the end of an exchange that is abandoned."""
+"""Longest wait in seconds for the end of an exchange that is abandoned."""
 BEAT_S = 5.0
 """Interval of the first rank's messages to its group while it waits for other groups."""
 
@@ -57,9 +57,9 @@ class Sent:
 
     fragment: int | None
     at: tuple[int, int]
-    """Samples and steps when it was sent."""
+    """The numbers of samples and steps at the time of sending."""
     steps_before: int
-    """Steps between the fragment before and this one."""
+    """The number of steps between the sending of the previous fragment and of this one."""
     average: Callable[[], Outcome]
     """Returns the outcome on the first rank: it makes the exchange, or waits for the thread that makes it."""
 
@@ -109,7 +109,7 @@ class Diloco(Strategy):
         self._finite: list[FiniteGradients] = []
         self._finished = False
         self._has_ended = False
-        """Whether training has ended for all groups, possibly while this one was away."""
+        """Whether training has ended for all groups, possibly while this group was lost."""
         self._exchange_s = 0.0
         self._background: BackgroundAverage | None = None
 
@@ -166,10 +166,10 @@ class Diloco(Strategy):
         self._inside.clip_values(parameters, value)
 
     def at_boundary(self, step: int) -> None:
-        """Merge the fragment that was sent, if this is due, and send the next one, if this is due.
+        """Merges the fragment that was sent, if this is due, and sends the next one, if this is due.
 
         Raises:
-            SystemExit: The other groups have finished training while this one was away.
+            SystemExit: The other groups have finished training while this group was lost.
         """
         began = time.monotonic()
         if self._step is None:
@@ -199,7 +199,7 @@ class Diloco(Strategy):
         return self._inside.is_save_due(step)
 
     def flush(self, step: int) -> None:
-        """Save this group's part of the checkpoint."""
+        """Saves this group's part of the checkpoint."""
         self._check()
         if self._step is not None and self._environment.checkpoints and step != self._saved_at:
             self._saved_at = step
@@ -211,7 +211,7 @@ class Diloco(Strategy):
                 flat.release()
 
     def save(self, folder: Path, step: int) -> None:
-        """Save the servers' parts of the checkpoint."""
+        """Saves the servers' parts of the checkpoint."""
         self._check()
         if isinstance(self._average, ServerAverage) and not self._has_ended:
             self._average.save(step)
@@ -240,7 +240,7 @@ class Diloco(Strategy):
         return self._average is not None and not self._finished
 
     def finish(self) -> bool:
-        """Average the steps since the last outer step, until all groups have finished."""
+        """Averages the steps since the last outer step, until all groups have finished."""
         if self._finished or not self._models:
             return False
         self._check()
@@ -269,7 +269,7 @@ class Diloco(Strategy):
         self._inside.abandon()
 
     def _abandon(self, *, has_stopped: bool = False) -> None:
-        """End all threads and connections before the interpreter's shutdown."""
+        """Ends all threads and connections before the interpreter's shutdown."""
         if self._average is not None:
             self._average.close(has_stopped=has_stopped)
             self._average = None
@@ -281,7 +281,7 @@ class Diloco(Strategy):
             self._background = None
 
     def _check(self) -> None:
-        """Check the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
+        """Checks the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
         for each in self._finite:
             each.check()
 
@@ -308,7 +308,7 @@ class Diloco(Strategy):
         return fragments.steps_before(self._fragment or 0, self._fragments, self._options.inner_steps)
 
     def _begin(self) -> None:
-        """Begin at the first boundary, when all models are known and a checkpoint has been loaded."""
+        """Prepares averaging at the first step boundary, when all models are known and a checkpoint has been loaded."""
         models = torch.nn.ModuleList(self._models)  # ModuleList.parameters() yields each shared tensor only once.
         averaged = [each for each in models.buffers() if each.is_floating_point() or each.is_complex()]
         parts = fragments.divide(self._models, self._trained.values(), self._options.fragments)
@@ -342,19 +342,19 @@ class Diloco(Strategy):
             self._rest.unpack(row.cpu())
 
     def _collect(self, fragment: int | None = None) -> None:
-        """Gather the parameters of a sharded group on its first rank. Called by all ranks of the group."""
+        """Gathers the parameters of a sharded group on its first rank. Called by all ranks of the group."""
         if self._is_sharded:
             reshard(self._models)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].collect()
 
     def _start_first(self) -> Outcome:
-        """Choose the initial parameters, on the first rank."""
+        """Chooses the initial parameters, on the first rank."""
         part, environment = self._restored, self._environment
         if part is not None and [each.numel() for each in part["theta"]] != [
             flat.elements for flat in self._outer.flats
         ]:
-            part = None  # The model has changed, so only its parameters can be resumed.
+            part = None  # The model has changed, so only the parameters of its checkpoint are used.
         outcome = Outcome.KEPT
         restored = (int(part["round"]), str(part["lineage"])) if part is not None else (NOT_BEGUN, "")
         if self._servers:
@@ -415,7 +415,7 @@ class Diloco(Strategy):
             self._sent = Sent(fragment if fragment >= 0 else None, at, 0, lambda: Outcome.AVERAGED)
 
     def _since_sent(self) -> list[tuple[int, int]]:
-        """Return the samples and steps since each fragment was sent, and last those since the last one was sent.
+        """Returns the samples and steps since each fragment was sent, and last those since the last one was sent.
 
         In a sharded group these are the sums of all ranks, which call this method together.
         """
@@ -431,7 +431,7 @@ class Diloco(Strategy):
         *since, since_last = since_sent
         inner_steps, merging = self._inner_steps, None
         own = [flat.gather() for flat in self._outer.flats]
-        if self._sent is not None:  # The average is complete in the checkpoint, and only its merge is left.
+        if self._sent is not None:  # The checkpoint contains the complete average, which is merged after a restart.
             sent, outcome = self._sent, self._sent.average()
             if outcome is Outcome.AVERAGED:
                 merging = -1 if sent.fragment is None else sent.fragment
@@ -458,12 +458,12 @@ class Diloco(Strategy):
             print(f"torchyard: θ and m of step {step} could not be saved in {folder}: {error}.", flush=True)
 
     def _synchronize(self) -> None:
-        """Average with the other groups, take the outer step, and adopt θ."""
+        """Averages with the other groups, takes the outer step, and adopts θ."""
         self._send(in_background=False)
         self._merge()
 
     def _send(self, *, in_background: bool) -> None:
-        """Begin to average the next fragment."""
+        """Begins to average the next fragment."""
         self._check()
         fragment = self._fragment
         at = (self.samples, self._steps)
@@ -479,7 +479,7 @@ class Diloco(Strategy):
             differences = self._outer.differences(fragment)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
-            # Without a loader of the cluster, samples are not counted.
+            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
             average = partial(self._average_first, differences, samples or steps, fragment)
             if in_background:
                 self._background = BackgroundAverage(average)
@@ -488,13 +488,13 @@ class Diloco(Strategy):
         self._inner_steps = 0
 
     def _average_first(self, differences: list[torch.Tensor], weight: float, fragment: int | None) -> Outcome:
-        """Average and step on the first rank. The model remains as it is."""
+        """Averages the differences and takes the outer step, on the first rank. Does not change the model."""
         outer, options = self._outer, self._options
         outcome = Outcome.AVERAGED
         if self._average is not None:
             outcome = self._average.average(differences, weight, has_finished=self._finished, fragment=fragment)
             if isinstance(self._average, GroupAverage) and not self._average.weight:
-                differences = []  # No group has trained since the last average: only the round is counted.
+                differences = []  # No group has trained since the last average, so θ stays the same.
         if outcome is Outcome.AVERAGED:
             is_plain = self._is_warming_up
             lr, momentum = (1.0, 0.0) if is_plain else (options.outer_lr, options.outer_momentum)
@@ -502,7 +502,7 @@ class Diloco(Strategy):
         return outcome
 
     def _merge(self) -> Outcome:
-        """Wait for the average that was sent, and merge θ into the parameters of all ranks of the group."""
+        """Waits for the average that was sent, and merges θ into the parameters of all ranks of the group."""
         sent = self._sent
         assert sent is not None
         outcome = self._with_beats(sent.average) if self._is_first else self._await_beats()
@@ -522,7 +522,7 @@ class Diloco(Strategy):
             marks[number] = at
 
     def _adopt(self, outcome: Outcome, fragment: int | None = None) -> None:
-        """Adopt the result of the first rank, on all ranks of the group."""
+        """Adopts the result of the first rank, on all ranks of the group."""
         if outcome is Outcome.REPLACED:
             if isinstance(self._average, GroupAverage):
                 self._wire.forget()
@@ -543,7 +543,7 @@ class Diloco(Strategy):
             self._has_ended = bool(self._broadcast([int(self._has_ended)])[0])
 
     def _broadcast_parameters(self, fragment: int | None) -> None:
-        """Broadcast the first rank's parameters of a fragment (None for all), its round and the position in it."""
+        """Broadcasts the first rank's parameters of a fragment (None for all), its round and the position in it."""
         if self.sharded_saving is not None:
             self.sharded_saving.settle()
         self._outer.round, self._inner_steps = self._broadcast([self._outer.round, self._inner_steps])
@@ -556,7 +556,7 @@ class Diloco(Strategy):
         return [int(number) for number in tensor.tolist()]
 
     def _with_beats(self, call: Callable[[], Outcome]) -> Outcome:
-        """Run `call` on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
+        """Runs `call` on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
         if self._is_alone:
             return call()
         results: list[Outcome] = []
@@ -588,7 +588,7 @@ class Diloco(Strategy):
 
 
 def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
-    """Return the strategy inside the worker group of this rank."""
+    """Returns the strategy inside the worker group of this rank."""
     if environment.group_size == 1:
         return SingleProcess()
     inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
@@ -596,7 +596,7 @@ def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
 
 
 def _check_sharded(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise UsageProblem for parameters that no optimizer trains, which sharded groups do not exchange."""
+    """Raises UsageProblem for parameters that no optimizer trains, which sharded groups do not exchange."""
     trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
     for model in models:
         for name, parameter in model.named_parameters():
@@ -608,7 +608,7 @@ def _check_sharded(models: Sequence[torch.nn.Module], optimizers: Sequence[torch
 
 
 def _check_served(options: Options) -> None:
-    """Raise UsageProblem for settings that parameter servers do not support."""
+    """Raises UsageProblem for settings that parameter servers do not support."""
     defaults = Options()
     for setting in ("fragments", "overlap_steps", "mixing"):
         if getattr(options, setting) != getattr(defaults, setting):

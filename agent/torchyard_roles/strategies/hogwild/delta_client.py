@@ -15,7 +15,7 @@ from torchyard_roles.strategies.hogwild.shard_copy import View, empty_chunks
 
 ATTEMPT_S = 1.0
 SHORT_S = 0.3
-"""Timeout for a connection to a group that may be away, while other groups are still to be contacted."""
+"""Timeout in seconds for a connection to a group that may be away, while other groups are still to be contacted."""
 
 
 class Calls:
@@ -39,7 +39,7 @@ class Calls:
         }
 
     def connect(self, group: int, deadline_s: float) -> Connection:
-        """Open a new connection to a group. Raises PeerLost."""
+        """Opens a new connection to a group. Raises PeerLost."""
         peer = self._holdings.peers[group]
         connection, _ = Connection.connect(peer, self._key, self._introduction, deadline_s)
         self._holdings.find(group, peer.name)
@@ -48,7 +48,7 @@ class Calls:
     def ask(
         self, group: int, header: dict[str, Any], deadline_s: float = ATTEMPT_S, tensors: Sequence[torch.Tensor] = ()
     ) -> dict[str, Any]:
-        """Send a request with an optional tensor per chunk, and return the answer. Raises PeerLost."""
+        """Sends a request with an optional tensor per chunk, and returns the answer. Raises PeerLost."""
         with closing(self.connect(group, deadline_s)) as connection:
             connection.send(header)
             send_chunks(connection, tensors)
@@ -58,7 +58,7 @@ class Calls:
             return answer
 
     def view(self, group: int, shard: int) -> View | None:
-        """Return a group's view of a shard, or None if the group has no view or is unreachable."""
+        """Returns a group's view of a shard, or None if the group has no view or is unreachable."""
         try:
             with closing(self.connect(group, ATTEMPT_S)) as connection:
                 connection.send({"op": "view", "shard": shard})
@@ -73,7 +73,7 @@ class Calls:
             return None
 
     def rest(self, group: int, size: int) -> torch.Tensor:
-        """Return a group's frozen parameters and buffers as a tensor of `size` bytes. Raises PeerLost."""
+        """Returns a group's frozen parameters and buffers as a tensor of `size` bytes. Raises PeerLost."""
         with closing(self.connect(group, ATTEMPT_S)) as connection:
             connection.send({"op": "rest"})
             connection.receive()

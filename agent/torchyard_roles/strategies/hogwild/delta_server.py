@@ -37,7 +37,7 @@ SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
 """Dtypes that are summed in float32, since small deltas would be lost by rounding."""
 IN_TRANSIT = -1
-"""Stands for the host of a master that is being transferred."""
+"""A placeholder for the host of a master copy that is being transferred."""
 
 
 class Master:
@@ -52,7 +52,7 @@ class Master:
         self._sums = [one.to(torch.float32 if one.dtype in COARSE else one.dtype, copy=True) for one in view.values]
 
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:
-        """Apply a delta unless its number was applied before, and copy the sum into `tensors`.
+        """Applies a delta unless its number was applied before, and copies the sum into `tensors`.
 
         Returns:
             The staleness: the number of deltas of other groups since the caller's `base` version.
@@ -105,7 +105,7 @@ class Holdings:
             self.changed.notify_all()
 
     def adopt(self, shard: int, view: View) -> None:
-        """Begin to host a shard, unless this group already hosts the same or a later version."""
+        """Begins to host a shard, unless this group already hosts the same or a later version."""
         with self.changed:  # A repeated request may arrive while the first request is still in progress.
             master = self.masters.get(shard)
             if master is None or master.moved_to is not None or master.version < view.version:
@@ -118,7 +118,7 @@ class Holdings:
             self.changed.notify_all()
 
     def read(self, shard: int, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]] | None:
-        """Copy the newest value of a shard that this group has into `tensors`, and return its version and numbers.
+        """Copies the newest value of a shard that this group has into `tensors`, and returns its version and numbers.
 
         Returns None before this group has started.
         """
@@ -133,7 +133,7 @@ class Holdings:
         return self.copies[shard].read(tensors)
 
     def about(self) -> dict[str, Any]:
-        """Return the state from which other groups start: lineage, hosts, and the known version of each shard."""
+        """Returns the state from which other groups start: lineage, hosts, and the known version of each shard."""
         lineage = self.lineage  # The lineage is read first, because all copies exist once the lineage is set.
         versions = []
         for shard, copy in enumerate(self.copies):
@@ -144,7 +144,7 @@ class Holdings:
         return {"lineage": lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
 
     def lose(self, group: int, error: PeerLost) -> None:
-        """Mark a group as unreachable and log this, unless it is already marked or has ended.
+        """Marks a group as unreachable and logs this, unless it is already marked or has ended.
 
         An error that names a process other than the group's first rank is ignored.
         """
@@ -155,19 +155,19 @@ class Holdings:
         log(self.name, f"{error.message} Training continues; exchanges with worker group {group} wait for it.")
 
     def meet(self, group: int, peer: Peer, generation: int) -> None:
-        """Store the address of a group, which changes if the group's host is lost."""
+        """Stores the address of a group, which changes if the group's host is lost."""
         with self.changed:
             if generation >= self._generations[group]:
                 self._generations[group] = generation
                 self.peers[group] = peer
 
     def generation(self, group: int) -> int:
-        """Return the latest known generation of a group."""
+        """Returns the latest known generation of a group."""
         with self.changed:
             return self._generations[group]
 
     def take(self, host: int, generation: int, arrive: Callable[[], None]) -> bool:
-        """Call `arrive`, unless the host has restarted since it was asked.
+        """Calls `arrive`, unless the host has restarted since it was asked.
 
         A restarted host restores its masters from other groups' views. Deltas that it confirmed after those views were
         taken are lost, so the caller must send them again.
@@ -182,7 +182,7 @@ class Holdings:
             return True
 
     def find(self, group: int, peer: str, generation: int = -1) -> None:
-        """Mark a group as reachable. A group that has ended takes part again only in a later generation."""
+        """Marks a group as reachable. A group that has ended takes part again only in a later generation."""
         with self.changed:
             if generation > self.ended.get(group, generation):
                 del self.ended[group]
@@ -211,11 +211,11 @@ class DeltaServer:
         self._spawn(self._accept_all, "deltas")
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes sent and received by all connections."""
+        """Returns the numbers of bytes sent and received by all connections."""
         return self._connections.traffic()
 
     def close(self) -> None:
-        """Close all connections and end all threads."""
+        """Closes all connections and ends all threads."""
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):
@@ -264,7 +264,7 @@ class DeltaServer:
 
     def _admit(self, connection: Connection, introduction: dict[str, Any]) -> bool:
         if introduction.get("service") != SERVICE:
-            connection.refuse(f"{self._name} exchanges deltas, and nothing else.")
+            connection.refuse(f"{self._name} exchanges deltas, and offers no other service.")
         elif introduction.get("fingerprint") != self._fingerprint:
             connection.refuse(
                 f"The model of {connection.peer} differs from the one of {self._name}: names, shapes, dtypes, or the "
@@ -377,10 +377,10 @@ def receive_chunks(connection: Connection, tensors: list[torch.Tensor]) -> None:
 
 
 def numbers(pairs: Any) -> dict[int, int]:
-    """Convert the `applied` pairs of a header to the last number of each group."""
+    """Converts the `applied` pairs of a header to the last number of each group."""
     return {int(group): int(number) for group, number in pairs}
 
 
 def log(name: str, message: str) -> None:
-    """Print a line to the replica's log."""
+    """Prints a line to the replica's log."""
     print(f"{name}: {message}", file=sys.stderr, flush=True)

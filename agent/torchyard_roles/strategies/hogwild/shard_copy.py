@@ -35,7 +35,7 @@ class View(NamedTuple):
 
 
 def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
-    """Allocate one flat tensor on the CPU for each chunk."""
+    """Allocates one flat tensor on the CPU for each chunk."""
     return [torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype)) for chunk in chunks]
 
 
@@ -64,7 +64,7 @@ class ShardCopy:
     # The training thread calls the following methods.
 
     def load(self, view: View) -> None:
-        """Set the copy and the parameters to a view of the master."""
+        """Sets the copy and the parameters to a view of the master."""
         with self.changed:
             self.version, self.applied = view.version, dict(view.applied)
             for seen, value in zip(self._seen, view.values):
@@ -72,7 +72,7 @@ class ShardCopy:
         scatter(self._chunks, self._parameters, self._seen)
 
     def look(self) -> tuple[bool, bool]:
-        """Return `has_arrived` and whether no exchange is in progress. Both are read atomically.
+        """Returns `has_arrived` and whether no exchange is in progress. Both are read atomically.
 
         Between two separate reads an answer could arrive unnoticed, and the next delta would revert it.
         """
@@ -80,7 +80,7 @@ class ShardCopy:
             return self.has_arrived, not self.under_way
 
     def begin(self) -> None:
-        """Begin an exchange. The value of the previous exchange must have been applied."""
+        """Begins an exchange. The value of the previous exchange must have been applied."""
         gather(self._chunks, self._parameters, self._snapshot)
         with self.changed:
             self.exchanges += 1
@@ -89,7 +89,7 @@ class ShardCopy:
             self.changed.notify_all()
 
     def apply(self) -> None:
-        """Apply the received value to the parameters."""
+        """Applies the received value to the parameters."""
         for chunk, seen, snapshot in zip(self._chunks, self._seen, self._snapshot):
             at = 0
             for parameter, start, stop in chunk.pieces:
@@ -103,13 +103,13 @@ class ShardCopy:
             self.has_arrived = False
 
     def value(self) -> View:
-        """Return the current parameters as the initial value of a master."""
+        """Returns the current parameters as the initial value of a master."""
         tensors = empty_chunks(self._chunks)
         gather(self._chunks, self._parameters, tensors)
         return View(0, {}, tensors)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the exchange is done or has failed, for at most `timeout_s`. Return whether it is done."""
+        """Waits until the exchange is done or has failed, for at most `timeout_s`. Returns whether it is done."""
         with self.changed:
             self.changed.wait_for(lambda: not self.under_way or self.has_failed, timeout_s)
             return not self.under_way
@@ -117,7 +117,7 @@ class ShardCopy:
     # The exchange thread calls the following methods.
 
     def delta(self) -> list[torch.Tensor]:
-        """Compute the change of the parameters from the last received value to the beginning of the exchange.
+        """Computes the change of the parameters from the last received value to the beginning of the exchange.
 
         Another attempt may compute it again.
         """
@@ -126,7 +126,7 @@ class ShardCopy:
         return self._wire
 
     def arrive(self, version: int, applied: dict[int, int], staleness: int) -> None:
-        """Complete the exchange, after the master's value was received into the tensors of delta()."""
+        """Completes the exchange, after the master's value was received into the tensors of delta()."""
         with self.changed:
             self._seen, self._wire = self._wire, self._seen
             self.version, self.applied, self.staleness = version, applied, staleness
@@ -141,7 +141,7 @@ class ShardCopy:
     # Server threads call the following method.
 
     def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]:
-        """Copy the newest received value of the master into `tensors`, and return its version and numbers."""
+        """Copies the newest received value of the master into `tensors`, and returns its version and numbers."""
         with self.changed:
             for tensor, seen in zip(tensors, self._seen):
                 tensor.copy_(seen)
@@ -149,7 +149,7 @@ class ShardCopy:
 
 
 def gather(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensors: list[torch.Tensor]) -> None:
-    """Copy the parameters into flat tensors, one for each chunk."""
+    """Copies the parameters into flat tensors, one for each chunk."""
     for chunk, tensor in zip(chunks, tensors):
         at = 0
         for parameter, start, stop in chunk.pieces:
@@ -159,7 +159,7 @@ def gather(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensor
 
 
 def scatter(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensors: list[torch.Tensor]) -> None:
-    """Copy flat tensors, one for each chunk, into the parameters."""
+    """Copies flat tensors, one for each chunk, into the parameters."""
     for chunk, tensor in zip(chunks, tensors):
         at = 0
         for parameter, start, stop in chunk.pieces:
@@ -171,7 +171,7 @@ def scatter(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tenso
 
 
 def _flat(parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return a parameter's elements in row-major order, and the copy that contains them or None.
+    """Returns a parameter's elements in row-major order, and the copy that contains them or None.
 
     The elements are a view of the parameter where possible. A parameter in another memory layout, such as
     channels_last, is copied, and _put_back() writes the copy back.

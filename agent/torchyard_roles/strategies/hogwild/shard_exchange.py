@@ -82,7 +82,7 @@ class ShardExchange(threading.Thread):
             self._drop()
 
     def _exchange(self) -> None:
-        """Repeat attempts until the exchange is done. Meanwhile, the shard's host may be lost, return or change."""
+        """Repeats attempts until the exchange is done. Meanwhile, the shard's host may be lost, return or change."""
         pause, away_since = FIRST_PAUSE_S, 0.0
         while self._copy.under_way and not self._closing.is_set():
             try:
@@ -101,7 +101,7 @@ class ShardExchange(threading.Thread):
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _attempt(self) -> bool:
-        """Attempt the exchange once, and return whether it is done.
+        """Attempts the exchange once, and returns whether it is done.
 
         Raises:
             PeerLost: The host is unreachable; the exchange may be attempted again.
@@ -131,7 +131,7 @@ class ShardExchange(threading.Thread):
             return False
         if "lineage" in answer:
             raise ProtocolError(
-                "The other worker groups have begun anew from a checkpoint while this one was cut off from them.",
+                "The other worker groups have restarted from a checkpoint while this group was disconnected.",
                 "Restart this group: it then continues with them.",
             )
         receive_chunks(connection, tensors)
@@ -156,13 +156,13 @@ class ShardExchange(threading.Thread):
         tensors = self._copy.delta()
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
             raise RolesError(
-                f"The parameters of worker group {self._group.group} are no longer finite; none of that was sent.",
+                f"The parameters of worker group {self._group.group} are no longer finite; nothing was sent.",
                 "Lower the learning rate or clip the gradients; strategy.on_nan: skip leaves out single bad gradients.",
             )
         return tensors
 
     def _has_moved(self) -> bool:
-        """Return whether another group hosts the shard now. Other groups than the chief's ask the chief's group."""
+        """Returns whether another group hosts the shard now. Other groups than the chief's ask the chief's group."""
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:

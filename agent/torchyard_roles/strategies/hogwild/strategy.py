@@ -107,7 +107,7 @@ class Hogwild(Strategy):
         return distributed
 
     def _meet(self) -> None:
-        """Create the common layout of all models, and on the first rank the WorkerGroup."""
+        """Creates the common layout of all models, and on the first rank the WorkerGroup."""
         environment = self._environment
         layout = Layout(tuple(self._entries))
         self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
@@ -163,11 +163,11 @@ class Hogwild(Strategy):
         self._exchange_s = time.monotonic() - began - self._wait_s
 
     def flush(self, step: int) -> None:
-        """Check the gradients, since no rank may save parameters that are not finite."""
+        """Checks the gradients, since no rank may save parameters that are not finite."""
         self._check()
 
     def save(self, folder: Path, step: int) -> None:
-        """Exchange once more, so that the checkpoint contains recent updates of the other groups.
+        """Exchanges once more, so that the checkpoint contains recent updates of the other groups.
 
         A group of several ranks saves the values of its last exchange, which all of its ranks have.
         """
@@ -180,7 +180,7 @@ class Hogwild(Strategy):
             each.step = step
 
     def _check(self) -> None:
-        """Raise NotFinite if the gradients of the last step were not finite, or the error of a failed exchange."""
+        """Raises NotFinite if the gradients of the last step were not finite, or the error of a failed exchange."""
         for each in self._finite:
             each.check()
         if self._group is not None:
@@ -202,7 +202,7 @@ class Hogwild(Strategy):
         return self._number == CHIEF and not self._finished
 
     def finish(self) -> bool:
-        """Make the last exchanges. The chief waits for all other groups, and then has the sum of all deltas."""
+        """Makes the last exchanges. The chief waits for all other groups, and then has the sum of all deltas."""
         if self._finished or not self._models:
             return False
         self._finished = True
@@ -230,7 +230,7 @@ class Hogwild(Strategy):
         self._inside.abandon()
 
     def _abandon(self) -> None:
-        """End all threads and connections before the interpreter's shutdown."""
+        """Ends all threads and connections before the interpreter's shutdown."""
         self._finished = True
         if self._group is not None:
             self._group.close()
@@ -240,7 +240,7 @@ class Hogwild(Strategy):
             self._store = None
 
     def _begin(self) -> None:
-        """Begin the exchange at the first boundary, when all models are known and a checkpoint has been loaded."""
+        """Begins the exchange at the first boundary, when all models are known and a checkpoint has been loaded."""
         self._meet()
         if self._group is not None:
             self._group.start()
@@ -249,7 +249,7 @@ class Hogwild(Strategy):
             self._broadcast_rest()
 
     def _ended_before(self) -> dict[int, int]:
-        """Return the groups that had ended before this group was restarted, with their generations."""
+        """Returns the groups that had ended before this group was restarted, with their generations."""
         if self._store is None or not self._environment.generation:
             return {}
         groups = set(range(len(self._peers))) - {self._number}
@@ -257,7 +257,7 @@ class Hogwild(Strategy):
         return {group: int(generation) for group, generation in ended.items() if generation is not None}
 
     def _broadcast_shards(self, shards: list[int]) -> None:
-        """Broadcast these shards from the first rank. The other ranks may pass any list."""
+        """Broadcasts these shards from the first rank. The other ranks may pass any list."""
         began = time.monotonic()
         chosen = self._broadcast_flags([shard in shards for shard in range(len(self._shards))])
         self._wait_s += time.monotonic() - began
@@ -284,7 +284,7 @@ class Hogwild(Strategy):
         return [bool(flag) for flag in tensor.tolist()]
 
     def _drain_inside(self) -> None:
-        """Run drain() on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
+        """Runs drain() on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
         if self._group is None:
             while not self._broadcast_flags([False])[0]:
                 pass

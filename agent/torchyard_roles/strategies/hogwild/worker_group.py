@@ -31,9 +31,9 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 
 HOST_WAIT_S = 600.0
-"""Longest wait for a lost group that is needed, as long as keepers wait for its host."""
+"""Longest wait in seconds for a lost group that is needed, as long as keepers wait for its host."""
 RECOVER_S = 12.0
-"""How long a restarted group tries to reach the others; running groups answer sooner."""
+"""Time in seconds for which a restarted group tries to reach the others; running groups answer sooner."""
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 
@@ -91,7 +91,7 @@ class WorkerGroup:
         return self.holdings.peers
 
     def start(self) -> None:
-        """Begin with the parameters that all groups share. Raises RolesError if they cannot be fetched.
+        """Begins with the parameters that all groups share. Raises RolesError if they cannot be fetched.
 
         The chief's group keeps its parameters, unless it was restarted and other groups have newer parameters.
         """
@@ -125,7 +125,7 @@ class WorkerGroup:
         self.holdings.lineage = lineage
 
     def _ask_chief(self) -> dict[str, Any]:
-        """Return the state of the chief's group once it has started or recovered.
+        """Returns the state of the chief's group once it has started or recovered.
 
         This method also loads the chief's frozen parameters and buffers.
         """
@@ -149,7 +149,7 @@ class WorkerGroup:
             time.sleep(0.1)
 
     def _ask_other_groups(self) -> dict[int, dict[str, Any]]:
-        """Return the state of each other group that has started and answers within `recover_s`, by group."""
+        """Returns the state of each other group that has started and answers within `recover_s`, by group."""
         missing = set(range(len(self.peers))) - {self.group} - set(self.holdings.ended)
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + self._recover_s
@@ -182,7 +182,7 @@ class WorkerGroup:
         self._publish(lineage)
 
     def _newest_view(self, shard: int, others: dict[int, dict[str, Any]]) -> View:
-        """Return the newest view that any other group has of a shard."""
+        """Returns the newest view that any other group has of a shard."""
         for group in sorted(others, key=lambda group: int(others[group]["versions"][shard]), reverse=True):
             view = self.calls.view(group, shard)
             if view is not None:
@@ -190,7 +190,7 @@ class WorkerGroup:
         raise RolesError(f"No worker group has shard {shard}: the groups that had it are gone.", "Start the run again.")
 
     def boundary(self, updates: int = 1) -> list[int]:
-        """Begin and apply exchanges, `updates` steps after the last call. Return the numbers of the updated shards."""
+        """Begins and applies exchanges, `updates` steps after the last call. Returns the numbers of updated shards."""
         self.check()
         arrived = []
         for copy in self.copies:
@@ -209,24 +209,24 @@ class WorkerGroup:
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes that exchanges and the server have sent and received since the start."""
+        """Returns the numbers of bytes that exchanges and the server have sent and received since the start."""
         sent, received = self._server.traffic()
         for exchange in self._exchanges:
             sent, received = sent + exchange.traffic()[0], received + exchange.traffic()[1]
         return sent, received
 
     def fail(self, error: RolesError) -> None:
-        """Record the error of an exchange that cannot continue, for check()."""
+        """Records the error of an exchange that cannot continue, for check()."""
         self._error = self._error or error
 
     def check(self) -> None:
-        """Raise the error that fail() has recorded, if any."""
+        """Raises the error that fail() has recorded, if any."""
         if self._error is not None:
             raise self._error
 
     def adopt_orphan(self, shard: int) -> None:
-        """Host the shard of a lost group. Only the chief's group does so."""
-        log(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from here on.")
+        """Begins to host the shard of a lost group. Called in the chief's group only."""
+        log(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from now on.")
         own = self.copies[shard]
         tensors = empty_chunks(self.holdings.shards[shard])
         version, applied = own.read(tensors)
@@ -240,7 +240,7 @@ class WorkerGroup:
         self.holdings.adopt(shard, best)
 
     def exchange_within(self, limit_s: float) -> None:
-        """Exchange every shard once within a time limit. Raises RolesError.
+        """Exchanges every shard once within a time limit. Raises RolesError.
 
         Unfinished exchanges continue in the background.
         """
@@ -258,7 +258,7 @@ class WorkerGroup:
         self.check()
 
     def drain(self) -> None:
-        """Make the last exchanges. The chief's group also waits for all others, and then has the sum of all deltas."""
+        """Makes the last exchanges. The chief's group also waits for all others, and then has the sum of all deltas."""
         self.exchange_all()
         if self.group != CHIEF:
             self._transfer_masters()
@@ -267,7 +267,7 @@ class WorkerGroup:
         self.exchange_all()
 
     def stop(self, limit_s: float) -> None:
-        """Run drain() within a time limit, for a run that is stopped."""
+        """Runs drain() within a time limit, for a run that is stopped."""
         thread = threading.Thread(target=self._drain_quietly, name="hogwild-stop", daemon=True)
         thread.start()
         thread.join(limit_s)
@@ -277,13 +277,13 @@ class WorkerGroup:
             self.drain()
 
     def close(self) -> None:
-        """Close all connections and end all threads."""
+        """Closes all connections and ends all threads."""
         for exchange in self._exchanges:
             exchange.close()
         self._server.close()
 
     def exchange_all(self) -> None:
-        """Exchange every shard with all local updates so far, and wait for the results."""
+        """Exchanges every shard with all local updates so far, and waits for the results."""
         for copy in self.copies:
             self._wait(copy)
             if copy.has_arrived:
@@ -330,7 +330,7 @@ class WorkerGroup:
             time.sleep(FIRST_PAUSE_S)
 
     def _wait_for_other_groups(self) -> None:
-        """Wait until every other group has ended or has been unreachable for `host_wait_s`."""
+        """Waits until every other group has ended or has been unreachable for `host_wait_s`."""
         holdings = self.holdings
         now, gone = time.monotonic(), dict(holdings.gone)
         heard = {group: gone.get(group, now) for group in range(len(self.peers)) if group != self.group}

@@ -37,7 +37,7 @@ class Sum:
         """Contributions that wait for those of lower ranks; used only if gradients are summed in rank order."""
         self.arrived: list[Contribution] = []
         self.counted = 0
-        """The number of summed contributions, including void and bare ones."""
+        """The number of summed contributions, including those without gradients."""
         self.is_held = False
         self.square = 0.0
         """The squared norm of the mean gradient, while the sum is held."""
@@ -71,7 +71,7 @@ class ChunkState:
         return [self._layout.entries[piece.parameter].name for piece in self.chunk.pieces]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return one view of a flat tensor for each piece, in the parameter's shape if pieces are whole parameters."""
+        """Returns one view of a flat tensor for each piece, in the parameter's shape if pieces are whole parameters."""
         views, start = [], 0
         for piece in self.chunk.pieces:
             view = flat[start : start + piece.elements]
@@ -90,7 +90,7 @@ class ChunkState:
             leaf.grad = None
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore the chunk from its part of Shard.state()."""
+        """Restores the chunk from its part of Shard.state()."""
         with torch.no_grad():
             self.parameters.copy_(saved["parameters"])
         self.reset_optimizer()
@@ -98,6 +98,6 @@ class ChunkState:
         self.optimizer.load_state_dict({**whole, "state": saved["optimizer"]})
 
     def reset_optimizer(self) -> None:
-        """Replace the optimizer with a new one without state."""
+        """Replaces the optimizer with a new one without state."""
         self.optimizer = remote_optimizer.build(self._name, self.options, self.leaves)
         self._step = remote_optimizer.bare_step(self.optimizer)

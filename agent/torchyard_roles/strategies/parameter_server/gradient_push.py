@@ -32,7 +32,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Begin to watch the parameters, except parameters that are already watched."""
+        """Begins to watch the parameters, except parameters that are already watched."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter
@@ -44,7 +44,7 @@ class LocalGradientGuard:
         setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def installed(self) -> None:
-        """Accept the current parameters, which were received from the servers.
+        """Accepts the current parameters, which were received from the servers.
 
         The parameters may have been received after the gradients of this step were computed, in the step of another
         pair.
@@ -53,13 +53,13 @@ class LocalGradientGuard:
             self._versions = {key: each._version for key, (_, each) in self._watched.items()}
 
     def allow(self) -> None:
-        """Accept the current gradients, which clip_gradients() has changed."""
+        """Accepts the current gradients, which clip_gradients() has changed."""
         for _, parameter in self._watched.values():
             if hasattr(parameter.grad, _MARK):
                 setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def check(self, changed: Callable[[], Sequence[int]], *, may_be_unscaled: bool = False) -> None:
-        """Raise UsageProblem if gradients or parameters have changed in a way that the servers cannot detect.
+        """Raises UsageProblem if gradients or parameters have changed in a way that the servers cannot detect.
 
         Args:
             changed: Returns the numbers of parameters whose values differ from the values after the last step. Such
@@ -76,16 +76,16 @@ class LocalGradientGuard:
             is_touched = gradient is not None and mark is not None and gradient._version - mark not in more
             if is_touched and bool(gradient.any()):  # zero_grad() may set gradients to zeros, which is allowed.
                 raise UsageProblem(
-                    f"The gradient of {name} was changed between backward() and step(), but it is this worker's own "
-                    "there: the parameter servers average in the step.",
-                    "Clip by cluster.clip_gradients(), and scale the loss instead of its gradients; or set "
+                    f"The gradient of {name} was changed between backward() and step(), where it is not averaged "
+                    "yet: the parameter servers average gradients in the step.",
+                    "Clip with cluster.clip_gradients(), and scale the loss instead of its gradients; or set "
                     "strategy.kind to all_reduce.",
                 )
             is_moved = versions.get(key, parameter._version) != parameter._version
             if is_moved and number not in changed():
                 raise UsageProblem(
                     f"The parameter {name} was changed and changed back between backward() and step(), by gradients "
-                    "that are this worker's own there: the parameter servers average in the step.",
+                    "that are not averaged yet: the parameter servers average gradients in the step.",
                     "Set strategy.kind to all_reduce, where gradients are averages after backward().",
                 )
 
@@ -117,7 +117,7 @@ class Gradients:
         self._sums: dict[int, torch.Tensor] | None = {} if sums else None
 
     def prepare(self, step: int) -> bool:
-        """Unscale and check the gradients of this step, and return whether they are skipped.
+        """Unscales and checks the gradients of this step, and returns whether they are skipped.
 
         Raises NotFinite for gradients that are not finite, unless `skips` is true.
         """
@@ -145,12 +145,12 @@ class Gradients:
         )
 
     def prepare_void(self, step: int) -> None:
-        """Raise NotFinite for gradients that are known not to be finite, unless such steps are skipped."""
+        """Raises NotFinite for gradients that are known not to be finite, unless such steps are skipped."""
         if not self._skips and not bool(getattr(self._optimizer, "found_inf", None) or False):
             self.prepare(step)
 
     def check_unscaled(self) -> None:
-        """Raise UsageProblem if the clipped gradients had the scale of a GradScaler."""
+        """Raises UsageProblem if the clipped gradients had the scale of a GradScaler."""
         if getattr(self._optimizer, "grad_scale", None) is not None:
             raise UsageProblem(
                 "clip_gradients() was called on gradients that a GradScaler has scaled.",
@@ -158,7 +158,7 @@ class Gradients:
             )
 
     def are_finite(self) -> bool:
-        """Return whether the local gradients are finite. Raises UsageProblem for sparse gradients."""
+        """Returns whether the local gradients are finite. Raises UsageProblem for sparse gradients."""
         gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
         for name, gradient in gradients:
             if gradient.is_sparse:
@@ -169,26 +169,26 @@ class Gradients:
         return bool(all_finite([gradient for _, gradient in gradients]))
 
     def now(self, *, void: bool = False) -> list[torch.Tensor | None]:
-        """Return the gradients of this step, one per parameter; None for each if `void` is true."""
+        """Returns the gradients of this step, one per parameter; None for each if `void` is true."""
         return [None if void else parameter.grad for parameter in self._parameters]
 
     def marks(self) -> Marks:
-        """Return marks of the current gradients for are_marked()."""
+        """Returns marks of the current gradients for are_marked()."""
         return {n: (each, each._version) for n, each in enumerate(self.now()) if each is not None}
 
     def are_marked(self, marks: Marks) -> bool:
-        """Return whether the gradients have not changed since marks()."""
+        """Returns whether the gradients have not changed since marks()."""
         now = self.marks()
         return now.keys() == marks.keys() and all(
             each is marks[number][0] and version == marks[number][1] for number, (each, version) in now.items()
         )
 
     def are_others(self, marks: Marks) -> bool:
-        """Return whether every gradient of marks() has been replaced."""
+        """Returns whether every gradient of marks() has been replaced."""
         return not any(number in marks and each is marks[number][0] for number, (each, _) in self.marks().items())
 
     def add(self, *, void: bool) -> None:
-        """Add the gradients of this step to the pending sum."""
+        """Adds the gradients of this step to the pending sum."""
         assert self._sums is not None
         for number, gradient in enumerate(self.now(void=void)):
             if gradient is not None:
@@ -201,7 +201,7 @@ class Gradients:
         return bool(self._sums)
 
     def take(self) -> list[torch.Tensor | None]:
-        """Remove and return the pending sum, one tensor per parameter; None for parameters without a gradient."""
+        """Removes and returns the pending sum, one tensor per parameter; None for parameters without a gradient."""
         assert self._sums is not None
         taken, self._sums = self._sums, {}
         return [taken.get(number) for number in range(len(self._parameters))]
@@ -216,18 +216,18 @@ class ClippedGradients:
         self._limit: float | None = None
 
     def mark(self) -> None:
-        """Record the current gradients, so that later changes can be detected."""
+        """Records the current gradients, so that later changes can be detected."""
         self._marks = self._gradients.marks()
 
     def limit(self, value: float) -> None:
-        """Limit the elements of the next step's mean gradient. The smallest of several limits for a step is used."""
+        """Limits the elements of the next step's mean gradient. The smallest of several limits for a step is used."""
         if self._limit is not None and self._gradients.are_marked(self._marks):
             value = min(value, self._limit)
         self._limit = value
         self.mark()
 
     def take_limit(self) -> float | None:
-        """Remove and return the limit for this step, or None if there is none or all gradients have been replaced.
+        """Removes and returns the limit for this step, or None if there is none or all gradients have been replaced.
 
         Raises UsageProblem if gradients have changed since limit().
         """
@@ -241,7 +241,7 @@ class ClippedGradients:
         return limit
 
     def check(self) -> None:
-        """Raise UsageProblem if the gradients have changed since mark(), or have the scale of a GradScaler."""
+        """Raises UsageProblem if the gradients have changed since mark(), or have the scale of a GradScaler."""
         marks, self._marks = self._marks, {}
         if not self._gradients.are_marked(marks):
             raise UsageProblem(

@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 
 def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the host's free memory in bytes, limited by this process's cgroups (v2); sys.maxsize if unknown."""
+    """Returns the host's free memory in bytes, limited by this process's cgroups (v2); sys.maxsize if unknown."""
     left = sys.maxsize
     try:
         for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
@@ -25,7 +25,7 @@ def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/
 
 
 def _own_cgroups(root: Path) -> list[Path]:
-    """Return the cgroup of this process and its ancestors, each of which may have a limit."""
+    """Returns the cgroup of this process and its ancestors, each of which may have a limit."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -43,7 +43,7 @@ def _number(path: Path) -> int | None:
 
 
 def shortage(name: str, parts: dict[str, int], left: int) -> str:
-    """Return a message if the sum of `parts` exceeds `left` (both in bytes), else an empty string."""
+    """Returns a message if the sum of `parts` exceeds `left` (both in bytes), else an empty string."""
     needed = sum(parts.values())
     if needed <= left:
         return ""

@@ -51,12 +51,12 @@ class Refusal(Exception):
 
 
 def text_of(value: Any) -> torch.Tensor:
-    """Encode a value as JSON in a tensor of bytes, for values that may be too long for a header."""
+    """Encodes a value as JSON in a tensor of bytes, for values that may be too long for a header."""
     return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
 
 
 def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
-    """Receive the JSON payload that a header announces. Raises ProtocolError."""
+    """Receives the JSON payload that a header announces. Raises ProtocolError."""
     size = header.get("bytes", 0)
     if not 0 < size <= MAX_TEXT:
         raise ProtocolError(f"{connection.peer} announced {size} bytes of text; at most {MAX_TEXT} are taken.")
@@ -78,7 +78,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
 
 
 def header_of(push: Push) -> dict[str, Any]:
-    """Return the header of a push, without the member, which is identified by its connection."""
+    """Returns the header of a push, without the member, which is identified by its connection."""
     header: dict[str, Any] = {"op": "push"}
     for name in _FIELDS:
         value = getattr(push, name)
@@ -88,7 +88,7 @@ def header_of(push: Push) -> dict[str, Any]:
 
 
 def push_of(header: dict[str, Any], group: int, rank: int, generation: int) -> Push:
-    """Return the push that a header describes. Raises ValueError."""
+    """Returns the push that a header describes. Raises ValueError."""
     try:
         fields = {name: read(header[name]) for name, read in _FIELDS.items() if header.get(name) is not None}
         return Push(group, rank, generation, **fields)

@@ -21,7 +21,7 @@ the model."""
 
 
 def row_sizes(description: dict[str, Any]) -> dict[str, int]:
-    """Return the sizes of buffers and of frozen parameters in bytes. Raises ValueError."""
+    """Returns the sizes of buffers and of frozen parameters in bytes. Raises ValueError."""
     sizes = {name: int(description["rows"][name]) for name in ("buffers", "constants")}
     if min(sizes.values()) < 0:
         raise ValueError(f"rows of {sizes} bytes")
@@ -29,7 +29,7 @@ def row_sizes(description: dict[str, Any]) -> dict[str, int]:
 
 
 def kept(description: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:
-    """Return the fields of a description that a server keeps. `rows` are the sizes on this server."""
+    """Returns the fields of a description that a server keeps. `rows` are the sizes on this server."""
     whole = {**description, "rows": rows, "whole_rows": row_sizes(description)}
     return {name: whole.get(name) for name in KEPT}
 
@@ -37,7 +37,7 @@ def kept(description: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:
 def needs(
     description: dict[str, Any], rows: dict[str, int], chunks: Sequence[Chunk], workers: int, groups: int
 ) -> dict[str, int]:
-    """Return the memory in bytes that a server needs for these chunks, by purpose."""
+    """Returns the memory in bytes that a server needs for these chunks, by purpose."""
     size = sum(chunk.bytes for chunk in chunks)
     largest = max((chunk.bytes for chunk in chunks), default=0)
     return {
@@ -50,7 +50,7 @@ def needs(
 
 
 def difference(chiefs: dict[str, Any], layout: Layout, description: dict[str, Any], other: Layout) -> str:
-    """Return how another worker's description differs from the chief's, or "" if they correspond.
+    """Returns how another worker's description differs from the chief's, or "" if they correspond.
 
     The text continues a sentence that begins with "it".
     """

@@ -37,7 +37,7 @@ class InstalledParameters:
         self._values: list[torch.Tensor] = []
 
     def note(self) -> None:
-        """Copy the parameters, after a step or another update that is not the script's.
+        """Copies the parameters, after a step or another update that is not the script's.
 
         The version counters of changed parameters are incremented, since autograd does not notice values that are
         received into a parameter's memory. The counters of unchanged parameters stay, since those parameters may still
@@ -54,7 +54,7 @@ class InstalledParameters:
                 torch.autograd.graph.increment_version(parameter)
 
     def check(self) -> None:
-        """Raise UsageProblem if the shape, dtype or device of a parameter has changed since note()."""
+        """Raises UsageProblem if the shape, dtype or device of a parameter has changed since note()."""
         for name, parameter, noted in zip(self._names, self._parameters, self._values):
             if not are_alike(parameter, noted):
                 raise UsageProblem(
@@ -63,7 +63,7 @@ class InstalledParameters:
                 )
 
     def changed(self) -> list[int]:
-        """Return the numbers of parameters that have changed since note(), except those for which check() raises.
+        """Returns the numbers of parameters that have changed since note(), except those for which check() raises.
 
         A script may move or convert its model after training.
         """
@@ -75,19 +75,19 @@ class InstalledParameters:
 
 
 def reason_against_changes(environment: Environment) -> str:
-    """Return why the strategy does not support changes by the script, as the end of a sentence, or "" if it does."""
+    """Returns why the strategy does not support changes by the script, as the end of a sentence, or "" if it does."""
     options, is_asynchronous = environment.options, environment.strategy == "downpour"
     if is_asynchronous and environment.groups > 1:
-        return "the servers have updates of other worker groups in it, which would be lost with that."
+        return "the change would overwrite the updates of other worker groups on the servers."
     if is_asynchronous and max(options.pull_every, options.push_every) > 1:
-        return "servers that are not asked in every step (push_every, pull_every) would undo that."
+        return "parameters that are not exchanged in every step (push_every, pull_every) would undo the change."
     if not is_asynchronous and options.backup_workers:
-        return "a step that does not wait for all workers (backup_workers) would undo that."
+        return "a step that does not wait for all workers (backup_workers) would undo the change."
     return ""
 
 
 def compare_at_end(environment: Environment, pair: int, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Compare the parameters of a synchronous group's workers after the last step.
+    """Compares the parameters of a synchronous group's workers after the last step.
 
     A change that a script makes after the last step reaches no server, so all workers must make the same change. The
     first worker compares, waits at most LAST_CHECK_S for the others, and raises UsageProblem if parameters differ. With
@@ -107,9 +107,9 @@ def compare_at_end(environment: Environment, pair: int, parameters: Sequence[tor
             theirs = store.get(f"{key}/{rank}", max(0.0, deadline - time.monotonic()))
             if theirs != hashlib.sha256(own).digest():
                 raise UsageProblem(
-                    "The workers end with different parameters: something other than the optimizer that "
-                    "distribute() was given has changed them after its last step, and not alike.",
-                    "Give every optimizer to distribute(), or set strategy.kind to all_reduce.",
+                    "The workers end with different parameters: after its last step, something other than "
+                    "the optimizer that was passed to distribute() has changed them differently.",
+                    "Pass every optimizer to distribute(), or set strategy.kind to all_reduce.",
                 )
     except (StoreTimeout, StoreLost):
         print("torchyard: the workers' parameters were not compared at the end: a worker is missing.", flush=True)
@@ -118,7 +118,7 @@ def compare_at_end(environment: Environment, pair: int, parameters: Sequence[tor
 
 
 def checksum(values: torch.Tensor) -> int:
-    """Return the CRC-32 of a contiguous CPU tensor."""
+    """Returns the CRC-32 of a contiguous CPU tensor."""
     size = values.numel() * values.element_size()
     return zlib.crc32((ctypes.c_char * size).from_address(values.data_ptr())) if size else 0
 

@@ -72,7 +72,7 @@ class Round:
     members: set[int] = field(default_factory=set)
     """The ranks whose gradients count."""
     base: int = 0
-    """The oldest base of the members."""
+    """The oldest version from which a member has computed its gradients."""
     voids: int = 0
     closed: bool = False
     """Whether no further members are accepted."""
@@ -112,7 +112,7 @@ class Outcomes:
     void: int = 0
 
     def count(self, outcome: str) -> None:
-        """Count one outcome, unless it is NEWEST."""
+        """Counts one outcome, unless it is NEWEST."""
         self.accepted += outcome == ACCEPTED
         self.stale += outcome == STALE
         self.late += outcome == LATE
@@ -146,7 +146,7 @@ class Ledger:
         self._groups: dict[int, Group] = {}
 
     def enter(self, group: int, size: int, generation: int) -> bool:
-        """Add a member, and return whether the member starts a new generation of its group.
+        """Adds a member, and returns whether the member starts a new generation of its group.
 
         A new generation discards the rounds of the previous one.
         """
@@ -156,11 +156,11 @@ class Ledger:
         return True
 
     def group(self, number: int) -> Group:
-        """Return the state of a group, or an empty group of generation -1 before its first member."""
+        """Returns the state of a group, or an empty group of generation -1 before its first member."""
         return self._groups.get(number) or Group(size=1, generation=-1)
 
     def begin(self, push: Push) -> Round | None:
-        """Return the round to which this chunk is added, or None if the push is late or from another generation."""
+        """Returns the round to which this chunk is added, or None if the push is late or from another generation."""
         group = self.group(push.group)
         if group.generation != push.generation:
             return None
@@ -182,15 +182,15 @@ class Ledger:
         return one
 
     def add(self, group: int, chunks: Iterable[int]) -> None:
-        """Add chunks that the members of the group also push from their next round on."""
+        """Adds chunks that the members of the group also push from their next round on."""
         self._groups[group].added.update(chunks)
 
     def pushing(self, group: int) -> set[int]:
-        """Return the members of rounds that are not complete."""
+        """Returns the members of rounds that are not complete."""
         return {rank for one in list(self.group(group).rounds.values()) for rank in one.members}
 
     def added(self, group: int) -> set[int]:
-        """Return the chunks of parameters that were added to a group's optimizer later."""
+        """Returns the chunks of parameters that were added to a group's optimizer later."""
         return self.group(group).added
 
     def _close_if_full(self, group: Group, one: Round) -> None:
@@ -199,11 +199,11 @@ class Ledger:
             group.closed = max(group.closed, one.number)
 
     def is_complete(self, one: Round, contributions: int) -> bool:
-        """Return whether a chunk with this number of contributions is complete."""
+        """Returns whether a chunk with this number of contributions is complete."""
         return one.closed and contributions >= len(one.members)
 
     def round_for(self, push: Push) -> int | None:
-        """Return the round to which a push would be added at present, or None. This method has no side effects."""
+        """Returns the round to which a push would be added at present, or None. This method has no side effects."""
         group = self.group(push.group)
         if group.generation != push.generation:
             return None
@@ -213,11 +213,11 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """Return how many members close a round: the group without backup workers, or the members left if fewer."""
+        """Returns how many members close a round: the group without backup workers, or the members left if fewer."""
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 
     def decide(self, group: int, one: Round) -> str:
-        """Decide the outcome of a round when its first chunk is complete. Later chunks have the same outcome."""
+        """Decides the outcome of a round when its first chunk is complete. Later chunks have the same outcome."""
         if not one.outcome:
             self.staleness = one.staleness = max(0, self.version - one.base)
             if one.voids == len(one.members):
@@ -233,13 +233,13 @@ class Ledger:
         return one.outcome
 
     def chunk_done(self, group: int, one: Round) -> None:
-        """Count a complete chunk of a round."""
+        """Counts a complete chunk of a round."""
         one.chunks_left -= 1
         if not one.chunks_left:
             self._groups[group].rounds.pop(one.number, None)
 
     def leave(self, group: int, rank: int, generation: int) -> None:
-        """Record that a member leaves, and close the rounds that waited only for it."""
+        """Records that a member leaves, and closes the rounds that waited only for it."""
         state = self.group(group)
         if state.generation == generation:
             state.left.add(rank)
@@ -247,7 +247,7 @@ class Ledger:
                 self._close_if_full(state, one)
 
     def goodbyes(self) -> dict[int, tuple[int, int, list[int]]]:
-        """Return (size, generation, ranks that have left) by group, for restoration after a restart of the server."""
+        """Returns (size, generation, ranks that have left) by group, for restoration after a restart of the server."""
         return {number: (one.size, one.generation, sorted(one.left)) for number, one in self._groups.items()}
 
     def set_goodbyes(self, goodbyes: dict[int, tuple[int, int, list[int]]]) -> None:
@@ -269,5 +269,5 @@ class Ledger:
         return self.counts.by_group.get(0, 0) >= self.rules.warm_start_steps or self.is_over or self.has_left(0)
 
     def closed_round(self, group: int) -> int:
-        """Return the number of a group's highest closed round."""
+        """Returns the number of a group's highest closed round."""
         return self.group(group).closed

@@ -31,12 +31,12 @@ Arguments = dict[str, Any]
 
 
 def class_name(optimizer: torch.optim.Optimizer) -> str:
-    """Return the optimizer's class name in torch.optim. Raises UsageProblem if a server cannot run the optimizer."""
+    """Returns the optimizer's class name in torch.optim. Raises UsageProblem if a server cannot run the optimizer."""
     kind = type(optimizer)
     name = kind.__name__
     if getattr(torch.optim, name, None) is not kind:
         raise UsageProblem(
-            f"The optimizer {kind.__module__}.{name} is not one of torch.optim's, which are all that servers know.",
+            f"Parameter servers support only the optimizers of torch.optim, and not {kind.__module__}.{name}.",
             "Use one of torch.optim, or a strategy whose optimizer runs on the workers: all_reduce or "
             "reduction_server.",
         )
@@ -49,7 +49,7 @@ def class_name(optimizer: torch.optim.Optimizer) -> str:
 
 
 def arguments(optimizer: torch.optim.Optimizer) -> list[Arguments]:
-    """Return the current options of all parameter groups as JSON values.
+    """Returns the current options of all parameter groups as JSON values.
 
     Raises UsageProblem for values other than None, numbers, tensors of one number, text, and lists of these.
     """
@@ -81,7 +81,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def from_wire(groups: Any) -> list[Arguments]:
-    """Convert received JSON values to options, with tuples in place of lists. Raises ValueError."""
+    """Converts received JSON values to options, with tuples in place of lists. Raises ValueError."""
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ValueError("an optimizer's arguments are a list of objects, one a parameter group")
     return [{str(name): _tuples(value) for name, value in group.items()} for group in groups]
@@ -96,7 +96,7 @@ def _tuples(value: Any) -> Any:
 
 
 def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-    """Create the optimizer `torch.optim.name` for these leaves, with the options of a parameter group.
+    """Creates the optimizer `torch.optim.name` for these leaves, with the options of a parameter group.
 
     Options that the constructor does not have, such as a scheduler's `initial_lr`, are kept in the group. Raises
     ValueError if torch has no such optimizer or rejects the options.
@@ -123,7 +123,7 @@ def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> 
 
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return a function that calls step() without torch's wrappers for profiling and compiling.
+    """Returns a function that calls step() without torch's wrappers for profiling and compiling.
 
     The wrappers cost more than the step of a small chunk. The returned function disables gradients, as the wrappers do.
     """
@@ -137,13 +137,13 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:
-    """Set options such as the learning rate for the next step."""
+    """Sets options such as the learning rate for the next step."""
     (group,) = optimizer.param_groups
     group.update(options)
 
 
 def state_bytes(name: str, parameter_bytes: int) -> int:
-    """Return an upper bound on the size of the optimizer's state in bytes, without scalars such as step counts."""
+    """Returns an upper bound on the size of the optimizer's state in bytes, without scalars such as step counts."""
     return math.ceil(STATES.get(name, 3) * parameter_bytes)
 
 
@@ -151,7 +151,7 @@ Step = Callable[[torch.optim.Optimizer], None]
 
 
 def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None]:
-    """Replace `optimizer.step()` by `step(optimizer)`, which runs inside the optimizer's hooks.
+    """Replaces `optimizer.step()` by `step(optimizer)`, which runs inside the optimizer's hooks.
 
     Returns:
         A function that calls the original step without hooks. It must be called with unscaled gradients, since it hides

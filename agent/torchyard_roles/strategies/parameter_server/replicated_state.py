@@ -43,11 +43,11 @@ class ReplicatedState:
         self.constants: torch.Tensor | None = None
 
     def empty(self, name: str) -> torch.Tensor:
-        """Return a tensor of torch.uint8 into which the named state can be received."""
+        """Returns a tensor of torch.uint8 into which the named state can be received."""
         return torch.empty(self._sizes[name], dtype=torch.uint8)
 
     def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
-        """Store the buffers that `session` has sent, which become valid for these groups after their current round."""
+        """Stores the buffers that `session` has sent, which become valid for these groups after their current round."""
         with self._lock:
             for group in groups:
                 serial = self._buffers.get(group, (0, values))[0] + 1
@@ -56,13 +56,13 @@ class ReplicatedState:
                     session.buffers_seen = serial
 
     def end_round(self, group: int) -> None:
-        """End a group's round, so that the buffers sent last become valid."""
+        """Ends a group's round, so that the buffers sent last become valid."""
         with self._lock:
             if group in self._coming:
                 self._buffers[group] = self._coming.pop(group)
 
     def bring_buffers(self, session: Receiver) -> None:
-        """Send a session the valid buffers of its group, unless the session already has them."""
+        """Sends a session the valid buffers of its group, unless the session already has them."""
         with self._lock:
             serial, values = self._buffers.get(session.group, (0, None))
             if values is None or serial == session.buffers_seen:
@@ -78,7 +78,7 @@ class ReplicatedState:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore the state that state() has returned. Raises KeyError."""
+        """Restores the state that state() has returned. Raises KeyError."""
         with self._lock:
             self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
             self.constants = saved["constants"]
@@ -110,11 +110,11 @@ class ReplicatedTensors:
         return {name: (self.sizes[name], partial(self._arrived.__setitem__, name)) for name in self._tensors}
 
     def packed(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the current values, with their names."""
+        """Returns the current values, with their names."""
         return [(name, each.packed()) for name, each in self._tensors.items()]
 
     def changed_buffers(self) -> torch.Tensor | None:
-        """Return the buffers to send, or None if this worker sends none or the buffers have not changed."""
+        """Returns the buffers to send, or None if this worker sends none or the buffers have not changed."""
         if not self._sends_buffers or "buffers" not in self._tensors:
             return None
         buffers = self._tensors["buffers"].packed()
@@ -122,7 +122,7 @@ class ReplicatedTensors:
         return None if is_sent else buffers
 
     def keep_constants(self) -> None:
-        """Ignore frozen parameters that are received from now on.
+        """Ignores frozen parameters that are received from now on.
 
         A restarted server sends its old values again, but other pairs may train some of these parameters in the
         meantime.
@@ -130,7 +130,7 @@ class ReplicatedTensors:
         self._has_constants = True
 
     def install(self) -> None:
-        """Install the received values. Like parameters, they may be installed only between two steps.
+        """Installs the received values. Like parameters, they may be installed only between two steps.
 
         Unchanged buffers are not sent again, so the last received buffers are installed after each step, except on the
         worker that sends them.

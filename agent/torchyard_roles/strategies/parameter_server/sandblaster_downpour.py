@@ -101,7 +101,7 @@ class ParameterServerStrategy(Strategy):
         self._spent = self._all_spent()
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Clip the mean gradients of the group by their norm, on the servers.
+        """Clips the mean gradients of the group by their norm, on the servers.
 
         The servers sum the gradients and report the norms of their shards. All workers compute the same factor from
         these norms, in double precision and in the order of servers, and the servers step with the first factor that
@@ -137,7 +137,7 @@ class ParameterServerStrategy(Strategy):
         return torch.tensor(math.nan if is_void else norm, dtype=torch.float32, device="cpu")
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """Clip the elements of the mean gradient on the servers.
+        """Clips the elements of the mean gradient on the servers.
 
         In a group of one worker, or if some steps are not pushed or pulled, the local gradients are clipped instead.
         """
@@ -191,7 +191,7 @@ class ParameterServerStrategy(Strategy):
         return self.pairs[0].ends_last
 
     def finish(self) -> bool:
-        """Finish all pairs. In asynchronous training, the chief waits until all other groups have ended."""
+        """Finishes all pairs. In asynchronous training, the chief waits until all other groups have ended."""
         for pair in self._distributed:
             pair.finish()
         if not self.ends_last:

@@ -14,12 +14,12 @@ PAIR = ".pair-"
 
 
 def name_of(server: str, pair: int) -> str:
-    """Return the name of a server's part for a pair."""
+    """Returns the name of a server's part for a pair."""
     return f"{server}{PAIR}{pair}" if pair else server
 
 
 def numbers(folder: Path, server: str) -> list[int]:
-    """Return the numbers of the pairs for which a server has saved parts."""
+    """Returns the numbers of the pairs for which a server has saved parts."""
     beside = [path.name.rpartition(PAIR)[2] for path in (folder / files.PARTS).glob(f"{server}{PAIR}*")]
     found = [0, *(int(number) for number in beside if number.isdecimal())]
     return sorted(each for each in found if (folder / files.PARTS / name_of(server, each)).is_dir())
@@ -42,7 +42,7 @@ class ServerCheckpoint:
         self._writing = threading.Lock()
 
     def write(self, state: Callable[[], dict[str, Any]], step: int | None, kept: Sequence[int]) -> None:
-        """Save a part. Raises OSError.
+        """Saves a part. Raises OSError.
 
         Args:
             state: Returns the state. Called with the lock held, so that an older state never replaces a newer one.
@@ -63,7 +63,7 @@ class ServerCheckpoint:
                 files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
 
     def read(self, step: int | None) -> dict[str, Any] | None:
-        """Return the part of a step from any run, or this run's newest part if `step` is None.
+        """Returns the part of a step from any run, or this run's newest part if `step` is None.
 
         Returns None if there is no such part.
         """

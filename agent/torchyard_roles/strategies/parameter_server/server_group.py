@@ -14,10 +14,10 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 T = TypeVar("T")
 
 AWAY_S = 660.0
-"""Longest wait of the chief for a lost worker group, longer than a keeper waits for a lost host."""
+"""Longest wait in seconds of the chief for a lost worker group, longer than a keeper waits for a lost host."""
 SAY_WAITING_S = 5.0
 RETRY_S = 60.0
-"""Longest wait of a worker of an asynchronous strategy for a lost server."""
+"""Longest wait in seconds of a worker of an asynchronous strategy for a lost server."""
 
 
 class Servers:
@@ -37,14 +37,14 @@ class Servers:
         self._reenter = reenter
 
     def begin(self, exchange: Exchange) -> Completion:
-        """Begin an exchange with all servers."""
+        """Begins an exchange with all servers."""
         completion = Completion(len(self._links))
         for link in self._links:
             link.begin(exchange, completion)
         return completion
 
     def finish(self, completion: Completion, *, pulls: bool) -> None:
-        """Wait for an exchange, install the received parameters, and recover lost servers."""
+        """Waits for an exchange, installs the received parameters, and recovers lost servers."""
         completion.wait()
         if pulls:
             for link in self._links:
@@ -55,14 +55,14 @@ class Servers:
             self.recover(link)
 
     def pull(self) -> None:
-        """Receive and install the newest parameters."""
+        """Receives and installs the newest parameters."""
         self.finish(self.begin(self._pulling()), pulls=True)
 
     def _pulling(self) -> Exchange:
         return Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
 
     def recover(self, link: ServerLink) -> None:
-        """Wait for the restart of a lost server and join it. Raises PeerLost after RETRY_S or for another loss.
+        """Waits for the restart of a lost server and joins it. Raises PeerLost after RETRY_S or for another loss.
 
         Pushes that were in progress are lost.
         """
@@ -87,7 +87,7 @@ class Servers:
             time.sleep(0.2)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Wait until all other groups have left, or those that are left have been unreachable for AWAY_S.
+        """Waits until all other groups have left, or those that are left have been unreachable for AWAY_S.
 
         Args:
             logs: Whether to print which groups are missing.
@@ -96,7 +96,7 @@ class Servers:
             self._wait_for_other_groups(link, is_logged=not logs)
 
     def _wait_for_other_groups(self, link: ServerLink, *, is_logged: bool) -> None:
-        """Wait for the other groups on one server, and recover that server if it is lost."""
+        """Waits for the other groups on one server, and recovers that server if it is lost."""
         began = here_at = time.monotonic()
         while True:
             try:
@@ -117,7 +117,7 @@ class Servers:
 
 
 def on_all(each: Sequence[T], act: Callable[[T], Any]) -> None:
-    """Call `act` for all items in parallel. Raises the error of the first item that failed, in the order of items."""
+    """Calls `act` for all items in parallel. Raises the error of the first item that failed, in the order of items."""
     if len(each) == 1:
         act(each[0])
         return

@@ -57,7 +57,7 @@ class Completion:
         """Links whose server is lost, if training may continue without it."""
 
     def done(self, *, error: Exception | None = None, lost: ServerLink | None = None) -> None:
-        """Record that one link has finished its part, with success, with an error, or with the loss of its server."""
+        """Records that one link has finished its part, with success, with an error, or with the loss of its server."""
         with self._condition:
             self._left -= 1
             self._error = self._error or error
@@ -66,7 +66,7 @@ class Completion:
             self._condition.notify_all()
 
     def wait(self) -> None:
-        """Wait until all links have finished. Raises the first error immediately."""
+        """Waits until all links have finished. Raises the first error immediately."""
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None or self._left <= 0)
             if self._error is not None:
@@ -145,7 +145,7 @@ class ServerLink:
         self._threads: list[threading.Thread] = []
 
     def connect(self, deadline_s: float) -> dict[str, Any]:
-        """Connect or reconnect, and return the server's answer. Raises PeerLost or ProtocolError."""
+        """Connects or reconnects, and returns the server's answer. Raises PeerLost or ProtocolError."""
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)
@@ -172,7 +172,7 @@ class ServerLink:
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
     def close(self, *, goodbye: bool, cause: PeerLost | None = None) -> None:
-        """Disconnect. Without `goodbye`, the server records this worker as lost, or as ended by `cause`."""
+        """Disconnects. Without `goodbye`, the server records this worker as lost, or as ended by `cause`."""
         if self._connection is None:
             return
         last: dict[str, Any] | None = {"op": "bye"} if goodbye else None
@@ -200,7 +200,7 @@ class ServerLink:
         self._connection.close()
 
     def command(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> dict[str, Any]:
-        """Send a request and wait for the answer. Raises UsageProblem with the message of a refusal."""
+        """Sends a request and waits for the answer. Raises UsageProblem with the message of a refusal."""
         self.tell(header, payload)
         answer = self._answers.get()
         if isinstance(answer, Exception):
@@ -210,23 +210,23 @@ class ServerLink:
         return answer
 
     def tell(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send a message without waiting for an answer. Raises the error of a broken connection."""
+        """Sends a message without waiting for an answer. Raises the error of a broken connection."""
         if self._error is not None:
             raise self._error
         assert self._connection is not None
         self._connection.send(header, payload)
 
     def note_gradients(self) -> None:
-        """Record that gradients of the installed parameters have been computed."""
+        """Records that gradients of the installed parameters have been computed."""
         if self._base is None:
             self._base = self.version
 
     def installed(self) -> None:
-        """Record that the received parameters have been installed."""
+        """Records that the received parameters have been installed."""
         self.version = self._received
 
     def begin(self, exchange: Exchange, completion: Completion) -> None:
-        """Begin an exchange of all chunks. Only one exchange may be in progress."""
+        """Begins an exchange of all chunks. Only one exchange may be in progress."""
         self._completion = completion
         if not self.chunks:
             completion.done()
@@ -248,7 +248,7 @@ class ServerLink:
         return sum(squares[number] for number in sorted(squares))
 
     def scale(self, factor: float, completion: Completion) -> None:
-        """Continue a held exchange: the server multiplies its sums by `factor` and steps."""
+        """Continues a held exchange: the server multiplies its sums by `factor` and steps."""
         with self._flow:
             job, self._held = self._held, None
             self._completion = completion
@@ -405,7 +405,7 @@ class ServerLink:
             self._received = job.version or 0
 
     def _break(self, error: Exception) -> None:
-        """Release all threads that wait for this connection, with an error."""
+        """Releases all threads that wait for this connection, with an error."""
         with self._flow:
             self._error = self._error or error
             job, self._job = self._job, None
@@ -426,5 +426,5 @@ class ServerLink:
             job.completion.done(error=error)
 
     def tolerates(self, error: Exception) -> bool:
-        """Return whether training continues after this error: a loss of this server, which may be restarted."""
+        """Returns whether training continues after this error: a loss of this server, which may be restarted."""
         return self._outlives and isinstance(error, PeerLost) and error.name == self.peer.name and not self._parts

@@ -32,7 +32,7 @@ from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
-"""Longest wait of workers for the chief, longer than a keeper waits for a lost host."""
+"""Longest wait in seconds of workers for the chief, longer than a keeper waits for a lost host."""
 
 
 @dataclass
@@ -125,7 +125,7 @@ class ServerPair:
         return 0 if self.shard is None or self.shard.version else self._reserved
 
     def stop(self) -> None:
-        """Release the threads that wait for other workers. This method is thread-safe and may be called twice."""
+        """Releases the threads that wait for other workers. This method is thread-safe and may be called twice."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -135,7 +135,7 @@ class ServerPair:
             session.cut()
 
     def save_for_itself(self) -> None:
-        """Save the state of an asynchronous server for its own restart."""
+        """Saves the state of an asynchronous server for its own restart."""
         if self._parts is not None and self._settings.save_every_s > 0 and self._is_open:
             try:
                 self.save(None)
@@ -143,7 +143,7 @@ class ServerPair:
                 print(f"torchyard: {self.name} could not save its shard: {error}", flush=True)
 
     def admit(self, connection: Connection, description: dict[str, Any]) -> Session:
-        """Create the session of a new worker.
+        """Creates the session of a new worker.
 
         Raises:
             Refusal: The worker does not fit this server.
@@ -175,7 +175,7 @@ class ServerPair:
         return session
 
     def lost(self, session: Session, error: PeerLost) -> None:
-        """Handle the loss of a worker, by sending the cause to its group, which cannot continue."""
+        """Handles the loss of a worker, by sending the cause to its group, which cannot continue."""
         with self._changed:
             if self._sessions.get((session.group, session.rank)) is not session:
                 return  # A newer session has replaced this one.
@@ -205,7 +205,7 @@ class ServerPair:
         self.save_for_itself()  # Without this save, a restarted server would wait forever for this goodbye.
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
-        """Begin with the chief's model. Return whether this server keeps its current parameters."""
+        """Begins with the chief's model. Returns whether this server keeps its current parameters."""
         layout = Layout.read(description["layout"])
         options = remote_optimizer.from_wire(description["options"])
         rows = model_description.row_sizes(description)
@@ -228,7 +228,7 @@ class ServerPair:
         return False
 
     def _make(self, layout: Layout, description: dict[str, Any], chunks: list[Any], options: list[Any]) -> None:
-        """Create a shard of zeros. The caller must hold the lock."""
+        """Creates a shard of zeros. The caller must hold the lock."""
         self._is_open = False
         self._restored = -1
         self._layout = layout
@@ -240,7 +240,7 @@ class ServerPair:
             self.shard.enter(session.group, session.rank, session.size, session.generation)
 
     def add(self, session: Session, description: dict[str, Any]) -> list[int]:
-        """Add parameters of a worker's optimizer. Raises ValueError and Refusal.
+        """Adds parameters of a worker's optimizer. Raises ValueError and Refusal.
 
         Returns:
             The chunks that this worker must assign, if it is the first of its group. Other workers wait for the
@@ -296,19 +296,20 @@ class ServerPair:
         # A restarted worker begins with the values of a checkpoint, so its checksum is not compared.
         if session.generation == 0 and None not in (checksum, first.checksum) and checksum != first.checksum:
             raise Refusal(
-                f"{entry.name}, which the optimizer of {session.name} was given later, differs there from what "
-                "another worker has in it. Make it on all workers from the same random numbers, or before distribute()."
+                f"The values of {entry.name}, which was added later to the optimizer of {session.name}, differ from "
+                "those "
+                "of another worker. Create it on all workers with the same random numbers, or before distribute()."
             )
 
     def added(self, chunks: Sequence[int]) -> None:
-        """Record that the chunks requested by add() have been assigned."""
+        """Records that the chunks requested by add() have been assigned."""
         with self._changed:
             for number in chunks:
                 self._added[int(number)].is_ready = True
             self._changed.notify_all()
 
     def check_added(self, session: Session, number: int) -> None:
-        """Refuse a round whose members push different chunks, because the round would never be complete."""
+        """Refuses a round whose members push different chunks, because the round would never be complete."""
         if self.shard is None or len(session.added) == len(self.shard.ledger.added(session.group)):
             return
         if number <= self.shard.ledger.closed_round(session.group):
@@ -316,7 +317,7 @@ class ServerPair:
         self._refuse_without(session)
 
     def _refuse_without(self, session: Session) -> None:
-        """Inform a group that this member lacks added parameters."""
+        """Informs a group that this member lacks added parameters."""
         header = {
             "op": "refused",
             "message": f"Another worker's optimizer was given parameters that the optimizer of {session.name} was not.",
@@ -327,13 +328,13 @@ class ServerPair:
                 one.post(header)
 
     def open(self) -> None:
-        """Let the other workers join, since the chief has assigned all chunks."""
+        """Lets the other workers join, since the chief has assigned all chunks."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
     def join(self, session: Session, description: dict[str, Any]) -> None:
-        """Let a worker join with its model, after waiting for the chief and, in other groups, for the warm start."""
+        """Lets a worker join with its model, after waiting for the chief and, in other groups, for the warm start."""
         with self._changed:
             # Restarted workers wait for the chief, unless the server keeps its parameters.
             self._wait_for_chief(lambda: self._is_open and (self._settings.keeps or self._begun >= session.generation))
@@ -347,7 +348,7 @@ class ServerPair:
                 session.post({"op": "constants"}, self.rows.constants)
 
     def _wait_for_chief(self, is_ready: Callable[[], bool]) -> None:
-        """Wait for the chief with the lock held. Raises Refusal after a timeout.
+        """Waits for the chief with the lock held. Raises Refusal after a timeout.
 
         The chief does not return to a server that has restarted without parameters after the chief had left.
         """
@@ -364,13 +365,13 @@ class ServerPair:
             raise Refusal(f"The model of {session.name} is not the chief's: it {difference}.")
 
     def warmed(self) -> None:
-        """Wake threads that wait for the end of the warm start."""
+        """Wakes threads that wait for the end of the warm start."""
         if self.rules.warm_start_steps:
             with self._changed:
                 self._changed.notify_all()
 
     def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int], float]:
-        """Wait at most `within_s` for the other groups after the last step of the chief's group.
+        """Waits at most `within_s` for the other groups after the last step of the chief's group.
 
         Returns:
             The groups that have not left (none if this server stops), those of them that are connected, and the seconds
@@ -403,7 +404,7 @@ class ServerPair:
                 session.post(delivery.header, delivery.payload)
 
     def take_buffers(self, session: Session, values: torch.Tensor, *, with_push: bool) -> None:
-        """Store buffers of a group's first worker for its group, or before the chief's open message for all groups.
+        """Stores buffers of a group's first worker for its group, or before the chief's open message for all groups.
 
         Args:
             with_push: Whether the buffers become valid after the next round instead of immediately.
@@ -414,7 +415,7 @@ class ServerPair:
             self.rows.end_round(group)
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
-        """Save the server's part of a checkpoint, with the arguments of ServerCheckpoint.write().
+        """Saves the server's part of a checkpoint, with the arguments of ServerCheckpoint.write().
 
         Raises OSError, and Refusal if there is no state or no folder.
         """
@@ -428,7 +429,7 @@ class ServerPair:
         return {**shard.state(), "description": dict(self._description), **rows, "goodbyes": goodbyes}
 
     def restore(self, session: Session, step: int) -> bool:
-        """Restore the shard from a checkpoint. Return whether this succeeded."""
+        """Restores the shard from a checkpoint. Returns whether this succeeded."""
         saved = self._parts.read(step) if self._parts is not None else None
         if saved is None or self.shard is None:
             return False
@@ -450,7 +451,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Restore this run's newest part after a restart. Return whether there is one that can be restored."""
+        """Restores this run's newest part after a restart. Returns whether there is one that can be restored."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

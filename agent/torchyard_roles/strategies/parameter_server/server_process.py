@@ -30,7 +30,7 @@ from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 MOST_PAIRS = 1000
 PARTING_S = 5.0
-"""Longest wait for the threads of connections at the end, for example for a save."""
+"""Longest wait in seconds for the threads of connections at the end, for example for a save."""
 
 
 class ParameterServer:
@@ -48,7 +48,7 @@ class ParameterServer:
         self._failure: Exception | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Handle requests until all workers of all groups have left or stop() is called, and then close the listener.
+        """Handles requests until all workers of all groups have left or stop() is called, and then closes the listener.
 
         Raises RolesError after an error that makes the shard inconsistent.
         """
@@ -72,7 +72,7 @@ class ParameterServer:
             raise RolesError(f"{self.name} cannot continue: {self._failure}.") from self._failure
 
     def stop(self) -> None:
-        """End serve(). This method is thread-safe and may be called twice."""
+        """Ends serve(). This method is thread-safe and may be called twice."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -80,7 +80,7 @@ class ParameterServer:
             pair.stop()
 
     def finish_soon(self, within_s: float) -> None:
-        """End serve() when no worker is connected, at most `within_s` later.
+        """Ends serve() when no worker is connected, at most `within_s` later.
 
         This method is called by a signal handler. A thread waits, since the thread of the handler may hold the lock.
         """
@@ -96,12 +96,12 @@ class ParameterServer:
             self.stop()
 
     def _fail(self, error: Exception) -> None:
-        """Record an error that has occurred in a session within a step, and end serve() with it."""
+        """Records an error that has occurred in a session within a step, and ends serve() with it."""
         self._failure = self._failure or error
         self.stop()
 
     def figures(self) -> dict[str, float]:
-        """Return metrics with names from `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
+        """Returns metrics with names from `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
         pairs = list(self.pairs.values())
         shards = [pair.shard for pair in pairs if pair.shard is not None]
         found = {"clients": float(len(set().union(*(pair.clients for pair in pairs))))}
@@ -116,16 +116,16 @@ class ParameterServer:
         return found
 
     def traffic(self) -> int:
-        """Return the number of bytes sent and received so far."""
+        """Returns the number of bytes sent and received so far."""
         return sum(self._connections.traffic())
 
     def save_for_itself(self) -> None:
-        """Save the state of all pairs of an asynchronous server."""
+        """Saves the state of all pairs of an asynchronous server."""
         for pair in list(self.pairs.values()):
             pair.save_for_itself()
 
     def resume(self) -> bool:
-        """Restore this run's newest parts after a restart, before serve(). Return whether any part was restored."""
+        """Restores this run's newest parts after a restart, before serve(). Returns whether any part was restored."""
         folder = self.settings.folder
         numbers = server_checkpoint.numbers(folder, self.name) if folder is not None else []
         resumed = [self._pair(number).resume() for number in numbers]
@@ -159,7 +159,7 @@ class ParameterServer:
         return None
 
     def _pair(self, number: int) -> ServerPair:
-        """Return the pair with a number, which is created at its first use."""
+        """Returns the pair with a number, which is created at its first use."""
         with self._changed:
             pair = self.pairs.get(number)
             if pair is None:
@@ -175,7 +175,7 @@ class ParameterServer:
             return pair
 
     def _left_beside(self, number: int) -> int:
-        """Return the free memory for a pair in bytes, minus the memory that other pairs' first steps will allocate."""
+        """Returns the free memory for a pair in bytes, minus the memory that other pairs' first steps will allocate."""
         others = [pair for at, pair in list(self.pairs.items()) if at != number]
         return self.settings.available() - sum(pair.reserved for pair in others)
 
@@ -188,11 +188,11 @@ class ParameterServer:
 
 
 EXIT_RESERVE_S = 1.0
-"""Time reserved for a save and the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds reserved for a save and the exit at the end of the grace period after SIGTERM."""
 
 
 def serve(environment: Environment) -> None:
-    """Run this process as a parameter server until all trainers of all groups have left.
+    """Runs this process as a parameter server until all trainers of all groups have left.
 
     After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step and
     save. Raises EnvironmentProblem.
@@ -220,7 +220,7 @@ def serve(environment: Environment) -> None:
 
 
 def create_server(environment: Environment) -> ParameterServer:
-    """Create the server that the environment describes. Raises EnvironmentProblem."""
+    """Creates the server that the environment describes. Raises EnvironmentProblem."""
     options = environment.options
     servers = [place.name for place in environment.peers.ps]
     if environment.replica not in servers or environment.strategy not in ("sandblaster", "downpour"):

@@ -71,7 +71,7 @@ class Shard:
         return list(self._chunks)
 
     def enter(self, group: int, rank: int, size: int, generation: int) -> None:
-        """Add a member. The first member of a new generation discards earlier pushes of its group."""
+        """Adds a member. The first member of a new generation discards earlier pushes of its group."""
         with self._lock:
             newer = self.ledger.enter(group, size, generation)
             self._options.pop((group, rank), None)
@@ -83,7 +83,7 @@ class Shard:
                             del entries[key]
 
     def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
-        """Remove a member, and return the deliveries of rounds that waited only for it."""
+        """Removes a member, and returns the deliveries of rounds that waited only for it."""
         with self._lock:
             self.ledger.leave(group, rank, generation)
         deliveries: list[Delivery] = []
@@ -94,19 +94,19 @@ class Shard:
         return deliveries
 
     def set_options(self, group: int, rank: int, options: list[remote_optimizer.Arguments]) -> None:
-        """Set a member's optimizer options from its next push on. A round uses the options of its lowest rank."""
+        """Sets a member's optimizer options from its next push on. A round uses the options of its lowest rank."""
         if len(options) < len(self._first_options):
             raise ValueError(f"{len(options)} parameter groups, but there are {len(self._first_options)}")
         with self._lock:
             self._options[group, rank] = options
 
     def expect(self, group: int, chunks: Iterable[int]) -> None:
-        """Add chunks that the members of a group also push from their next round on."""
+        """Adds chunks that the members of a group also push from their next round on."""
         with self._lock:
             self.ledger.add(group, chunks)
 
     def add(self, chunk: Chunk, layout: Layout, options: list[remote_optimizer.Arguments]) -> bool:
-        """Add a chunk of a new parameter, and return whether it was restored from a checkpoint."""
+        """Adds a chunk of a new parameter, and returns whether it was restored from a checkpoint."""
         if chunk.group >= len(options):
             raise ValueError(f"a parameter of group {chunk.group}, but there are {len(options)}")
         state = ChunkState(chunk, layout, self.optimizer, options[chunk.group])
@@ -119,12 +119,12 @@ class Shard:
         return saved is not None
 
     def expects(self, push: Push) -> bool:
-        """Return whether the gradient of a push would be used. If not, the caller discards the gradient on receipt."""
+        """Returns whether the gradient of a push would be used. If not, the caller discards the gradient on receipt."""
         with self._lock:
             return self.ledger.round_for(push) is not None
 
     def buffer(self, chunk: int) -> torch.Tensor:
-        """Return a tensor into which the chunk's gradient can be received. Raises KeyError for an unknown chunk."""
+        """Returns a tensor into which the chunk's gradient can be received. Raises KeyError for an unknown chunk."""
         state = self._chunks[chunk]
         with self._lock:
             kept = self._pool.get((state.chunk.elements, state.parameters.dtype))
@@ -133,7 +133,7 @@ class Shard:
         return torch.empty_like(state.parameters)
 
     def push(self, push: Push, gradient: torch.Tensor | None) -> list[Delivery]:
-        """Add one chunk of a member's push. `gradient` is 1-D, or None for a void or bare push.
+        """Adds one chunk of a member's push. `gradient` is 1-D, or None for a void or bare push.
 
         Returns:
             Deliveries to all members of the round after the last contribution, to the member alone if its push is late,
@@ -161,7 +161,7 @@ class Shard:
             return self._complete_if_all_there(state, key)
 
     def pull(self, group: int, rank: int, chunk: int) -> Delivery:
-        """Return a delivery of a chunk's newest parameters to one member."""
+        """Returns a delivery of a chunk's newest parameters to one member."""
         state = self._chunks[chunk]
         with state.lock:
             with self._lock:
@@ -170,14 +170,14 @@ class Shard:
             return Delivery(group, rank, header, state.parameters.clone())
 
     def assign(self, chunk: int, values: torch.Tensor) -> None:
-        """Set a chunk's parameters, and reset its optimizer."""
+        """Sets a chunk's parameters, and resets its optimizer."""
         state = self._chunks[chunk]
         with state.lock, torch.no_grad():
             state.parameters.copy_(values)
             state.reset_optimizer()
 
     def set(self, chunk: int, values: torch.Tensor, group: int, number: int | None) -> None:
-        """Set parameters that the script has changed, and keep the optimizer's state.
+        """Sets parameters that the script has changed, and keeps the optimizer's state.
 
         The parameters are set immediately if `number` is None, else when that round of the group is complete, since a
         slow member may still pull the old ones.
@@ -231,14 +231,14 @@ class Shard:
         if len({each.push.changed for each in total.arrived}) > 1:
             return _refusals(
                 total,
-                "The script has changed parameters outside optimizer.step(), but not alike on all workers: "
+                "The script has changed parameters outside optimizer.step(), differently on the workers: "
                 f"{' or '.join(state.names)}.",
                 "Make the same change on every worker, from the same random numbers.",
             )
         if len({each.push.clip for each in total.arrived}) > 1:
             return _refusals(
                 total,
-                "clip_gradients(value=…) was not called alike by all workers of the group before a step.",
+                "clip_gradients(value=…) was not called in the same way by all workers of the group before a step.",
                 "Call it on every worker, with the same value.",
             )
         changed = state.changes.pop(key, None)
@@ -253,14 +253,14 @@ class Shard:
         return self._step(state, total, 1.0)
 
     def _clip(self, total: Sum) -> None:
-        """Clip the elements of the mean gradient, by limiting the elements of the sum."""
+        """Clips the elements of the mean gradient, by limiting the elements of the sum."""
         clip = total.arrived[0].push.clip
         if clip is not None and total.total is not None:
             bound = clip * sum(not each.push.void for each in total.arrived)
             total.total.clamp_(-bound, bound)
 
     def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
-        """Hold the sum, and report the squared norm of the mean gradient, computed in double precision."""
+        """Holds the sum, and reports the squared norm of the mean gradient, computed in double precision."""
         total.is_held = True
         counted = sum(not each.push.void for each in total.arrived)
         if total.total is not None:
@@ -275,7 +275,7 @@ class Shard:
         ]
 
     def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
-        """Step with a held sum times `factor`, at the request of a member.
+        """Steps with a held sum times `factor`, at the request of a member.
 
         All members compute the same factor, and the factor of the first request is used. Each member receives the new
         parameters after its own request.
@@ -350,7 +350,7 @@ class Shard:
                     kept.append(buffer)
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).
+        """Returns a copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).
 
         Each chunk is consistent. With asynchronous groups, chunks may be from different rounds.
         """
@@ -372,7 +372,7 @@ class Shard:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore the state that state() has returned.
+        """Restores the state that state() has returned.
 
         Raises:
             ValueError: The state belongs to another shard. The shard is then unchanged.

@@ -34,7 +34,7 @@ class TrainedParameters:
         self._check_apart(self.layout.entries, self.parameters)
 
     def add_new(self) -> list[Entry]:
-        """Add parameters that were unfrozen or added to the optimizer since the last call, and return their entries.
+        """Adds parameters that were unfrozen or added to the optimizer since the last call, and returns their entries.
 
         Raises UsageProblem if a parameter has left its group of the optimizer, or if another optimizer trains it too.
         """
@@ -62,7 +62,7 @@ class TrainedParameters:
         return entries
 
     def chunks_of(self, new: Sequence[Entry], servers: int, chunk_bytes: int | None) -> list[list[Chunk]]:
-        """Return the chunks of the entries that add_new() has returned, by server."""
+        """Returns the chunks of the entries that add_new() has returned, by server."""
         chunks: list[list[Chunk]] = [[] for _ in range(servers)]
         for number, entry in enumerate(new, len(self.parameters) - len(new)):
             for chunk in added_chunks(entry, servers, chunk_bytes, whole=self.layout.whole_parameters):
@@ -71,7 +71,7 @@ class TrainedParameters:
         return chunks
 
     def _ids(self) -> list[list[tuple[int, bool]]]:
-        """Return (ID, requires_grad) of each parameter, by group of the optimizer."""
+        """Returns (ID, requires_grad) of each parameter, by group of the optimizer."""
         return [[(id(each), each.requires_grad) for each in group["params"]] for group in self._optimizer.param_groups]
 
     def _check_apart(self, entries: Sequence[Entry], parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -28,7 +28,7 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
 
 MEET_S = 120.0
-"""Longest wait for all servers, which import torch first."""
+"""Longest wait in seconds for all servers, which import torch first."""
 
 
 class WorkerPair:
@@ -87,7 +87,7 @@ class WorkerPair:
         """Checks the gradients of groups with several workers, which are local until the step."""
 
     def connect(self) -> None:
-        """Connect to all servers. Raises PeerLost."""
+        """Connects to all servers. Raises PeerLost."""
         environment = self._environment
         servers = environment.peers.ps
         for number, server in enumerate(servers):
@@ -108,7 +108,7 @@ class WorkerPair:
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, elsewhere: Callable[[], set[int]]
     ) -> None:
-        """Begin on the servers, or join after the chief has begun, and replace the optimizer's step().
+        """Begins on the servers, or joins after the chief has begun, and replaces the optimizer's step().
 
         Args:
             elsewhere: Returns the IDs of the other pairs' parameters, which may be part of the model.
@@ -165,7 +165,7 @@ class WorkerPair:
         self._stepped_at = time.monotonic()
 
     def _enter(self, link: ServerLink) -> None:
-        """Begin on a server as the chief, or join as another worker."""
+        """Begins on a server as the chief, or joins as another worker."""
         if not self._is_chief:
             link.command({"op": "join"}, self._description)
             return
@@ -199,7 +199,7 @@ class WorkerPair:
             self.spent[name] += self.times[name]
 
     def _push_and_pull(self) -> float:
-        """Exchange gradients and parameters in a step. Return the seconds for which the servers waited."""
+        """Exchanges gradients and parameters in a step. Returns the seconds for which the servers waited."""
         self._check_guard()
         clip = self._clipped.take_limit()
         changed = self._changes()
@@ -226,7 +226,7 @@ class WorkerPair:
             self._guard.check(self._installed.changed, may_be_unscaled=clips)
 
     def _end_last(self) -> float:
-        """Finish the exchange of the previous step. Return the seconds for which the servers waited."""
+        """Finishes the exchange of the previous step. Returns the seconds for which the servers waited."""
         for link in self._links:
             link.note_gradients()
         waited = self._finish()
@@ -234,7 +234,7 @@ class WorkerPair:
         return waited
 
     def _add_parameters(self) -> None:
-        """Add parameters that were unfrozen or added to the optimizer since the last step, on all workers.
+        """Adds parameters that were unfrozen or added to the optimizer since the last step, on all workers.
 
         The first worker of the first group that adds such parameters sends their values to the servers.
         """
@@ -250,7 +250,7 @@ class WorkerPair:
         self._note()
 
     def _add(self, link: ServerLink, entries: list[Entry], *, compares: bool) -> None:
-        """Send added parameters to a server.
+        """Sends added parameters to a server.
 
         Args:
             compares: Whether the parameters are untrained, so that their values must be equal on all workers.
@@ -274,7 +274,7 @@ class WorkerPair:
             link.command({"op": "added", "chunks": numbers})
 
     def _changes(self) -> dict[int, int]:
-        """Return the checksums of the chunks that the script has changed since the last step, by number.
+        """Returns the checksums of the chunks that the script has changed since the last step, by number.
 
         All workers of a synchronous group must make equal changes. The first worker sends the new values before its
         push, and the servers compare the checksums in all pushes of the round. Raises UsageProblem if the strategy does
@@ -298,7 +298,7 @@ class WorkerPair:
         }
 
     def flush(self, steps: int) -> None:
-        """Push pending gradients after `steps` steps of this pair.
+        """Pushes pending gradients after `steps` steps of this pair.
 
         All members of a group push, even without gradients, since a round contains one push of each member.
         """
@@ -311,7 +311,7 @@ class WorkerPair:
             self._finish()
 
     def hold(self) -> None:
-        """Push the gradients, which the servers sum and hold, and request their norm.
+        """Pushes the gradients, which the servers sum and hold, and requests their norm.
 
         Raises UsageProblem if an exchange is already held.
         """
@@ -337,7 +337,7 @@ class WorkerPair:
             )
 
     def square(self) -> float:
-        """Return the squared norm of the held mean gradient."""
+        """Returns the squared norm of the held mean gradient."""
         completion, self._exchange = self._exchange, None
         assert completion is not None
         completion.wait()
@@ -350,7 +350,7 @@ class WorkerPair:
         return square
 
     def scale(self, factor: float, *, took_s: float) -> None:
-        """Set the factor for the held gradients. `took_s` is the duration of clip_gradients() in seconds."""
+        """Sets the factor for the held gradients. `took_s` is the duration of clip_gradients() in seconds."""
         self._factor = factor
         self._clipped_s = took_s
 
@@ -360,17 +360,17 @@ class WorkerPair:
         return self._held is not None and self._is_void
 
     def clip_values(self, value: float) -> None:
-        """Have the servers clip each element of the mean gradient in the next step."""
+        """Has the servers clip each element of the mean gradient in the next step."""
         self._check_not_held()
         self._clipped.limit(value)
 
     def allow_clipped(self) -> None:
-        """Accept that the local gradients were clipped."""
+        """Accepts that the local gradients were clipped."""
         if self._guard is not None:
             self._guard.allow()
 
     def _step_held(self) -> float:
-        """Have the servers step with the held sums. Return the seconds for which the servers waited."""
+        """Has the servers step with the held sums. Returns the seconds for which the servers waited."""
         self._held = None
         self._clipped.check()
         if self._is_void:
@@ -402,7 +402,7 @@ class WorkerPair:
         changed: Mapping[int, int] | None = None,
         clip: float | None = None,
     ) -> None:
-        """Begin an exchange with all servers. `changed` is the result of _changes()."""
+        """Begins an exchange with all servers. `changed` is the result of _changes()."""
         if pushes:
             self._send_updates()
             self._staging.offer(gradients, copied=self._overlaps and self._push_every == 1)
@@ -422,9 +422,9 @@ class WorkerPair:
         self._exchange = self._servers.begin(exchange)
 
     def _finish(self) -> float:
-        """Finish the exchange in progress, if any, and install its parameters.
+        """Finishes the exchange in progress, if any, and installs its parameters.
 
-        Return the seconds for which the servers waited, or 0 if exchanges overlap with steps.
+        Returns the seconds for which the servers waited, or 0 if exchanges overlap with steps.
         """
         if self._exchange is None:
             return 0.0
@@ -436,20 +436,20 @@ class WorkerPair:
         return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
 
     def pull(self) -> None:
-        """Receive and install the newest parameters."""
+        """Receives and installs the newest parameters."""
         self._staging.fence()
         self._servers.pull()
         self._replicated.install()
         self._note()
 
     def _note(self) -> None:
-        """Record the current parameters, so that they are not taken for changes by the script."""
+        """Records the current parameters, so that they are not taken for changes by the script."""
         self._installed.note()
         if self._guard is not None:
             self._guard.installed()
 
     def _send_updates(self) -> None:
-        """Send changed optimizer options, and the changed buffers of a group's first worker."""
+        """Sends changed optimizer options, and the changed buffers of a group's first worker."""
         options = remote_optimizer.arguments(self._optimizer)
         changed, self._sent_options = options != self._sent_options, options
         buffers = self._replicated.changed_buffers()
@@ -462,7 +462,7 @@ class WorkerPair:
                     self._replicated.sent_buffers = buffers
 
     def _reenter(self, link: ServerLink) -> None:
-        """Join a restarted server. The chief begins again on a server without parameters."""
+        """Joins a restarted server. The chief begins again on a server without parameters."""
         if link is self._row_link:
             self._replicated.sent_buffers = None
         if self._is_chief and not link.is_ready:
@@ -486,7 +486,7 @@ class WorkerPair:
             self.pull()
 
     def restore(self, step: int) -> None:
-        """Restore the servers' parts of a checkpoint, if this has not been done."""
+        """Restores the servers' parts of a checkpoint, if this has not been done."""
         if self._is_restored:
             return
         self._is_restored = True
@@ -522,13 +522,13 @@ class WorkerPair:
         return self._is_chief and (self._has_others or self._push_every > 1 or self._pull_every > 1)
 
     def finish(self) -> None:
-        """Make the last exchange, which includes pending gradients."""
+        """Makes the last exchange, which includes pending gradients."""
         changed = [self._trained.names[number] for number in self._installed.changed()]
         if changed and not self.steps and (self._has_others or self._environment.group_size > 1):
             raise UsageProblem(
-                f"The parameter {changed[0]} was changed, but the optimizer that distribute() was given "
-                "has never stepped: each worker has trained alone.",
-                "Update by that optimizer's step(), or set strategy.kind to all_reduce.",
+                f"The parameter {changed[0]} was changed, but the optimizer that was passed to "
+                "distribute() has never stepped, so each worker has trained alone.",
+                "Update parameters with that optimizer's step(), or set strategy.kind to all_reduce.",
             )
         if self._environment.group_size > 1 and not self._has_others:
             compare_at_end(self._environment, self._number, self.parameters)
@@ -542,7 +542,7 @@ class WorkerPair:
         self.flush(self.steps)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Wait for the other groups, like Servers.wait_for_other_groups()."""
+        """Waits for the other groups, like Servers.wait_for_other_groups()."""
         self._servers.wait_for_other_groups(logs=logs)
 
     def leave(self) -> None:
@@ -554,7 +554,7 @@ class WorkerPair:
             link.close(goodbye=True)
 
     def abandon(self) -> None:
-        """Disconnect after an exception. The servers report its cause to the other workers of the group."""
+        """Disconnects after an exception. The servers report its cause to the other workers of the group."""
         servers = {link.peer.name for link in self._links}
         lost = [link.lost for link in self._links if link.lost is not None]
         cause = min(lost, key=lambda error: error.name not in servers, default=None)

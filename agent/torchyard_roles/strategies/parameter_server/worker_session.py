@@ -18,7 +18,7 @@ from torchyard_roles.strategies.parameter_server.replicated_state import Replica
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 REST_S = 60.0
-"""Longest time after which the server answers a worker that waits for the other groups."""
+"""Longest time in seconds after which the server answers a worker that waits for the other groups."""
 
 
 class Server(Protocol):
@@ -73,16 +73,16 @@ class Session:
         return self._connection.host
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Queue a message for sending. The payload must not change afterwards."""
+        """Queues a message for sending. The payload must not change afterwards."""
         self._connection.post(header, payload)
 
     def cut(self) -> None:
-        """Wait at most 2 s for queued messages to be sent, and shut down the connection. run() closes it."""
+        """Waits at most 2 s for queued messages to be sent, and shuts down the connection. run() closes it."""
         self._connection.flush(2)
         self._connection.cut()
 
     def run(self) -> None:
-        """Handle requests until the worker has left."""
+        """Handles requests until the worker has left."""
         try:
             while not self.said_goodbye:
                 self._handle(self._connection.receive())
@@ -111,7 +111,7 @@ class Session:
             self._command(op, header)
 
     def _scale(self, number: int, factor: float) -> None:
-        """Step with the held sums chunk by chunk, so that sending overlaps with computing."""
+        """Steps with the held sums chunk by chunk, so that sending overlaps with computing."""
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
             self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))
@@ -129,7 +129,7 @@ class Session:
             else:
                 self._connection.discard()
         elif "bytes" in header:
-            raise ValueError("a push without gradients has none behind it")
+            raise ValueError("a push without gradients has a payload")
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):

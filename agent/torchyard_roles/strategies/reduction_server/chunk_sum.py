@@ -47,7 +47,7 @@ class PartMemory:
                 self._spare.setdefault((part.values.nbytes, part.values.dtype), []).append(part.values)
 
     def give_back_all(self, sums: list[ChunkSum]) -> None:
-        """Put the sums of a finished step back into the pool, and drop buffers of sizes that the step did not need."""
+        """Returns the sums of a finished step to the pool, and drops buffers of sizes that the step did not need."""
         with self._lock:
             self._spare = {kind: self._spare.get(kind, []) for kind in {(each.size, each.dtype) for each in sums}}
             for each in sums:
@@ -94,7 +94,7 @@ class ChunkSum:
             self.total = memory.take(self.size, self.dtype).copy_(part.values)
 
     def finish(self) -> torch.Tensor:
-        """Return the sum of all parts."""
+        """Returns the sum of all parts."""
         assert self.total is not None
         self.result = self.total.to(self.dtype) if self.dtype in WIDER else self.total
         self.total = None

@@ -56,7 +56,7 @@ class LocalGroups:
 
 
 def first_of_host(counts: Sequence[int], rank: int) -> int:
-    """Return the first rank on the host of `rank`. `counts` is as in LocalGroups."""
+    """Returns the first rank on the host of `rank`. `counts` is as in LocalGroups."""
     start = 0
     for count in counts:
         if rank < start + count:
@@ -109,7 +109,7 @@ class HierarchicalReduction:
         return self._groups.size == 1 and self._device.type == "cpu"
 
     def average(self, flat: torch.Tensor, step: int, index: int) -> Any:
-        """Begin to average `flat` over all ranks of the world. Return a torch future whose result is `flat`."""
+        """Begins to average `flat` over all ranks of the world. Returns a torch future whose result is `flat`."""
         future = torch.futures.Future(devices=[] if self._device.type == "cpu" else [self._device])
         bucket = _Bucket(flat, (step, index), future)
         if self.failure is not None:
@@ -127,7 +127,7 @@ class HierarchicalReduction:
         return future
 
     def close(self) -> None:
-        """End the threads. No bucket may be in progress."""
+        """Ends the threads. No bucket may be in progress."""
         self._outward.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
@@ -139,7 +139,7 @@ class HierarchicalReduction:
         bucket.future.set_result(bucket.flat)
 
     def _fail(self, error: BaseException) -> None:
-        """Store the error for the training thread, which raises it before it uses the bucket."""
+        """Stores the error for the training thread, which raises it before it uses the bucket."""
         if self.failure is None:
             gone = PeerLost("another rank", "this host", str(error))
             self.failure = error if isinstance(error, RolesError) else gone
@@ -186,7 +186,7 @@ class HierarchicalReduction:
         bucket.exchanged = self._client.reduce(bucket.host, *bucket.number)
 
     def _broadcast(self, bucket: _Bucket) -> None:
-        """Broadcast a bucket within the host, even after a failure, since the other ranks wait for the broadcast."""
+        """Broadcasts a bucket within the host, even after a failure, since the other ranks wait for the broadcast."""
         error = bucket.exchanged.exception() if bucket.exchanged is not None else None
         if error is not None:
             self._fail(error)
@@ -198,7 +198,7 @@ class HierarchicalReduction:
             dist.broadcast(bucket.flat, self._groups.first, group=self._groups.from_first)
 
     def _pinned_for(self, bucket: _Bucket) -> torch.Tensor:
-        """Return the pinned memory for this bucket, which is reused in every step."""
+        """Returns the pinned memory for this bucket, which is reused in every step."""
         key = (bucket.number[1], bucket.flat.numel(), bucket.flat.dtype)
         if key not in self._pinned:
             self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, pin_memory=True)
@@ -206,5 +206,5 @@ class HierarchicalReduction:
 
 
 def _on(stream: Any) -> Any:
-    """Return a context for GPU work in a stream, or an empty context on the CPU (None)."""
+    """Returns a context for GPU work in a stream, or an empty context on the CPU (None)."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)

@@ -38,12 +38,12 @@ from torchyard_roles.strategies.reduction_server.chunk_sum import At, ChunkSum, 
 MAX_CHUNK = 4 * 1024 * 1024
 """Largest chunk in bytes; a larger one is refused before it is received."""
 REJOIN_S = 1.0
-"""Time for a lost rank to reconnect before the other ranks are informed."""
+"""Time in seconds for a lost rank to reconnect before the other ranks are informed."""
 DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
 ORDERS = ("rank", "arrival")
 EXIT_RESERVE_S = 1.0
-"""Time reserved for the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
 
 
 class Terms(NamedTuple):
@@ -96,7 +96,7 @@ class _Link:
         self.connection.post({"chunk": at, "wait": round(waited_s, 6)}, result)
 
     def acknowledge(self, at: At) -> None:
-        """Return the credit of a chunk to a rank that already has the sum."""
+        """Returns the credit of a chunk to a rank that already has the sum."""
         self.connection.post({"chunk": at})
 
 
@@ -119,12 +119,12 @@ class Reducer:
         self._closed = False
 
     def start(self) -> Reducer:
-        """Serve in background threads until close() is called."""
+        """Serves in background threads until close() is called."""
         self._spawn(self.serve_forever, "accept")
         return self
 
     def serve_forever(self) -> None:
-        """Accept connections of ranks until close() is called."""
+        """Accepts connections of ranks until close() is called."""
         while not self._closed:
             try:
                 sock = self._admission.accept()
@@ -136,7 +136,7 @@ class Reducer:
             self._spawn(partial(self._serve, sock), "peer")
 
     def close(self) -> None:
-        """Close all connections. Ranks that wait for sums get PeerLost."""
+        """Closes all connections. Ranks that wait for sums get PeerLost."""
         with self._left:
             self._closed = True
             self._left.notify_all()
@@ -158,7 +158,7 @@ class Reducer:
         return [each for each in self._threads if each.is_alive() and each is not threading.current_thread()]
 
     def finish(self, within_s: float) -> None:
-        """Close when no rank is connected, and thus all ranks have their last sums, at most `within_s` later."""
+        """Closes when no rank is connected, and thus all ranks have their last sums, at most `within_s` later."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if not self._connections:
@@ -167,18 +167,18 @@ class Reducer:
         self.close()
 
     def serve_until_all_left(self) -> None:
-        """Serve until every rank of the newest generation has disconnected properly, or close() is called."""
+        """Serves until every rank of the newest generation has disconnected properly, or close() is called."""
         self.start()
         with self._left:
             self._left.wait_for(lambda: self._closed or (self._round is not None and self._round.all_left))
         self.close()
 
     def finish_soon(self, within_s: float) -> None:
-        """Run finish() in a thread, for a signal handler."""
+        """Runs finish() in a thread, for a signal handler."""
         threading.Thread(target=self.finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def contribute(self, terms: Terms, rank: int, at: At, part: torch.Tensor, deliver: Deliver) -> None:
-        """Add the part (1-D) of a local rank to a chunk. The thread that completes the sum calls `deliver`.
+        """Adds the part (1-D) of a local rank to a chunk. The thread that completes the sum calls `deliver`.
 
         The part must not change until then. The sum is valid until the rank's first part of the next step. Raises
         ProtocolError if the terms, size or dtype differ from those of other ranks.
@@ -190,7 +190,7 @@ class Reducer:
     def _add(
         self, current: _Round, chunk: ChunkSum, rank: int, at: At, part: Part, deliver: Deliver, *, final: bool = False
     ) -> None:
-        """Add a part to a chunk.
+        """Adds a part to a chunk.
 
         Args:
             final: Whether the part is the complete sum, for ranks that lack it.
@@ -231,14 +231,14 @@ class Reducer:
                 self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
     def figures(self) -> dict[str, float]:
-        """Return metrics with names from `metrics_report.METRICS`."""
+        """Returns metrics with names from `metrics_report.METRICS`."""
         found = {"clients": float(len(self._connections))}
         if self._round is not None:
             found["wait_s"] = self._round.waited[1]
         return found
 
     def traffic(self) -> int:
-        """Return the number of bytes sent and received so far."""
+        """Returns the number of bytes sent and received so far."""
         return sum(self._connections.traffic())
 
     def _join(self, terms: Terms, rank: int) -> _Round:
@@ -273,7 +273,7 @@ class Reducer:
         return chunk
 
     def _serve(self, sock: socket.socket) -> None:
-        """Authenticate a client, and pass its connection to the receiving thread."""
+        """Authenticates a client, and passes its connection to the receiving thread."""
         admitted = self._admission.authenticate(sock)
         if admitted is None:
             return
@@ -322,7 +322,7 @@ class Reducer:
         connection.close()
 
     def _receive_all(self, selector: selectors.BaseSelector) -> None:
-        """Receive from all ranks until the reducer is closed and all connections have ended."""
+        """Receives from all ranks until the reducer is closed and all connections have ended."""
         use_one_thread()
         while selector.get_map():
             for key, _ in selector.select():
@@ -346,7 +346,7 @@ class Reducer:
         selector.close()
 
     def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
-        """End a connection, after `tell` has informed the other ranks."""
+        """Ends a connection, after `tell` has informed the other ranks."""
         if tell is not None:
             tell()
         link.connection.flush(5)
@@ -354,7 +354,7 @@ class Reducer:
         self._drop(link.connection)
 
     def _receive(self, link: _Link, current: _Round) -> bool:
-        """Handle everything that a rank has sent so far. Return False after the rank's goodbye."""
+        """Handles everything that a rank has sent so far. Returns False after the rank's goodbye."""
         connection = link.connection
         while True:
             if link.incoming is None:
@@ -381,7 +381,7 @@ class Reducer:
             self._add(current, chunk, link.rank, at, Part(part, owned=True), deliver, final=final)
 
     def _expect(self, link: _Link, current: _Round, header: dict[str, Any]) -> _Incoming:
-        """Check the header of a chunk before its payload is received."""
+        """Checks the header of a chunk before its payload is received."""
         at: At = tuple(header["chunk"])
         dtype, size = DTYPES.get(header["dtype"]), header["bytes"]
         if dtype is None or size > min(MAX_CHUNK, current.terms.chunk_bytes) or size % dtype.itemsize or len(at) != 3:
@@ -391,7 +391,7 @@ class Reducer:
         return _Incoming(chunk, at, part, "done" in header, "final" in header)
 
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
-        """Inform the other ranks of a lost rank, unless it reconnects within REJOIN_S or the generation is over.
+        """Informs the other ranks of a lost rank, unless it reconnects within REJOIN_S or the generation is over.
 
         A rank that ended because of another loss does not reconnect, and the other ranks are informed of that other
         loss.
@@ -423,11 +423,11 @@ class Reducer:
 
 
 def _drop_sum(at: At, result: torch.Tensor, waited_s: float) -> None:
-    """Discard a sum, as the `deliver` function of a rank that already has it."""
+    """Discards a sum, as the `deliver` function of a rank that already has it."""
 
 
 def use_one_thread() -> None:
-    """Run torch operations of this thread without OpenMP threads, which would only compete for the cores.
+    """Runs torch operations of this thread without OpenMP threads, which would only compete for the cores.
 
     torch's setting applies to the calling thread and is the default for new threads, so another thread restores the
     default.
@@ -441,7 +441,7 @@ def use_one_thread() -> None:
 
 
 def serve(environment: Environment) -> None:
-    """Run this process as a reducer until all trainers have disconnected properly.
+    """Runs this process as a reducer until all trainers have disconnected properly.
 
     After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step. If the
     plan uses the ring of workers, this function returns immediately. Raises EnvironmentProblem.

@@ -35,13 +35,13 @@ SMALL_BYTES = 32 * 1024
 """Largest tensor that goes to one reducer as a whole."""
 CONNECT_S = 60.0
 RECONNECT_S = 660.0
-"""Timeout for reconnecting to a reducer. It exceeds the time that the keeper waits for a lost host, since the keeper
-decides whether to continue without a reducer.
+"""Timeout in seconds for reconnecting to a reducer. It exceeds the time that the keeper waits for a lost host, since
+the keeper decides whether to continue without a reducer.
 """
 
 
 def fitting_chunk(bytes_a_second: float) -> int:
-    """Return the chunk size for a rate of exchange: the bytes of 2.5 ms, within bounds.
+    """Returns the chunk size for a rate of exchange: the bytes of 2.5 ms, within bounds.
 
     On a slow network small chunks are better, since the chunks of all connections share one link: 60 MB among 4 workers
     and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger chunks. On a fast network the
@@ -52,7 +52,7 @@ def fitting_chunk(bytes_a_second: float) -> int:
 
 
 def split(count: int, weights: Sequence[float], itemsize: int, first: int) -> list[tuple[int, int]]:
-    """Return (start, end) of each reducer's share of `count` elements by weight, which is the same on every rank.
+    """Returns (start, end) of each reducer's share of `count` elements by weight, which is the same on every rank.
 
     A small tensor is assigned to a single reducer, which `first` selects.
     """
@@ -146,7 +146,7 @@ class ReduceClient:
             raise
 
     def reduce(self, flat: torch.Tensor, step: int, bucket: int) -> Future[torch.Tensor]:
-        """Sum `flat` (1-D, contiguous, CPU) over all ranks in place.
+        """Sums `flat` (1-D, contiguous, CPU) over all ranks in place.
 
         Args:
             flat: The tensor, which is also the result of the future.
@@ -180,7 +180,7 @@ class ReduceClient:
         return operation.future
 
     def _chunks(self, operation: Operation) -> list[list[Chunk]]:
-        """Divide an operation into the chunks of each reducer, with sizes in proportion to the reducers' shares.
+        """Divides an operation into the chunks of each reducer, with sizes in proportion to the reducers' shares.
 
         All shares then progress evenly. With equal sizes a mixed exchange takes a quarter longer: connections share a
         link evenly, so the small shares of workers finish early, and the reducers' links are not fully used until then.
@@ -201,14 +201,14 @@ class ReduceClient:
         return shares
 
     def times(self) -> StepTimes:
-        """Return the times of the newest step."""
+        """Returns the times of the newest step."""
         with self._lock:
             times = dict(self._times)
         wait = min(times["wait"], times["busy"])
         return StepTimes(int(times["step"]), times["busy"] - wait, wait)
 
     def resize(self, chunk_bytes: int) -> None:
-        """Change the chunk size. This method must be called between the same two steps on all ranks."""
+        """Changes the chunk size. This method must be called between the same two steps on all ranks."""
         if not 0 < chunk_bytes <= self.terms.chunk_bytes:
             raise ValueError(f"a chunk has at most {self.terms.chunk_bytes} bytes here")
         if chunk_bytes != self._chunk_bytes:
@@ -231,7 +231,7 @@ class ReduceClient:
         return sum(link.connection.received_bytes for link in self._links if isinstance(link, RemoteLink))
 
     def close(self, *, goodbye: bool = True) -> None:
-        """Disconnect from all reducers. Pending operations fail.
+        """Disconnects from all reducers. Pending operations fail.
 
         Args:
             goodbye: Whether this rank has finished. If not, the other ranks are informed of the loss that ended the
@@ -247,7 +247,7 @@ class ReduceClient:
     # The threads of the links call the following methods.
 
     def finished(self, chunk: Chunk, waited_s: float) -> None:
-        """Handle a chunk whose sum is in its target."""
+        """Handles a chunk whose sum is in its target."""
         operation = chunk.operation
         if self.divisor != 1:
             chunk.target.div_(self.divisor)
@@ -270,7 +270,7 @@ class ReduceClient:
             operation.future.set_result(operation.flat)
 
     def _settle(self, step: int) -> None:
-        """Drop the chunks of earlier steps at the first sum of `step`, since all ranks have finished those steps."""
+        """Drops the chunks of earlier steps at the first sum of `step`, since all ranks have finished those steps."""
         with self._lock:
             self._settled = max(self._settled, step)
         for link in self._links:
@@ -278,7 +278,7 @@ class ReduceClient:
                 link.forget(step)
 
     def fail(self, error: RolesError) -> None:
-        """End the exchange: all operations fail with `error`."""
+        """Ends the exchange: all operations fail with `error`."""
         with self._lock:
             if self.failure is None:
                 self.failure = error

@@ -62,7 +62,7 @@ class Memory:
         self._spare: deque[torch.Tensor] = deque()
 
     def resize(self, chunk_bytes: int) -> None:
-        """Change the size of chunks. Buffers of the old size are dropped when they are returned."""
+        """Changes the size of chunks. Buffers of the old size are dropped when they are returned."""
         self._chunk_bytes = chunk_bytes
         self._spare = deque()
 
@@ -142,7 +142,7 @@ class RemoteLink:
                 self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
-        """Disconnect. Without `goodbye`, the reducer records this rank as lost, or as ended by `cause`."""
+        """Disconnects. Without `goodbye`, the reducer records this rank as lost, or as ended by `cause`."""
         with self._changed:
             if self._ended:
                 return
@@ -248,7 +248,7 @@ class RemoteLink:
                 self._changed.notify_all()
 
     def _replace(self, lost: PeerLost) -> None:
-        """Connect to the replacement of a lost reducer, and send the current step again."""
+        """Connects to the replacement of a lost reducer, and sends the current step again."""
         with self._changed:
             self._parked = True
             why, self._why = self._why or lost, None
@@ -329,7 +329,7 @@ class LocalLink:
 
 
 def _unexpected(error: Exception) -> RolesError:
-    """Create the error that the training thread raises if a thread of the exchange fails."""
+    """Creates the error that the training thread raises if a thread of the exchange fails."""
     found = RolesError(f"The exchange of gradients failed: {error or type(error).__name__}.")
     found.__cause__ = error
     return found

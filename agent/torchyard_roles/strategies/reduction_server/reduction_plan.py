@@ -32,7 +32,7 @@ class ReductionPlan:
 
 
 def times(workers: int, reducers: int) -> dict[str, float]:
-    """Return the time of each possible plan in units of M/B, beginning with the simplest plan."""
+    """Returns the time of each possible plan in units of M/B, beginning with the simplest plan."""
     if workers < 2:
         return {"ring": 0.0}
     found = {"ring": 2 * (workers - 1) / workers}
@@ -44,7 +44,7 @@ def times(workers: int, reducers: int) -> dict[str, float]:
 
 
 def choose(workers: int, reducers: int) -> ReductionPlan:
-    """Return the fastest plan, with a sentence that explains it."""
+    """Returns the fastest plan, with a sentence that explains it."""
     found = times(workers, reducers)
     # min() returns the first of equal plans, which is the simplest.
     kind = min(found, key=lambda name: round(found[name], 9))

@@ -63,7 +63,7 @@ class ReductionServer(AllReduce):
         )
 
     def _through_reducers(self) -> Average:
-        """Create the exchange of one section, with separate groups since collectives are matched by their order."""
+        """Creates the exchange of one section, with separate groups since collectives are matched by their order."""
         groups = LocalGroups(self._ranks_of_hosts, self._rank)
         exchange = HierarchicalReduction(self._client, groups, self._device)
         self._exchanges.append(exchange)
@@ -75,7 +75,7 @@ class ReductionServer(AllReduce):
         return average
 
     def statistics(self) -> dict[str, float]:
-        """Return the metrics of all_reduce, with the waiting time that the reducers have measured.
+        """Returns the metrics of all_reduce, with the waiting time that the reducers have measured.
 
         The waiting time is limited to the time by which the exchange extended the step.
         """
@@ -104,7 +104,7 @@ class ReductionServer(AllReduce):
         super().leave()
 
     def _meet(self, plan: reduction_plan.ReductionPlan) -> None:
-        """Connect to all reducers, and start a reducer in this process in a mixed plan.
+        """Connects to all reducers, and starts a reducer in this process in a mixed plan.
 
         Only the first rank of a host calls this method.
         """
@@ -137,7 +137,7 @@ class ReductionServer(AllReduce):
         )
 
     def _after_round(self, round_: int) -> None:
-        """Raise the error of a failed exchange before its buckets are used, and adapt the chunk size."""
+        """Raises the error of a failed exchange before its buckets are used, and adapts the chunk size."""
         for exchange in self._exchanges:
             if exchange.failure is not None:
                 raise exchange.failure
@@ -145,7 +145,7 @@ class ReductionServer(AllReduce):
             self._agree_on_chunks()
 
     def _agree_on_chunks(self) -> None:
-        """Set the chunk size according to the rate that the first rank has measured."""
+        """Sets the chunk size according to the rate that the first rank has measured."""
         seen = torch.zeros(1, device=self._device)
         if self._rank == 0 and self._client is not None:
             seen[0] = self._client.bytes_a_second

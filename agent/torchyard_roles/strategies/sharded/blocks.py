@@ -13,7 +13,7 @@ CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 
 
 def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch.nn.Module]:
-    """Return the blocks of a model in the model's order, without the model itself.
+    """Returns the blocks of a model in the model's order, without the model itself.
 
     Args:
         classes: The names of the blocks' classes. Without names, the class is chosen that holds the most parameters
@@ -48,7 +48,7 @@ def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch
 
 
 def check_shardable(model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> None:
-    """Check that each parameter has a dimension to split and belongs to one block only. Raises UsageProblem."""
+    """Checks that each parameter has a dimension to split and belongs to one block only. Raises UsageProblem."""
     chosen = set(map(id, blocks))
     found: dict[int, tuple[str, int]] = {}
     owner_of = {"": id(model)}
@@ -77,6 +77,6 @@ def _has_parameters(module: torch.nn.Module) -> bool:
 
 
 def _elements(modules: Sequence[torch.nn.Module]) -> int:
-    """Return the number of elements of all parameters, each counted once."""
+    """Returns the number of elements of all parameters, each counted once."""
     parameters = {id(each): each.numel() for module in modules for each in module.parameters()}
     return sum(parameters.values())

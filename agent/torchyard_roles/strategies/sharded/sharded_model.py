@@ -23,7 +23,7 @@ class ParameterPlaces:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> None:
-        """Remove the parameters from the optimizer.
+        """Removes the parameters from the optimizer.
 
         Args:
             names: The names of the parameters by their ids.
@@ -46,7 +46,7 @@ class ParameterPlaces:
             group["params"].clear()
 
     def fill(self, parameters: dict[str, Any]) -> None:
-        """Put the new parameters, by name, at the places of the old ones."""
+        """Puts the new parameters, by name, at the places of the old ones."""
         for group, names in zip(self._optimizer.param_groups, self._names):
             group["params"].extend(parameters[name] for name in names)
         for name, state in self._state.items():
@@ -55,25 +55,25 @@ class ParameterPlaces:
 
 
 def named_parameters(models: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Parameter]:
-    """Return the parameters of all models, each once, by names that are unique among the models."""
+    """Returns the parameters of all models, each once, by names that are unique among the models."""
     return dict(torch.nn.ModuleList(models).named_parameters())
 
 
 def is_on_meta(models: Sequence[torch.nn.Module]) -> bool:
-    """Return whether a parameter or buffer is on the meta device, so that it has no values."""
+    """Returns whether a parameter or buffer is on the meta device, so that it has no values."""
     tensors = [each for model in models for each in (*model.parameters(), *model.buffers())]
     return any(each.is_meta for each in tensors)
 
 
 def full_values(models: Sequence[torch.nn.Module]) -> dict[str, torch.Tensor]:
-    """Return the parameters' current values, which stay where they are when the parameters are sharded."""
+    """Returns the parameters' current values, which stay where they are when the parameters are sharded."""
     return {name: each.detach() for name, each in named_parameters(models).items()}
 
 
 def spread_values(
     models: Sequence[torch.nn.Module], values: dict[str, torch.Tensor] | None, device: torch.device
 ) -> None:
-    """Set the sharded parameters of all ranks to the first rank's full `values`, one parameter after another.
+    """Sets the sharded parameters of all ranks to the first rank's full `values`, one parameter after another.
 
     Args:
         values: The values by name on the first rank, None on the others.
@@ -84,7 +84,7 @@ def spread_values(
 
 
 def spread_buffers(models: Sequence[torch.nn.Module], device: torch.device) -> None:
-    """Set the buffers of all ranks to the first rank's values."""
+    """Sets the buffers of all ranks to the first rank's values."""
     for model in models:
         for buffer in model.buffers():
             values = buffer.detach().to(device).contiguous()

@@ -25,16 +25,16 @@ class StepFlags:
         self._wants_save = False
 
     def add(self, models: Sequence[torch.nn.Module]) -> None:
-        """Include the buffers of further models."""
+        """Includes the buffers of further models."""
         self._models += models
         self._versions = self._buffer_versions()
 
     def want_save(self) -> None:
-        """Request a save at a boundary that all ranks reach."""
+        """Requests a save at a boundary that all ranks reach."""
         self._wants_save = True
 
     def exchange(self, is_finite: torch.Tensor, step: int) -> torch.Tensor:
-        """Return whether `is_finite` holds on all ranks.
+        """Returns whether `is_finite` holds on all ranks.
 
         This method also sets the buffers that training is known to change to the first rank's values.
         """
@@ -56,7 +56,7 @@ class StepFlags:
         return flags[0] > 0
 
     def is_save_due(self, step: int) -> bool:
-        """Return whether a rank has requested a save in an earlier step, once for each request.
+        """Returns whether a rank has requested a save in an earlier step, once for each request.
 
         All ranks call this method at each boundary and get the same result.
         """
@@ -75,7 +75,7 @@ class StepFlags:
         return [buffer for model in self._models for buffer in model.buffers()]
 
     def _buffer_versions(self) -> list[tuple[int, int]]:
-        """Return the identity and version of each buffer, which a change in place or a replacement changes."""
+        """Returns the identity and version of each buffer, which a change in place or a replacement changes."""
         return [(id(buffer), buffer._version) for buffer in self._buffers()]
 
     def _share_buffers(self) -> None:

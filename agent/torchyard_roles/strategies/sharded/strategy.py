@@ -58,14 +58,14 @@ class ShardedAllReduce(AllReduce):
         self.sharded_saving = ShardedSaving(self._mesh, self._gloo_group(), device)
 
     def _gloo_group(self) -> Any:
-        """Create a group for checkpoints, which are exchanged through the CPU and by a thread."""
+        """Creates a group for checkpoints, which are exchanged through the CPU and by a thread."""
         self._groups.append(dist.new_group(backend="gloo"))
         return self._groups[-1]
 
     def prepare(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
-        """Shard the models, and set their parameters and buffers to the chief's, if these have values."""
+        """Shards the models, and sets their parameters and buffers to the chief's, if these have values."""
         from torch.distributed.fsdp import fully_shard
 
         if self._models:
@@ -117,7 +117,7 @@ class ShardedAllReduce(AllReduce):
         return settings
 
     def _spread(self, models: Sequence[torch.nn.Module], values: dict[str, torch.Tensor] | None) -> None:
-        """Set the parameters and buffers of all ranks to the chief's, unless the chief's are on the meta device."""
+        """Sets the parameters and buffers of all ranks to the chief's, unless the chief's are on the meta device."""
         has_values = torch.tensor([values is not None], dtype=torch.int32, device=self._device)
         dist.broadcast(has_values, src=0)
         assert self.sharded_saving is not None
@@ -138,7 +138,7 @@ class ShardedAllReduce(AllReduce):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Install the hooks of a sharded model's optimizer."""
+        """Installs the hooks of a sharded model's optimizer."""
         assert self.sharded_saving is not None
         if self.sharded_saving.needs_values:
             raise UsageProblem(
@@ -156,7 +156,7 @@ class ShardedAllReduce(AllReduce):
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
         assert self.sharded_saving is not None
         self.sharded_saving.settle()
-        self.sharded_saving.begin()  # Without a forward pass in training mode, the save begins here.
+        self.sharded_saving.begin()  # Begins the save if no forward pass in training mode has begun it.
         if len(arguments) > 1 or named.get("closure") is not None:
             raise UsageProblem(
                 f"{type(optimizer).__name__}.step() got a closure, which sharded models do not support.",
@@ -169,7 +169,7 @@ class ShardedAllReduce(AllReduce):
             )
 
     def _watch_backward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Note for each backward pass whether it averages the gradients, and begin a deferred save meanwhile."""
+        """Notes for each backward pass whether it averages the gradients, and begins a deferred save meanwhile."""
         if not torch.is_grad_enabled():
             return
         if module.training:
@@ -185,7 +185,7 @@ class ShardedAllReduce(AllReduce):
         assert self.sharded_saving is not None
         if self.sharded_saving.is_copying:
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self.sharded_saving.settle)  # The engine calls it at the end of the backward pass.
+            engine.queue_callback(self.sharded_saving.settle)  # autograd calls settle() at the end of this pass.
 
     def accumulating(self) -> AbstractContextManager[None]:
         return self._accumulate()
@@ -222,7 +222,7 @@ class ShardedAllReduce(AllReduce):
 
 
 def check_torch() -> None:
-    """Check that torch has the functions for sharding. Raises EnvironmentProblem."""
+    """Checks that torch has the functions for sharding. Raises EnvironmentProblem."""
     numbers = torch.__version__.split("+")[0].split(".")[:2]
     if tuple(int(number) for number in numbers if number.isdecimal()) < OLDEST_TORCH:
         raise EnvironmentProblem(
@@ -232,7 +232,7 @@ def check_torch() -> None:
 
 
 def hosts_of(environment: Environment) -> list[list[int]]:
-    """Return the ranks of each host, of one worker group.
+    """Returns the ranks of each host, of one worker group.
 
     Ranks whose trainers have the same address are on one host. Under torchrun the hosts follow from LOCAL_WORLD_SIZE.
 
@@ -259,7 +259,7 @@ def hosts_of(environment: Environment) -> list[list[int]]:
 
 
 def mesh_of(device: torch.device, hosts: Sequence[Sequence[int]]) -> Any:
-    """Return the mesh of the ranks: replicated over `hosts` and sharded within each, or sharded over all ranks."""
+    """Returns the mesh of the ranks: replicated over `hosts` and sharded within each, or sharded over all ranks."""
     from torch.distributed.device_mesh import DeviceMesh
 
     if len(hosts) < 2:

@@ -159,7 +159,7 @@ def _team(engine: Engine) -> bool:
         if version is not None and version not in KNOWN:
             raise StoreTooNew(place)
         if version != HEAD:
-            raise BadUrl(f"{place} was made by an older Torchyard, and has to be brought up to date", hint=SetUpTeam())
+            raise BadUrl(f"{place} was made by an older Torchyard, and has to be upgraded", hint=SetUpTeam())
         is_member, is_admin = connection.execute(text("SELECT torchyard.is_member(), torchyard.is_admin()")).one()
         if not is_member:  # The role may be a member of another team in the same cluster.
             raise no_member

@@ -266,14 +266,14 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
         return PermissionDenied(message, hint=SetUpTeam(("--member", str(url.username))))
     if code.startswith("28") or "authentication failed" in message or "no password supplied" in message:
         hint = f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass."
-        return StoreUnavailable(f"{place} does not let {url.username} in: {_last_line(message)}", hint=hint)
+        return StoreUnavailable(f"{place} refused the login of {url.username}: {_last_line(message)}", hint=hint)
     if code == "53300" or any(words in message for words in _FULL):
         return StoreUnavailable(
-            f"{place} has no connection left: as many programs use the server as it lets in",
+            f"{place} has no connection left: the server's connection limit is reached",
             hint="Close calendars that are not needed, and try again; an admin of the server raises max_connections.",
         )
     if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
-        return StoreUnavailable(f"{place} does not answer: {_last_line(message)}", hint="It is tried again by itself.")
+        return StoreUnavailable(f"{place} does not answer: {_last_line(message)}", hint="It is retried automatically.")
     if isinstance(error, exc.DataError):
         return StoreUnreadable(place, first)
     return error
@@ -313,7 +313,7 @@ def _translated_sqlite(error: exc.DBAPIError, first: str, place: str) -> Excepti
     if "locked" in first:
         return StoreUnavailable(f"{place} is busy: another program writes to it", hint="Try again.")
     if "readonly" in first or "read-only" in first:
-        return PermissionDenied(f"{place} cannot be written", hint="Check the rights of the file and of its folder.")
+        return PermissionDenied(f"{place} cannot be written", hint="Check the permissions of the file and its folder.")
     if "not a database" in first or "malformed" in first:
         return BadUrl(f"{place} is not a bookings file, or a damaged one: {first}", hint="Name another file.")
     if isinstance(error, exc.OperationalError):

@@ -140,7 +140,7 @@ class Calendar:
             return store
         except StoreUnavailable as away:
             seen = self._copy().read(_NEVER, _NEVER)
-            what = f"what you see is of {_clock(seen.as_of)}" if seen else "nothing of it is known here"
+            what = f"the bookings shown are as of {_clock(seen.as_of)}" if seen else "no copy of it is stored here"
             raise StoreUnavailable(
                 f"{away.message.rstrip('.')}; {what}, and nothing was booked", hint=away.advice
             ) from None

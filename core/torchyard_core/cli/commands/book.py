@@ -35,7 +35,7 @@ def book(
         str, typer.Option(help="RFC 5545 rule, expanded in the zone: FREQ=WEEKLY;BYDAY=MO,WE;COUNT=8.")
     ] = "",
     free_ones: Annotated[
-        bool, typer.Option("--free-ones", help="With --repeat: book those that are free, and list the others.")
+        bool, typer.Option("--free-ones", help="With --repeat: book the free occurrences, and list the others.")
     ] = False,
     zone: Zone = None,
     stop_at_end: Annotated[

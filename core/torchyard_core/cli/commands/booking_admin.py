@@ -65,7 +65,9 @@ def _read(file: Path) -> dict[str, Any]:
     text, source = text_of(file)
     data = parse_document(text, source).data
     if not isinstance(data, dict):
-        raise UsageError(f"{source} holds no rules.", code="bad_rules", hint="Write `longest_h: 48`, a rule a line.")
+        raise UsageError(
+            f"{source} holds no rules.", code="bad_rules", hint="Write one rule per line: `longest_h: 48`."
+        )
     return data
 
 

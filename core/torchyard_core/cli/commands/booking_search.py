@@ -27,11 +27,11 @@ Count = Annotated[int, typer.Argument(metavar="COUNT", min=1, help="How many GPU
 Length = Annotated[str, typer.Option("--for", help="For how long: 6h, 90m, 2d.")]
 From = Annotated[str, typer.Option("--from", help="Not before: now, tomorrow 9, 2026-11-23 09:00.")]
 To = Annotated[str, typer.Option("--to", help="It must have ended by then [default: any time].")]
-Memory = Annotated[float, typer.Option(help="GPUs with at least so many GB.")]
+Memory = Annotated[float, typer.Option(help="Only GPUs with at least this much memory, in GB.")]
 Model = Annotated[str, typer.Option(help="GPUs with this in their name: H100.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", help="Only on this host; repeatable.")]
 Gpus = Annotated[str, typer.Option(help="Only among these: gpu-b:0-3.")]
-Spread = Annotated[bool, typer.Option("--any-hosts", help="Over several hosts too [default: all on one].")]
+Spread = Annotated[bool, typer.Option("--any-hosts", help="Allow several hosts [default: all on one].")]
 
 
 def find(
@@ -45,7 +45,7 @@ def find(
     host: Hosts = None,
     gpus: Gpus = "",
     any_hosts: Spread = False,
-    limit: Annotated[int, typer.Option(min=1, max=50, help="So many places at most.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of slots.")] = 5,
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
@@ -63,7 +63,7 @@ def find(
     fits = store.find(wish, limit, where)
     if not fits:
         raise TorchyardError(
-            "nothing like that is free then", code="nothing_free", hint=JoinWaitlist(str(count), lasts)
+            "no such slot is free in that time", code="nothing_free", hint=JoinWaitlist(str(count), lasts)
         )
     usual = chosen.zone()
     if as_json:
@@ -116,7 +116,7 @@ def wait(
 def waitlist(
     context: typer.Context,
     leave: Annotated[str, typer.Option(metavar="ID", help="Leave it: the ID of your entry.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Also entries that were served or have left.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include entries that were served or withdrawn.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the waitlist in order, or leave it.
@@ -128,7 +128,7 @@ def waitlist(
     if leave:
         store.stop_waiting(leave)
         if not as_json:
-            say(f"You no longer wait as {leave}.")
+            say(f"The waitlist entry {leave} was removed.")
     waiting = store.waiting(everything=everything)
     if as_json:
         print_json([waiting_json(one) for one in waiting])
@@ -144,7 +144,7 @@ def waitlist(
 
 def usage(
     context: typer.Context,
-    since: Annotated[str, typer.Option("--from", help="From when on [default: 28 days ago].")] = "",
+    since: Annotated[str, typer.Option("--from", help="Start of the period [default: 28 days ago].")] = "",
     until: Annotated[str, typer.Option("--to", help="Until when.")] = "now",
     by: Annotated[str, typer.Option(help="person, host or week.")] = "person",
     as_csv: Annotated[bool, typer.Option("--csv", help="As CSV.")] = False,
@@ -161,7 +161,7 @@ def usage(
     now = store.now()
     last = moment(until, where, now)
     first = moment(since, where, now) if since else last - timedelta(days=28)
-    kind: By = by  # type: ignore[assignment]  # the store refuses other values
+    kind: By = by  # type: ignore[assignment]  # The store refuses other values.
     rows = store.usage(first, last, kind, where)
     if as_json:
         print_json([row.__dict__ for row in rows])

@@ -67,7 +67,7 @@ def list_bookings(
     person: Annotated[str | None, typer.Option(help="Only this person's.")] = None,
     gpus: Annotated[str, typer.Option(help="Only those of these GPUs: gpu-b:0-3.")] = "",
     title: Annotated[str, typer.Option(help="Only those with this in their title.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Also those that were released or cancelled.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include those that were released or cancelled.")] = False,
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
@@ -182,8 +182,12 @@ def _of(view: View, booking_id: str) -> Booking:
 def cancel(
     context: typer.Context,
     booking_id: ID,
-    series: Annotated[bool, typer.Option("--series", help="All of its series that have not begun.")] = False,
-    following: Annotated[bool, typer.Option("--following", help="This one and those after it in its series.")] = False,
+    series: Annotated[
+        bool, typer.Option("--series", help="Cancel all bookings of its series that have not begun.")
+    ] = False,
+    following: Annotated[
+        bool, typer.Option("--following", help="Cancel this booking and the later ones of its series.")
+    ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -230,7 +234,7 @@ def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> No
 def _serve_waiting(chosen: CommandContext, store: BookingStore) -> None:
     """Books GPUs that have become free for the waitlist, and prints the new bookings."""
     for served in store.serve_waiting():
-        remark(f"{served.owner} waited for this, and has it now: {booked_line(served, store.slots(), chosen.zone())}.")
+        remark(f"Booked for {served.owner} from the waitlist: {booked_line(served, store.slots(), chosen.zone())}.")
 
 
 def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Sequence[Slot], *, as_json: bool) -> None:
@@ -259,16 +263,18 @@ def change(
     booking_id: ID,
     start: Annotated[str, typer.Option("--from", help="Another start (only before it has begun).")] = "",
     end: Annotated[str, typer.Option("--to", help="Another end; +2h counts from its start.")] = "",
-    extend: Annotated[str, typer.Option(help="So much longer: 2h, 30m.")] = "",
+    extend: Annotated[str, typer.Option(help="Extend it by this length: 2h, 30m.")] = "",
     gpus: Annotated[str, typer.Option(help="Other GPUs (only before it has begun).")] = "",
     title: Annotated[str | None, typer.Option(help="Another title.")] = None,
     purpose: Annotated[str | None, typer.Option(help="Another purpose.")] = None,
     stop_at_end: Annotated[
         bool | None, typer.Option("--stop-at-end/--run-on", help="Whether its run is stopped at its end.")
     ] = None,
-    series: Annotated[bool, typer.Option("--series", help="So all of its series that have not begun.")] = False,
+    series: Annotated[
+        bool, typer.Option("--series", help="Change all bookings of its series that have not begun.")
+    ] = False,
     following: Annotated[
-        bool, typer.Option("--following", help="So this one and those after it in its series")
+        bool, typer.Option("--following", help="Change this booking and the later ones of its series")
     ] = False,
     zone: Zone = None,
     as_json: Json = False,
@@ -355,7 +361,7 @@ def import_ics(
         Path, typer.Argument(metavar="FILE", help="The .ics file; - reads it from stdin.", show_default=False)
     ],
     gpus: Annotated[str, typer.Option(help="GPUs of events that name none.")] = "",
-    until: Annotated[str, typer.Option("--to", help="How far repeated events are followed.")] = "+60d",
+    until: Annotated[str, typer.Option("--to", help="Last day up to which repeated events are imported.")] = "+60d",
     preview: Annotated[bool, typer.Option("--preview", help="Only show the preview.")] = False,
     zone: Zone = None,
     yes: Yes = False,

@@ -80,21 +80,21 @@ def list_hosts(context: typer.Context, as_json: Json = False) -> None:
 @app.command("add")
 def add(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What topologies will call it.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in topologies.", show_default=False)],
     address: Annotated[
         str | None, typer.Option(help="Address, or a Host of ~/.ssh/config [default: the name].")
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port of its SSH server [default: 22].")] = None,
     user: Annotated[str | None, typer.Option(help="The login.")] = None,
     identity_file: Annotated[str | None, typer.Option(help="The private key's file.")] = None,
-    proxy_jump: Annotated[str | None, typer.Option(help="Hosts to go through, comma-separated.")] = None,
+    proxy_jump: Annotated[str | None, typer.Option(help="Bastions, comma-separated.")] = None,
     python: Annotated[str | None, typer.Option(help="The interpreter for programs.")] = None,
     agent_python: Annotated[str | None, typer.Option(help="The interpreter for the agent.")] = None,
     agent_dir: Annotated[str | None, typer.Option(help="The agent's folder [default: ~/.torchyard].")] = None,
     data_address: Annotated[str | None, typer.Option(help="Its address for training traffic.")] = None,
     interface: Annotated[str | None, typer.Option(help="For NCCL and Gloo, like ib0.")] = None,
-    transport: Annotated[Transport | None, typer.Option(help="How it is reached [default: paramiko].")] = None,
-    ports: Annotated[str | None, typer.Option(help="What the firewall lets through, like 29400-29499.")] = None,
+    transport: Annotated[Transport | None, typer.Option(help="paramiko or openssh [default: paramiko].")] = None,
+    ports: Annotated[str | None, typer.Option(help="Ports that the firewall allows, like 29400-29499.")] = None,
     bandwidth_gbps: Annotated[float | None, typer.Option(help="Speed of its link, in Gbit/s.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, for pools to choose by; repeatable.")] = None,
     local: Annotated[bool, typer.Option("--local", help="This computer: no SSH.")] = False,
@@ -170,7 +170,7 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
         def look(name: str) -> HostCheck:
-            looking = partial(progress.doing, name, "looking at what it has")
+            looking = partial(progress.doing, name, "reading its hardware and software")
             return check_host(fleet, name, progress=progress.sent, looking=looking)
 
         def arrived(name: str, found: HostCheck | HostError) -> None:
@@ -192,7 +192,7 @@ def audit(
     context: typer.Context,
     names: Annotated[list[str] | None, NAMES] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, help="Only the newest so many of all [default: what the agents keep].")
+        int | None, typer.Option(min=1, help="Number of the newest entries [default: all that the agents keep].")
     ] = None,
     as_json: Json = False,
 ) -> None:

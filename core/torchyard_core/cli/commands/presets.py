@@ -37,7 +37,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `presets list` names it.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name, as shown by `presets list`.", show_default=False)],
     as_json: Json = False,
 ) -> None:
     """Print a preset as a topology file; for a machine type, the fields of a pool.

@@ -44,13 +44,14 @@ def run(
         typer.Option("--set", metavar="PATH=VALUE", help="Change a value for this run: pools.workers.replicas=2."),
     ] = None,
     book: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for this length, like 4h, until it ends.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start by itself then: +2h, tomorrow 9, 2026-11-23 09:00.")
+        str | None,
+        typer.Option(metavar="TIME", help="Start automatically at this time: +2h, tomorrow 9, 2026-11-23 09:00."),
     ] = None,
     booking: Annotated[
-        str | None, typer.Option(metavar="ID", help="On this booking of yours; where it is to come, start with it.")
+        str | None, typer.Option(metavar="ID", help="Use this booking of yours; if it has not begun, start with it.")
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
@@ -163,12 +164,10 @@ def launch_and_follow(
             with interrupts.calling(launch.cancel):
                 started = launch.run()
         except Cancelled:
-            raise RunFailed(
-                "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
-            ) from None
+            raise RunFailed("the launch was undone; nothing is left on the hosts.", code="interrupted") from None
         except BrokenPipeError:
             discard_output()
-            message = "the reader of this output has gone, so the launch was taken back."
+            message = "the reader of this output has closed the pipe, so the launch was undone."
             raise RunFailed(message, code="unread", hint="Add --detach to start it and leave.") from None
         sync_calendar(chosen, fleet)  # The agents need the run's booking in case no desktop is connected later.
         if started.reserved.start_at is not None and not as_json:
@@ -276,7 +275,7 @@ def request_stop(started: StartedRun, fleet: Fleet, *, force: bool) -> None:
         link.call("run.stop", stop_request(started.run_id, force=force, how="with Ctrl-C"))
         remark("Stopping. Ctrl-C again kills what is left at once." if not force else "Killing what is left.")
     except TorchyardError as error:
-        remark(f"The stop could not be asked for: {error.sentence()}")
+        remark(f"The stop could not be requested: {error.sentence()}")
 
 
 CHOICES = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}

@@ -124,9 +124,9 @@ def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = Fal
 def logs(
     context: typer.Context,
     run_id: Annotated[str, ID],
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow new lines until the run ends.")] = False,
     replica: Annotated[str | None, typer.Option(help="Only this one, like worker-0.")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only so many lines from the end of each log.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Number of lines from the end of each log.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="On a terminal too, with control characters as printed.")] = False,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line, in UTC.")] = False,
     as_json: Json = False,
@@ -219,7 +219,7 @@ def restart(
     run_id: Annotated[str, ID],
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
     book: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for this length, like 4h, until it ends.")
     ] = None,
     secret: Annotated[
         list[str] | None,
@@ -284,7 +284,7 @@ def fetch(
     ] = "",
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Where to, a folder a host [default: ./ID]; with --model, the file."),
+        typer.Option("-o", "--output", help="Target, with a folder per host [default: ./ID]; with --model, the file."),
     ] = None,
     model: Annotated[
         bool, typer.Option("--model", help="Only the model of the newest checkpoint, as one file [default: ID.pt].")

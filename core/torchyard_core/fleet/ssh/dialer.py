@@ -197,7 +197,7 @@ def _await_first_response(transport: paramiko.Transport) -> None:
     """
     # paramiko's global_request() has no timeout.
     answered = transport.completion_event = threading.Event()
-    transport._send_user_message(keepalive_request())  # type: ignore[attr-defined]  # the stubs leave it out
+    transport._send_user_message(keepalive_request())  # type: ignore[attr-defined]  # The type stubs lack this attribute.
     deadline = time.monotonic() + PASSED_WITHIN_S
     while transport.is_active() and not answered.wait(0.1) and time.monotonic() < deadline:
         pass

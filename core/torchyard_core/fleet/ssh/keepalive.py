@@ -86,6 +86,6 @@ def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> 
     def ask() -> None:
         if transport.in_kex or not transport.clear_to_send.is_set():
             return  # No other message may be sent during a key exchange. The silence is counted nevertheless.
-        transport._send_message(keepalive_request())  # type: ignore[attr-defined]  # the stubs leave it out
+        transport._send_message(keepalive_request())  # type: ignore[attr-defined]  # The type stubs lack this attribute.
 
     packetizer.watch(interval_s, count, ask)

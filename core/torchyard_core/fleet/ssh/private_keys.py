@@ -47,7 +47,7 @@ class KeyFile:
         """Loads the key, and a certificate stored next to the key file. Raises BadKey or WrongPassphrase."""
         try:
             secret = None if passphrase is None else passphrase.encode()
-            return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # cryptography takes bytes
+            return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # The library cryptography accepts bytes.
         except UnknownKeyType as error:
             raise BadKey(
                 f"the key {self.display_path} is of a type that the built-in SSH client does not support"
@@ -132,7 +132,7 @@ class _Agent(AgentSSH):
         connection.settimeout(AGENT_TIMEOUT_S)
         try:
             connection.connect(path)
-            self._connect(connection)  # type: ignore[attr-defined]  # the stubs leave it out
+            self._connect(connection)  # type: ignore[attr-defined]  # The type stubs lack this attribute.
         except BaseException:  # The socket is also closed after KeyboardInterrupt.
             connection.close()
             raise
@@ -155,4 +155,4 @@ def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
         yield list(agent.get_keys()) if agent is not None else []
     finally:
         if agent is not None:
-            agent._close()  # type: ignore[attr-defined]  # the stubs leave it out
+            agent._close()  # type: ignore[attr-defined]  # The type stubs lack this attribute.

@@ -104,7 +104,7 @@ def written(variable: str, topology: Topology, options: ExportOptions) -> Export
     share = RankEnvironment(_cluster(topology, len(plans)), plans).share(by_name[chosen])
     value = share["ranks"][0]["env"].get(variable)
     if value is None:
-        why = "a single replica gets none" if len(plans) == 1 else "TensorFlow has no word for a reducer"
+        why = "a single replica gets none" if len(plans) == 1 else "TensorFlow has no task type for reducers"
         raise UsageError(f"{chosen} has no {variable}: {why}.", code="no_such_thing")
     remarks = [Remark("addresses are made of names: at launch Torchyard fills in the hosts' own, into every replica.")]
     if options.form == "export":

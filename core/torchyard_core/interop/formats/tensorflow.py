@@ -36,7 +36,7 @@ from torchyard_core.topology.replicas import Replica, replicas_of
 FORMS = ("commands", "cluster", "sparse")
 ALLOWED = (
     'a ClusterSpec\'s dictionary (`{"worker": [host:port, …], "ps": […]}`), or commands with `--ps_hosts`, '
-    "`--worker_hosts`, `--job_name` and `--task_index`, a task each, alone or as `ssh HOST '…'`"
+    "`--worker_hosts`, `--job_name` and `--task_index`, one task per command, alone or as `ssh HOST '…'`"
 )
 JOBS = {"chief": Role.CHIEF, "master": Role.CHIEF, "worker": Role.WORKER, "ps": Role.PS, "evaluator": Role.EVALUATOR}
 PLACED = (
@@ -238,7 +238,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
     addresses = addresses_for(topology)
     replicas = replicas_of(topology)
     if any(replica.role is Role.REDUCER for replica in replicas):
-        remarks.append(Remark("reducers are not carried over: TensorFlow has no word for them."))
+        remarks.append(Remark("reducers are not carried over: TensorFlow has no equivalent for them."))
     if form == "commands":
         text = _written_commands(topology, addresses, remarks)
         carried = ("script", "module", "command", "args", "python", "env")

@@ -69,6 +69,6 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
     """
     exported = written("TF_CONFIG", topology, options)
     if any(pool.role is Role.REDUCER for pool in topology.pools):
-        note = replace(exported.remarks[0], message="reducers are not in it: TensorFlow has no word for them.")
+        note = replace(exported.remarks[0], message="reducers are not in it: TensorFlow has no equivalent for them.")
         exported = replace(exported, remarks=(*exported.remarks, note))
     return exported

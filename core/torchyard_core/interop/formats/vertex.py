@@ -257,7 +257,7 @@ def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
         if not name:
             reader.stop("an entry of `env` has no `name`.", (*listed, number), "Allowed are `name` and `value`.")
         if is_reserved(name) or not is_variable_name(name):
-            why = "Torchyard itself sets it" if is_reserved(name) else "no shell can say this name"
+            why = "Torchyard itself sets it" if is_reserved(name) else "the name is not valid in a shell"
             reader.remark(f"{name} is left out of `env`: {why}.", (*listed, number))
             continue
         task.env[name] = reader.text((*listed, number, "value")) or ""

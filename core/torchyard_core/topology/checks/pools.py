@@ -9,16 +9,16 @@ from torchyard_core.topology.model import MAX_REPLICAS, Role, Topology
 
 def check_names(topology: Topology) -> Findings:
     if not topology.name.isprintable() or topology.name.strip() != topology.name:
-        yield error_finding("bad-name", "name must be one line of text without spaces round it", "name")
+        yield error_finding("bad-name", "name must be one line of text without spaces around it", "name")
     seen: dict[str, int] = {}
     for position, pool in enumerate(topology.pools):
         if not pool.name.isprintable() or pool.name.strip() != pool.name:
             yield error_finding(
-                "bad-name", "a pool's name must be one line of text without spaces round it", "pools", position, "name"
+                "bad-name", "a pool's name must be one line of text without spaces around it", "pools", position, "name"
             )
         if pool.name in seen:
             first = seen[pool.name] + 1
-            message = f"pool `{pool.name}` is there twice, first as entry {first} of pools"
+            message = f"pool `{pool.name}` is defined twice, first as entry {first} of pools"
             yield error_finding("duplicate-pool", message, "pools", position, "name")
         else:
             seen[pool.name] = position
@@ -43,7 +43,7 @@ def check_pools(topology: Topology) -> Findings:
             message = f"min_replicas is {pool.min_replicas}, more than the {counted(pool.replicas, 'replica')}"
             yield error_finding("min-replicas", message, *at, "min_replicas")
         if pool.gpus and pool.role in (Role.PS, Role.REDUCER):
-            message = f"{pool.role} replicas use no GPU; `gpus` sets {pool.gpus} aside for nothing"
+            message = f"{pool.role} replicas use no GPU; `gpus` reserves {pool.gpus} without use"
             yield warning_finding("gpus-unused", message, *at, "gpus")
         if not pool.gpus:
             for key in ("gpu_model", "gpu_memory_gb"):

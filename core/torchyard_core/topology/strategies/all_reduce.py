@@ -54,7 +54,7 @@ def _check_worker_loss(topology: Topology) -> Findings:
 
 
 def _exchange_cost(trainers: int, servers: int) -> ExchangeCost:
-    sentence = "{trainers} round a ring: a step's exchange takes about {time}."
+    sentence = "{trainers} around a ring: a step's exchange takes about {time}."
     return ExchangeCost((sentence,), {"time": ring_time(trainers)})
 
 

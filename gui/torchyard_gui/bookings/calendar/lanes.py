@@ -96,7 +96,7 @@ def lanes_of(slots: Iterable[Slot], folded: Collection[str] = ()) -> Lanes:
 
 
 def _order(slot: Slot) -> tuple[bool, str, int, str]:
-    """Sort key of slots. Hosts without GPUs are sorted last."""
+    """Returns the sort key of a slot. Hosts without GPUs are sorted last."""
     return (slot.is_cpu, *slot.sort_key())
 
 

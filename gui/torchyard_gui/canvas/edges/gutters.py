@@ -155,7 +155,7 @@ class Gutters:
                     costs[there, step] = price
                     came[there, step] = (node, heading)
                     heapq.heappush(heap, (price + self._distance(there, other), there, step))
-        assert best is not None, "the gutters round all racks are always open"
+        assert best is not None, "the gutters around all racks are always open"
         way = [best[1]]
         while (before := came[way[-1]]) is not None:
             way.append(before)

@@ -14,7 +14,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 @dataclass(frozen=True)
 class HopLook:
-    """Appearance of a hop."""
+    """Appearance of a hop, which is an edge between two racks."""
 
     dashed: bool = False
     """Whether the line is dashed, as for asynchronous exchanges and for checkpoints."""

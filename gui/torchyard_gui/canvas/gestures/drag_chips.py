@@ -1,7 +1,7 @@
-"""Drag of chips: a drop on a slot or host pins the replicas, a drop beside all racks unpins them.
+"""Drag of chips: a drop on a slot or host pins the replicas, a drop outside all racks unpins them.
 
-In the arrangement by group, a drop on a frame moves the replicas to that group, and a drop beside all frames makes a
-new group.
+In the arrangement by group, a drop on a frame moves the replicas to that group, and a drop outside all frames makes
+a new group.
 """
 
 from __future__ import annotations

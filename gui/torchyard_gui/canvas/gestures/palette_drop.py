@@ -14,7 +14,7 @@ from torchyard_gui.widgets.gesture import Gesture
 
 
 class DropRole(Gesture):
-    """Drag of a role. A drop adds a replica to the rack below the pointer. Beside all racks, the planner places it."""
+    """Drag of a role. A drop on a rack adds a replica to its host; elsewhere, the planner places the new replica."""
 
     def __init__(
         self,

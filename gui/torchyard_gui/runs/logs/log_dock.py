@@ -22,7 +22,7 @@ from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 SETTLE_MS = 120
-"""Delay before a log is opened, so that the logs of replicas that are selected only briefly are not loaded."""
+"""Delay in milliseconds until a log is opened, so that the logs of briefly selected replicas are not loaded."""
 MOST_LOGS = 64
 """Maximum number of logs that are read together, since each of them queries its host again and again."""
 

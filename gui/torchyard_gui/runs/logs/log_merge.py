@@ -15,7 +15,7 @@ from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_gui.runs.logs.paged_log import KEPT, Line, MissingPage, PagedLog
 
 Place = tuple[float, int, int]
-"""(seconds since the epoch, log number, byte offset) of the start of a line; ordered over all logs."""
+"""The start of a line as (seconds since the epoch, log number, byte offset), which gives the order over all logs."""
 
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)

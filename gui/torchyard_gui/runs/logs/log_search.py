@@ -92,7 +92,7 @@ class LogMatches:
     """Counts the lines that contain a text, in the first MOST_READ bytes of the logs. `advance` counts new lines."""
 
     def __init__(self, log: MergedLog, feeds: Sequence[LogFeed], text: str, changed: Callable[[], None]):
-        """`changed` is called at the end of each count."""
+        """Starts counting. `changed` is called at the end of each count."""
         self.text = text
         self._log = log
         self._feeds = feeds

@@ -36,7 +36,7 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 MOST_RUNS = FEEDS
 """Maximum number of runs, which is that of the feeds that the model keeps open."""
 EVERY_MS = 500
-"""Shortest interval between two drawings of live runs."""
+"""Shortest interval in milliseconds between two drawings of live runs."""
 KINDS = ("loss", "throughput")
 MOST_OWN = 2
 """Maximum number of plots for metrics that the scripts name."""

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 from torchyard_gui.theme.theme import theme
 
 EVERY_MS = 30
-"""Shortest interval between two positions, since each repaints a strip of every plot."""
+"""Shortest interval in milliseconds between two positions, since each repaints a strip of every plot."""
 MARGIN = 8
 MOST_VALUES = 4
 """Maximum number of values beside the title of a plot over time.

@@ -51,7 +51,7 @@ CROSSHAIR_STEP = 0.01
 ZOOM = 1.5
 PAN = 0.2
 AFTER_ZOOM_MS = 30
-"""Delay after a zoom before points are downsampled again."""
+"""Delay in milliseconds after a zoom before points are downsampled again."""
 
 
 class Plots(QWidget):

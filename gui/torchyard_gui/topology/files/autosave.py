@@ -16,7 +16,7 @@ from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.widgets.next_steps import error_text
 
 AFTER_MS = 2000
-"""Delay from the last change to the snapshot."""
+"""Delay in milliseconds from the last change to the snapshot."""
 
 
 class Autosave(QObject):

@@ -71,7 +71,7 @@ def test_it_is_a_member_again_at_a_step_boundary_of_the_others() -> None:
         RecordMembership("trainers", 0, 2, both, (), "worker-0 is back", joined=1)
     ]
     assert of(RecordMembership, driver(BoundaryReached("trainers", 0, 1))) == []
-    again = driver(RankFailed("chief-0", 1, BAD))  # The chief has no min_replicas.
+    again = driver(RankFailed("chief-0", 1, BAD))  # The run ends without its chief, whose pool has no min_replicas.
     assert of(RecordMembership, again) == []
 
 

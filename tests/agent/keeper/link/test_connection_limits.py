@@ -76,7 +76,7 @@ def test_a_connection_that_ends_before_it_is_served_is_no_error() -> None:
         with socket.create_server((HERE, 0)) as door:
             await listener.open(door)
             with pytest.raises((OSError, EOFError)):
-                await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})  # type: ignore[call-arg]  # getsockname() returns two values
+                await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})  # type: ignore[call-arg]  # getsockname() returns two values.
             await served.wait()
             listener.close()
         return mistakes

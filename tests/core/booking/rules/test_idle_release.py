@@ -44,7 +44,7 @@ def test_what_comes_between_the_look_and_the_release_wins(
     look = kim.bookings
 
     def looked(*args: object, **more: object) -> tuple[Booking, ...]:
-        found = look(*args, **more)  # type: ignore[arg-type]  # arguments of different types
+        found = look(*args, **more)  # type: ignore[arg-type]  # The arguments have different types.
         news(on_another_desktop, booking, team.clock.now)
         return found
 

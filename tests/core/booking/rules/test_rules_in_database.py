@@ -224,7 +224,7 @@ def test_a_refusal_by_the_database_names_the_rule_as_pythons_does(database_team:
     ada, lee = database_team.open("ada"), database_team.open("lee")
     old = lee.rules()
     ada.set_rules(replace(old, quota_gpu_hours=2))
-    lee.queries.load_rules = lambda connection: old  # type: ignore[method-assign]  # replaces a method
+    lee.queries.load_rules = lambda connection: old  # type: ignore[method-assign]  # The test replaces this method.
     with pytest.raises(Refused, match=r"lee has 0\.00 of 2 GPU-hours in the week of 6 Jan") as refused:
         lee.book(draft("a0", 24, 3))
     assert (refused.value.code, refused.value.hint) == ("quota", "See `torchyard bookings rules`.")

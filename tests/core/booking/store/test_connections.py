@@ -133,9 +133,7 @@ def test_a_role_without_free_connections_is_answered_with_a_sentence(database_te
     with server.connect("owner", "postgres") as owner:
         owner.execute("ALTER ROLE lee CONNECTION LIMIT 0")
     try:
-        with pytest.raises(
-            StoreUnavailable, match="has no connection left: as many programs use the server as it lets in"
-        ):
+        with pytest.raises(StoreUnavailable, match="has no connection left: the server's connection limit is reached"):
             open_store(server.url("lee", database_team.place), "lee")
     finally:
         with server.connect("owner", "postgres") as owner:

@@ -28,7 +28,7 @@ _FORK = multiprocessing.get_context("fork")
 def race(url: str, number: int, rounds: int, start: Any, results: Any) -> None:
     """Runs one process of the race. Each round has one GPU that all processes book, then groups with a common GPU."""
     store = open_at(url, "kim", Clock())
-    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # alternatives are not part of the race
+    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # The suggested alternatives are not part of the race.
     chance = random.Random(number)
     outcomes = []
     for turn in range(rounds):

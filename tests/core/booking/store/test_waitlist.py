@@ -70,11 +70,11 @@ def test_who_waits_wins_against_a_client_that_tries_to_book_all_the_time(team: T
         ended, tries = threading.Event(), threading.Event()
 
         def snatch(start: datetime = start, taken: list[Booking] = taken) -> None:
-            while not ended.is_set():  # noqa: B023  # joined below
+            while not ended.is_set():  # noqa: B023  # The threads are joined below.
                 try:
                     taken.append(other.book(draft("a0", 0, 1, start=start)))
                 except Clash:
-                    tries.set()  # noqa: B023  # joined below
+                    tries.set()  # noqa: B023  # The threads are joined below.
 
         racer = threading.Thread(target=snatch)
         racer.start()

@@ -71,7 +71,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
             with pytest.raises(StoreUnavailable) as refused:
                 one.store()
             assert refused.value.message.endswith("and nothing was booked")
-            assert "what you see is of " in refused.value.message
+            assert "the bookings shown are as of " in refused.value.message
             one.close()
 
         server.start()
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_reached_is_away_and_nothing_is_known(tmp_path):
     calendar = Calendar(f"sqlite:///{tmp_path / 'folder.sqlite3'}", "kim", tmp_path / "kept.json")
     seen = calendar.view(NOW, NOW + DAY)
     assert (seen.bookings, seen.as_of, seen.is_live) == ((), None, False)
-    with pytest.raises(StoreUnavailable, match="nothing of it is known here, and nothing was booked"):
+    with pytest.raises(StoreUnavailable, match="no copy of it is stored here, and nothing was booked"):
         calendar.store()
 
 

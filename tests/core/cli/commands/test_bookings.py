@@ -286,7 +286,7 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert [one["id"] for one in answer(kim, "bookings", "waitlist")] == [waiting["id"]]
 
     output = torchyard(kim, "bookings", "release", held["id"])
-    assert "kim waited for this" in output.stderr
+    assert "Booked for kim from the waitlist" in output.stderr
     (one,) = answer(kim, "bookings", "waitlist", "--all")
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
@@ -297,7 +297,7 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
         held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
         answer(kim, "bookings", "wait", "8", "--for", "3h", "--from", "+12d", "--to", "+2d", "--any-hosts")
         output = torchyard(kim, "bookings", given_up[0], held["id"], *given_up[1:])
-        assert "kim waited for this" in output.stderr
+        assert "Booked for kim from the waitlist" in output.stderr
         for one in answer(kim, "bookings", "list", "--from", "+10d"):
             torchyard(kim, "bookings", "cancel", one["id"])
 

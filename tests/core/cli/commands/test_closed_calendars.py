@@ -135,7 +135,7 @@ def test_rules_that_cannot_be_read_are_an_error_of_the_calendar_alone(
     assert error_of(kim, "bookings", "rules")["code"] == "store_unreadable"
     kim.fleet_file.write_text("version: 1\nhosts: []\n")
     done = torchyard(kim, "status")
-    assert "the calendar was not brought up to date" in done.stderr
+    assert "the calendar was not synchronised" in done.stderr
     assert "holds a value that cannot be read: the rules" in done.stderr
 
 

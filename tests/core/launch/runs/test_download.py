@@ -126,9 +126,9 @@ def test_a_file_ends_at_the_announced_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", [None, {}, {"data": 7}, {"data": "*"}])
 def test_a_piece_that_is_none_is_an_error_of_the_host(tmp_path: Path, answer: Any) -> None:
     link = Holder("gpu-a", {})
-    link.call = lambda *_, **__: answer  # type: ignore[method-assign]  # replaces a method
+    link.call = lambda *_, **__: answer  # type: ignore[method-assign]  # The test replaces this method.
     with pytest.raises(HostError, match="gpu-a sent malformed data of"):
-        fetch_files("r", [{"path": "outputs/model.pt", "size": 1}], tmp_path, link, lambda *_: None)  # type: ignore[arg-type]  # a fake link
+        fetch_files("r", [{"path": "outputs/model.pt", "size": 1}], tmp_path, link, lambda *_: None)  # type: ignore[arg-type]  # The link is a fake.
     assert list((tmp_path / "gpu-a" / "outputs").iterdir()) == []
 
 
@@ -136,7 +136,7 @@ def test_names_that_would_act_on_a_terminal_are_written_with_escapes(tmp_path: P
     names = {"a\0b": "a%00b", "\x1b]0;title\x07": "%1b]0;title%07", "two\nlines": "two%0alines", "\ud800": "%ed%a0%80"}
     link = Holder("gpu-a", {f"outputs/{name}": b"1" for name in names})
     files = [{"path": f"outputs/{name}", "size": 1} for name in names]
-    written = fetch_files("r", files, tmp_path, link, lambda *_: None)  # type: ignore[arg-type]  # a fake link
+    written = fetch_files("r", files, tmp_path, link, lambda *_: None)  # type: ignore[arg-type]  # The link is a fake.
     assert [path.name for path in written] == list(names.values())
     assert {path.name for path in (tmp_path / "gpu-a" / "outputs").iterdir()} == set(names.values())
 
@@ -148,7 +148,7 @@ def test_a_list_that_is_none_is_an_error_of_its_host_alone(answer: Any) -> None:
     bad, good = Holder("gpu-a", {}), Holder("gpu-b", {"logs/x": b"1"})
     future: Future[Any] = Future()
     future.set_result(answer)
-    bad.submit = lambda *_: future  # type: ignore[method-assign]  # replaces a method
-    files, problems = list_files("r", "", ["gpu-a", "gpu-b"], {"gpu-a": bad, "gpu-b": good})  # type: ignore[dict-item]  # fake links
+    bad.submit = lambda *_: future  # type: ignore[method-assign]  # The test replaces this method.
+    files, problems = list_files("r", "", ["gpu-a", "gpu-b"], {"gpu-a": bad, "gpu-b": good})  # type: ignore[dict-item]  # The links are fakes.
     assert list(files) == ["gpu-b"]
     assert "gpu-a sent a malformed list of the run's files" in str(problems["gpu-a"])

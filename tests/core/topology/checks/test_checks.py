@@ -27,7 +27,7 @@ def test_the_example_of_the_format_has_no_problem(tmp_path: Path) -> None:
 
 def test_two_pools_of_one_name() -> None:
     assert problems(WORKERS, "{name: w, role: evaluator, replicas: 1}") == [
-        "6: error duplicate-pool pool `w` is there twice, first as entry 1 of pools"
+        "6: error duplicate-pool pool `w` is defined twice, first as entry 1 of pools"
     ]
 
 
@@ -57,7 +57,7 @@ def test_more_replicas_than_anyone_means() -> None:
 
 def test_gpus_of_roles_that_use_none() -> None:
     lines = problems(WORKERS, "{name: s, role: ps, replicas: 1, gpus: 2}", strategy="{kind: downpour}")
-    assert lines == ["6: warning gpus-unused ps replicas use no GPU; `gpus` sets 2 aside for nothing"]
+    assert lines == ["6: warning gpus-unused ps replicas use no GPU; `gpus` reserves 2 without use"]
     [line] = problems("{name: w, role: worker, replicas: 1, gpu_model: A100}")
     assert line == "5: warning gpu-wish `gpu_model` does nothing while `gpus` is 0"
 
@@ -65,7 +65,7 @@ def test_gpus_of_roles_that_use_none() -> None:
 @pytest.mark.parametrize("name", ['" x"', '"a\\nb"', '"\\u200b"'])
 def test_names_that_would_not_fit_a_line(name: str) -> None:
     [line] = problems(WORKERS, name=name)
-    assert line == "2: error bad-name name must be one line of text without spaces round it"
+    assert line == "2: error bad-name name must be one line of text without spaces around it"
 
 
 def test_several_evaluators_are_fine() -> None:

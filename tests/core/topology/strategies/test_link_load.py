@@ -61,14 +61,14 @@ def test_a_mixed_reduction_loads_all_links_equally() -> None:
 @pytest.mark.parametrize("places", ["aabbab", "aaaabb", "aabbcc", "abcdda", "aaaaaa"])
 def test_a_mixed_reduction_loads_a_link_with_the_transfers_to_other_places(places: str) -> None:
     workers, reducers = 4, 2
-    part = 1.2 / workers  # Of each reducer; the trainers share the rest.
+    part = 1.2 / workers  # The share of each reducer. The trainers sum the rest.
     parts = [(1 - reducers * part) / workers] * workers + [part] * reducers
     sent = dict.fromkeys(places, 0.0)
     for owner, own_part in enumerate(parts):
         for worker in range(workers):
             if places[worker] != places[owner]:
-                sent[places[worker]] += own_part  # gradients
-                sent[places[owner]] += own_part  # their sum
+                sent[places[worker]] += own_part  # The worker sends gradients.
+                sent[places[owner]] += own_part  # The owner returns their sum.
     mixed = topology(WORKERS, "{name: r, role: reducer, replicas: 2}", strategy="{kind: reduction_server}")
     assert loads(mixed, *places) == pytest.approx({place: load for place, load in sent.items() if load})
 

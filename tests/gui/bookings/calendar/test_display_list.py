@@ -39,7 +39,7 @@ def booking(gpus: str, begin: float, end: float, **more: object) -> Booking:
         "created": MONDAY,
         "changed": MONDAY,
     }
-    return Booking(**(fields | more))  # type: ignore[arg-type]  # fields of different types
+    return Booking(**(fields | more))  # type: ignore[arg-type]  # The fields have different types.
 
 
 # Tests of the time axis

@@ -144,7 +144,7 @@ def test_nothing_asks_the_store_while_dragging(desk: Desk, monkeypatch: pytest.M
     monkeypatch.setattr(desk.model, "act", lambda *args, **more: asked.append("act"))
     refused: list[str] = []
     whole = desk.page.surface.refuse
-    desk.page.surface.refuse = lambda *args: refused.append("") or whole(*args)  # type: ignore[func-returns-value]  # append() returns None
+    desk.page.surface.refuse = lambda *args: refused.append("") or whole(*args)  # type: ignore[func-returns-value]  # append() returns None.
     viewport = desk.page.surface.viewport()
     begin = desk.place("a0", 2)
     QTest.mousePress(viewport, LEFT, pos=begin)

@@ -46,7 +46,7 @@ class Painted(QObject):
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Paint:
-            self.region += event.region()  # type: ignore[attr-defined]  # a paint event
+            self.region += event.region()  # type: ignore[attr-defined]  # The event is a paint event.
         return False
 
 

@@ -30,7 +30,7 @@ def planned(kind: StrategyKind, workers: int = 4, servers: int = 2, *, role: Rol
     if servers:
         pools.append(samples.pool("servers", role, servers, 0, *SERVE))
     design = samples.topology(*pools, kind=kind)
-    return plan(design.model_copy(update={"strategy": Strategy(kind=kind, **settings)}), hosts)  # type: ignore[arg-type]  # fields of different types
+    return plan(design.model_copy(update={"strategy": Strategy(kind=kind, **settings)}), hosts)  # type: ignore[arg-type]  # The fields have different types.
 
 
 def wiring(found: Plan) -> HostTraffic:
@@ -109,7 +109,7 @@ def test_another_strategy_takes_the_lines_of_the_one_before_away() -> None:
 def test_no_line_of_a_trunk_lies_over_a_rack(columns: int, racks: int) -> None:
     grid = arrange({f"r{number}": 120.0 + 48 * (number % 3) for number in range(racks)}, columns)
     members = tuple((cell.key, "serves" if number % 3 == 0 else "trains") for number, cell in enumerate(grid.cells))
-    lines = lay(grid, HostTraffic(trunk=members, checkpoints=(("r0", f"r{racks - 1}"),)))  # type: ignore[arg-type]  # mypy infers str in place of Literal
+    lines = lay(grid, HostTraffic(trunk=members, checkpoints=(("r0", f"r{racks - 1}"),)))  # type: ignore[arg-type]  # mypy infers str instead of a Literal.
     assert lines.trunk is not None
     assert {branch.host for branch in lines.trunk.branches} == set(grid_keys := [cell.key for cell in grid.cells])
     stretches = [stretch for branch in lines.trunk.branches for stretch in pairwise(branch.points)]

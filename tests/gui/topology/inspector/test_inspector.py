@@ -45,7 +45,7 @@ def test_many_pools_are_edited_at_once(digits: Driver) -> None:
 def test_values_that_differ_are_said_to(digits: Driver) -> None:
     digits.select("chief-0", "worker-1")
     field = digits.page.inspector.pools.pool.field("replicas")
-    assert (field.text(), field.placeholderText()) == ("", "several values")  # type: ignore[union-attr]  # this key has a line field
+    assert (field.text(), field.placeholderText()) == ("", "several values")  # type: ignore[union-attr]  # This key has a line field.
     assert not digits.page.inspector.pools.pool.rows["name"].isVisible()
 
 
@@ -259,7 +259,7 @@ def test_the_program_shows_the_keys_of_its_launcher(digits: Driver) -> None:
     program = digits.page.inspector.program
     assert program.program.rows["script"].isVisible()
     assert not program.program.rows["command"].isVisible()
-    digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]  # this key has a choice field
+    digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]  # This key has a choice field.
     assert digits.value.program.launcher is Launcher.COMMAND
     assert program.program.rows["command"].isVisible()
     digits.page.checks.now()
@@ -330,7 +330,7 @@ def test_the_wire_of_diloco_and_its_error_feedback_are_chosen(digits: Driver) ->
 def test_what_the_exchange_costs_is_worked_out_for_the_design(digits: Driver) -> None:
     sums = digits.page.inspector.strategy.sums
     explained = "M is the size of the gradients, B the bandwidth of a host's link."
-    assert sums.text().startswith(f"5 trainers round a ring: a step's exchange takes about 1.6·M/B. {explained}")
+    assert sums.text().startswith(f"5 trainers around a ring: a step's exchange takes about 1.6·M/B. {explained}")
     digits.page.editor.remove(["chief-0"])
     digits.page.editor.set_strategy("kind", "reduction_server", "strategy")
     assert not sums.isVisible(), "there are no reducers yet"
@@ -350,7 +350,7 @@ def test_the_exchange_is_a_time_once_gradients_and_links_are_known(digits: Drive
     digits.page.exchange_facts = known
     digits.page.tidy()
     assert digits.page.inspector.strategy.sums.text() == (
-        "5 trainers round a ring: a step's exchange takes about 320 ms. "
+        "5 trainers around a ring: a step's exchange takes about 320 ms. "
         "For 250 MB of gradients, as in the last run, and links of 10.0 Gbit/s."
     )
     digits.page.editor.set_name("another")

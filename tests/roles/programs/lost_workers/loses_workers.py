@@ -85,10 +85,10 @@ def main(steps: int, *arguments: str) -> None:
     late = {place for step, place in places if step == life and place in ("back", "other")} if life else set()
     places = set() if life else {each for each in places if each[1] not in ("back", "other")}
     if "back" in late:
-        ReplaceableGroup._run_in_thread = die  # type: ignore[method-assign]  # a simulated death
+        ReplaceableGroup._run_in_thread = die  # type: ignore[method-assign]  # This simulates a killed process.
     if any(place == "join" for _, place in places):
         connect = ReplaceableGroup._open
-        ReplaceableGroup._open = lambda group, members: die() if members.number else connect(group, members)  # type: ignore[method-assign]  # a simulated death
+        ReplaceableGroup._open = lambda group, members: die() if members.number else connect(group, members)  # type: ignore[method-assign]  # This simulates a killed process.
     model, optimizer = model_and_optimizer()
     if "other" in late:
         model.add_module("more", torch.nn.Linear(1, 1))
@@ -100,7 +100,7 @@ def main(steps: int, *arguments: str) -> None:
     while (since := history.steps_since_return(returns)) < steps:
         step = len(memberships)
         if since < 0:
-            time.sleep(0.2)  # The oracle repeats all steps, so that there should not be thousands.
+            time.sleep(0.2)  # The comparison repeats all steps in one process, so their number should be small.
         optimizer.zero_grad()
         for delay in (int(place) / 1000 for at, place in places if at == step and place.isdecimal()):
             threading.Thread(target=lambda delay=delay: (time.sleep(delay), die()), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Train a model with repeated blocks on batches that do not depend on the number of ranks.
+"""Trains a model with repeated blocks on batches that do not depend on the number of ranks.
 
     sharded.py STEPS [clip] [meta] [all-meta] [lost-buffer] [persistent] [tied] [nan=STEP]
                [accumulate] [bad-accumulate] [hand] [lbfgs] [twice] [buffers] [even] [clip-values] [save=STEP]
@@ -67,7 +67,7 @@ class Position:
 
 
 def storages(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of parameters, gradients and optimizer state, each storage once."""
+    """Returns the bytes of parameters, gradients and optimizer state, each storage once."""
     tensors = [each for group in optimizer.param_groups for each in group["params"]]
     tensors += [each.grad for each in tensors if each.grad is not None]
     tensors += [each for state in optimizer.state.values() for each in state.values() if isinstance(each, torch.Tensor)]
@@ -89,7 +89,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def step(cluster: Cluster, model: nn.Module, inputs: torch.Tensor, number: int) -> float:
-    """Compute the gradients of this rank's part of a batch; return the loss."""
+    """Computes the gradients of this rank's part of a batch; returns the loss."""
     part = inputs.chunk(cluster.world_size)[cluster.rank or 0].to(cluster.device)
     if "accumulate" in FLAGS or "bad-accumulate" in FLAGS:
         pieces = part.chunk(2)
@@ -107,7 +107,7 @@ def step(cluster: Cluster, model: nn.Module, inputs: torch.Tensor, number: int) 
 
 
 def slow_down_copies(cluster: Cluster) -> None:
-    """Begin each copy for a checkpoint after a time in which the next step would change the values."""
+    """Begins each copy for a checkpoint after a time in which the next step would change the values."""
     saving = cluster._strategy.sharded_saving
     copy = saving._copy_values
 

@@ -1,4 +1,4 @@
-"""Train worker groups that shard their model and average their parameters every few steps.
+"""Trains worker groups that shard their model and average their parameters every few steps.
 
     sharded_rounds.py FOLDER STEPS SECONDS_A_STEP [frozen]
 

@@ -81,7 +81,7 @@ def average_all(groups: list[Averaged], differences: list[torch.Tensor]) -> None
 
 @pytest.fixture
 def groups(served: Served, request: pytest.FixtureRequest) -> Iterator[list[Averaged]]:
-    """Three groups with the wire that is the fixture's parameter, or float32."""
+    """Three groups, whose wire encoding is the fixture's parameter, or float32 without one."""
     with ExitStack() as closing:
         cleaner = JoinStore.connect(served.address, KEY, "test", None)
         closing.callback(cleaner.close)

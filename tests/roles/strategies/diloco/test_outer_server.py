@@ -39,7 +39,7 @@ def started(servers: Servers, closing: ExitStack, count: int) -> list[Group]:
 
 
 class Definition:
-    """The outer optimizer of the definition, in one process."""
+    """The outer optimizer according to DiLoCo's definition, computed in one process."""
 
     def __init__(self, start: torch.Tensor) -> None:
         self.theta = torch.nn.Parameter(start.clone())

@@ -25,7 +25,7 @@ def test_a_step_equals_torchs_sgd_with_nesterov_from_the_first_step(lr: float, m
         for parameter in expected:
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         for mine, parameter in zip(model, expected, strict=True):
-            mine.copy_(parameter.detach() - parameter.grad)  # So that the difference is the gradient.
+            mine.copy_(parameter.detach() - parameter.grad)  # The difference then equals the gradient.
         differences = outer.differences()
         gradients = torch.cat([parameter.grad.flatten() for parameter in expected])
         assert torch.allclose(differences[0], gradients, rtol=0, atol=1e-14)

@@ -1,4 +1,4 @@
-"""Tests of DiLoCo with parameter servers, in real processes over the loopback interface, compared with its other form.
+"""Tests of DiLoCo with parameter servers, in real processes over loopback, compared with DiLoCo without servers.
 
 `test_strategy` contains the form without servers and the definition.
 """
@@ -71,7 +71,7 @@ def test_with_all_groups_in_each_round_it_equals_the_form_without_servers(
     groups = ServedGroups(start, other_store, 2, 1, 1, **settings)
     servers = groups.start_servers()
     workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 20, 0, 4, 2))
-    assert workers == expected, "bit by bit"
+    assert workers == expected, "bit for bit"
     outputs_of(*servers)
 
 
@@ -141,6 +141,6 @@ def test_a_stopped_run_resumes_exactly(
     outputs_of(*servers)
     for worker, whole in zip(workers, expected, strict=True):
         assert 0 < len(worker["fed"]) < 26, "it was resumed"
-        # The first of these steps is before the load.
+        # The first entry is from before the checkpoint was loaded, so it is not compared.
         assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]
         assert worker["after"] == whole["after"]

@@ -72,7 +72,7 @@ def test_a_late_group_waits_only_if_the_quorum_needs_it() -> None:
     assert [each.key for each in rounds.close()] == [(0, 1), (1, 1), (3, 0), (3, 1)]
     rounds.lose(1)
     push(rounds, 0, 2)
-    push(rounds, 3, 1)  # A repetition.
+    push(rounds, 3, 1)  # This push is repeated, so it changes nothing.
     assert not rounds.is_due(0.0)
 
 
@@ -128,7 +128,7 @@ def test_in_random_sequences_every_difference_counts_exactly_once_and_no_group_w
         roll = random.Random(seed)
         count = roll.randint(1, 5)
         rounds = begun(count, quorum=roll.randint(0, count))
-        bases: dict[int, int | None] = dict.fromkeys(range(count), 0)  # None: the group is lost.
+        bases: dict[int, int | None] = dict.fromkeys(range(count), 0)  # None means that the group is lost.
         blocked: dict[int, int] = {}
         pushed: list[tuple[int, int]] = []
         used: list[tuple[int, int]] = []

@@ -53,7 +53,7 @@ def done(folder: Path, rank: int) -> int:
 def alone(
     workers: Sequence[dict[str, Any]], every: int, lr: float, momentum: float, warmup: int = 0
 ) -> tuple[list[list[list[float]]], list[float]]:
-    """Compute the definition in one process, with torch.optim.SGD as the outer optimizer.
+    """Computes the definition in one process, with torch.optim.SGD as the outer optimizer.
 
     Returns:
         The parameters of each worker before each step, and the parameters at the end.
@@ -85,7 +85,7 @@ def alone(
     return before, rounds.values(outer)
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch
+@torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
 def outer_step(
     outer: rounds.Model, models: list[rounds.Model], samples: list[int], optimizer: torch.optim.Optimizer
 ) -> None:
@@ -145,7 +145,7 @@ class Streamed:
             self.merge(fragment, 0.0)
         return before, rounds.values(self.outer)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def average(self, fragment: int) -> None:
         weights = [counts[fragment] for counts in self.samples]
         for counts in self.samples:
@@ -162,7 +162,7 @@ class Streamed:
         if fragment == 1:
             self.outer.mean.copy_(sum(share * each.mean for share, each in zip(shares, self.models, strict=True)))
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
+    @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def merge(self, fragment: int, mixing: float) -> None:
         for model in self.models:
             pairs = list(
@@ -269,7 +269,7 @@ def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_ot
     workers = results(tmp_path, *processes)
     assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
     assert workers[0]["frozen"] == workers[1]["frozen"] == workers[2]["frozen"]
-    if not options:  # Overlapped groups never have all of their parameters in common.
+    if not options:  # With overlapping, all parameters of two groups are never equal.
         shared = {tuple(step) for step in workers[0]["before"]} & {tuple(step) for step in workers[2]["before"]}
         assert len(shared) >= 5, "it begins rounds with the others' parameters"
 
@@ -339,7 +339,7 @@ def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Pa
         last.end()
     for worker, whole in zip(workers, expected, strict=True):
         assert 0 < len(worker["fed"]) < 26, "it was resumed"
-        # The first of these steps is before the load.
+        # The first entry is from before the checkpoint was loaded, so it is not compared.
         assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]
         assert worker["after"] == whole["after"]
 
@@ -379,7 +379,7 @@ def test_a_stopped_run_resumes_with_other_groups_and_rounds(
     assert [len(worker["fed"]) for worker in workers] == expected
     parameters = [worker["after"][:-3] for worker in workers]  # Buffers differ inside a group.
     assert parameters == [parameters[0]] * len(workers)
-    # The first of these steps is before the load.
+    # The first entry is from before the checkpoint was loaded, so the second one is compared.
     assert len({tuple(worker["before"][1][:-3]) for worker in workers}) <= len(sizes)
 
 

@@ -121,11 +121,11 @@ def test_an_answer_that_comes_while_training_looks_for_it_is_not_taken_away_from
         other.update()
         other.group.exchange_all()
         for copy in chief.group.copies:
-            copy.may_arrive.clear()  # type: ignore[attr-defined]  # an attribute of the subclass
+            copy.may_arrive.clear()  # type: ignore[attr-defined]  # Only the subclass has this attribute.
         chief.train(1)
         chief.update()
         chief.group.boundary() if act == "boundary" else chief.group.exchange_within(30)
-        assert all(copy.may_arrive.is_set() for copy in chief.group.copies)  # type: ignore[attr-defined]  # an attribute of the subclass
+        assert all(copy.may_arrive.is_set() for copy in chief.group.copies)  # type: ignore[attr-defined]  # Only the subclass has this attribute.
         at_once(*(each.group.drain for each in groups))
         assert largest_difference(values(chief), sum_of(start, *groups)) <= ROUNDING
 
@@ -308,7 +308,7 @@ def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_noth
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
-        receive_chunks = shard_exchange.receive_chunks  # type: ignore[attr-defined]  # imported by the module, not exported
+        receive_chunks = shard_exchange.receive_chunks  # type: ignore[attr-defined]  # The module imports the function, but does not export it.
         has_come, goes_on = threading.Event(), threading.Event()
 
         def receive_and_stand_still(connection: tensor_connection.Connection, tensors: list[torch.Tensor]) -> None:
@@ -374,7 +374,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(chief.group.drain)
         assert chief.group.holdings.hosts == [0, 0, 0]
         assert largest_difference(values(chief), sum_of(start, chief, third)) <= ROUNDING
-    assert "worker-1 did not come back: this group hosts its shard from here on." in capfd.readouterr().err
+    assert "worker-1 did not come back: this group hosts its shard from now on." in capfd.readouterr().err
 
 
 def test_at_its_end_the_chiefs_group_does_not_wait_anew_for_one_that_has_been_gone_for_long() -> None:

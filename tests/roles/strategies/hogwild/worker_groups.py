@@ -49,7 +49,7 @@ class Trained:
                 moved.add_(step)
 
     def train(self, updates: int, pause_s: float = 0.0) -> None:
-        """Train with a pause of up to `pause_s` after each update, so exchanges overlap with several updates."""
+        """Trains with a pause of up to `pause_s` after each update, so exchanges overlap with several updates."""
         rolls = random.Random(self.group.group)
         pause = threading.Event()
         for _ in range(updates):
@@ -79,7 +79,7 @@ def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> f
 
 
 def at_once(*calls: Callable[[], object]) -> None:
-    """Run each call in a thread, wait until all have ended, and raise the first error."""
+    """Runs each call in a thread, waits until all have ended, and raises the first error."""
     problems: list[BaseException] = []
 
     def run(call: Callable[[], object]) -> None:

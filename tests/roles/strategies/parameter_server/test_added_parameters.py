@@ -66,7 +66,7 @@ def descend_growing(
     clip: Callable[[list[nn.Parameter], float], torch.Tensor] | None = None,
     first: int = 0,
 ) -> None:
-    """Train while layers 2 and 0 are added after steps 4 and 8; the first `first` steps have been made before."""
+    """Trains while layers 2 and 0 are added after steps 4 and 8; the first `first` steps have been made before."""
     joins = {4: 2, 8: 0}
     for step in range(first):
         if step in joins:
@@ -231,7 +231,9 @@ def test_a_module_that_is_made_later_is_alike_on_all_workers_or_refused() -> Non
         errors = run.on_workers(act)
         assert run.servers_now[0].pairs[0].shard.version == 2
     assert errors[0].startswith("1.0: ")
-    assert errors[1].startswith("2.0: 6.weight, which the optimizer of worker-1 was given later, differs there")
+    assert errors[1].startswith(
+        "2.0: The values of 6.weight, which was added later to the optimizer of worker-1, differ from"
+    )
 
 
 def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> None:
@@ -247,7 +249,7 @@ def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> No
             descend(model, optimizer, batches(1, 4))
         optimizer.param_groups[0]["params"].insert(0, model[0].weight)
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
-        with pytest.raises(UsageProblem, match="parameters that are not the model's"):
+        with pytest.raises(UsageProblem, match="parameters that do not belong to the model"):
             descend(model, optimizer, batches(1, 4))
         served.abandon()
 

@@ -32,7 +32,7 @@ def descend(
     part: slice,
     accumulate: int = 1,
 ) -> float:
-    """Train as in torch's documentation, in steps of `accumulate` equal parts of a batch; return the final scale."""
+    """Trains as in torch's documentation, in steps of `accumulate` equal parts of a batch; returns the final scale."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=4)
     for step, (inputs, targets) in enumerate(data):
         factor = float("inf") if step == OVERFLOWS else 1 / accumulate

@@ -174,7 +174,7 @@ def test_a_change_that_is_not_alike_on_all_workers_is_refused_on_all(changes: tu
     with run.serving():
         errors = run.on_workers(act)
     assert any(
-        "not alike on all workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in errors
+        "differently on the workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in errors
     )
 
 
@@ -241,7 +241,7 @@ def gan() -> nn.ModuleDict:
 
 
 def adversarial(model: nn.ModuleDict, optimizer: torch.optim.Optimizer, data: list, part: int, parts: int) -> None:
-    """Train as pytorch/examples' DCGAN does: images from before the discriminator's step are used after it."""
+    """Trains as pytorch/examples' DCGAN does: images from before the discriminator's step are used after it."""
     for inputs, _ in data:
         fake = torch.tanh(model["g"](inputs[part::parts]))
         optimizer.zero_grad()

@@ -32,7 +32,7 @@ RESUMABLE = Path(__file__).parents[2] / "programs" / "resumable.py"
 PAIRS = Path(__file__).parents[2] / "programs" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
-"""Additional time on a busy machine, on which workers start and end beside other tests."""
+"""Additional time in seconds on a busy machine, on which workers start and end beside other tests."""
 
 
 class Cluster:

@@ -89,7 +89,7 @@ def push(
     shard: Shard, rank: int, number: int, gradient: float | None, chunk: int = 0, **more: object
 ) -> list[Delivery]:
     buffer = None if gradient is None else shard.buffer(chunk).fill_(gradient)
-    return shard.push(Push(0, rank, 0, number, chunk, 0, **more), buffer)  # type: ignore[arg-type]  # fields of different types
+    return shard.push(Push(0, rank, 0, number, chunk, 0, **more), buffer)  # type: ignore[arg-type]  # The fields have different types.
 
 
 def enter(shard: Shard, size: int, generation: int = 0) -> None:

@@ -52,7 +52,7 @@ def play(
     clip: Callable[[torch.optim.Optimizer], Any] | None = None,
     clamps: bool = True,
 ) -> None:
-    """Train a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped afterwards.
+    """Trains a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped afterwards.
 
     The generator's loss leaves gradients in the critic.
     """
@@ -95,7 +95,7 @@ def test_a_gan_whose_optimizers_take_turns_equals_one_process_on_the_whole_batch
     def act(rank: int) -> dict[str, torch.Tensor]:
         strategy = run.worker(rank)
         pairs = distributed(strategy, *gan())
-        play(*pairs, 20, rank, workers)  # type: ignore[call-arg]  # pairs are two arguments
+        play(*pairs, 20, rank, workers)  # type: ignore[call-arg]  # The pair is unpacked into two arguments.
         assert strategy.finish() is False
         strategy.leave()
         return states(*pairs)
@@ -199,7 +199,7 @@ def test_groups_train_several_pairs_asynchronously_and_every_push_is_counted() -
         strategy = run.worker(rank)
         pairs = distributed(strategy, *gan())
         before = states(*pairs)
-        play(*pairs, 6, rank, 4, clamps=False)  # type: ignore[call-arg]  # pairs are two arguments
+        play(*pairs, 6, rank, 4, clamps=False)  # type: ignore[call-arg]  # The pair is unpacked into two arguments.
         strategy.finish()
         strategy.leave()
         assert difference(states(*pairs), before) > 0
@@ -295,11 +295,11 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
 
     def train(rank: int) -> dict[str, torch.Tensor]:
         strategy, pairs = begin(first, rank, None)
-        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]  # pairs are two arguments
+        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]  # The pair is unpacked into two arguments.
         if rank == 0:
             strategy.save(tmp_path, 5)
             saved["models"] = [copy.deepcopy(model.state_dict()) for model, _ in pairs]
-        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]  # pairs are two arguments
+        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]  # The pair is unpacked into two arguments.
         strategy.leave()
         return states(*pairs)
 
@@ -311,7 +311,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
 
     def resume(rank: int) -> dict[str, torch.Tensor]:
         strategy, pairs = begin(again, rank, saved)
-        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]  # pairs are two arguments
+        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]  # The pair is unpacked into two arguments.
         strategy.leave()
         return states(*pairs)
 
@@ -482,7 +482,7 @@ def test_the_optimizer_that_steps_next_is_clipped_by_its_own_norm() -> None:
     def act(rank: int) -> dict[str, torch.Tensor]:
         strategy = run.worker(rank)
         pairs = distributed(strategy, *gan())
-        play(  # type: ignore[call-arg]  # pairs are two arguments
+        play(  # type: ignore[call-arg]  # The pair is unpacked into two arguments.
             *pairs,
             8,
             rank,
@@ -602,7 +602,9 @@ def test_values_that_workers_do_not_clip_alike_by_are_refused() -> None:
 
     with run.serving():
         errors = run.on_workers(act)
-    assert any("clip_gradients(value=…) was not called alike by all workers" in each for each in errors), errors
+    assert any("clip_gradients(value=…) was not called in the same way by all workers" in each for each in errors), (
+        errors
+    )
 
 
 @pytest.mark.parametrize("by", ["norm", "value"])

@@ -1,4 +1,4 @@
-"""Run a worker or a reducer on lab hosts, with a JSON plan as argument; the worker sums when ordered to (`steps N`)."""
+"""Runs a worker or a reducer on lab hosts, by a JSON plan in its argument; a worker sums on order (`steps N`)."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ def print_line(line: str) -> None:
 
 
 def report_loss(client: ReduceClient) -> None:
-    """Print the name of the lost peer as soon as the exchange fails, even between two steps."""
+    """Prints the name of the lost peer as soon as the exchange fails, even between two steps."""
     client.failed.wait()
     error = client.failure
     assert isinstance(error, PeerLost)

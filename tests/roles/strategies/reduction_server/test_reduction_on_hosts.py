@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 PROGRAM = Path(__file__).with_name("reduces_on_host.py")
 DEADLINE_S = 60
 BUSY_S = 5.0
-"""Additional time on a busy machine."""
+"""Additional time in seconds on a busy machine."""
 
 
 def start(
