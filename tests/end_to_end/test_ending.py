@@ -135,7 +135,7 @@ def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, la
         lab3.hosts[0].unshape()
 
     assert launching.returncode == 1
-    assert "nothing of it is left" in errors
+    assert "nothing is left on the hosts" in errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "interrupted"
     wait_until(lambda: not programs_on(lab3))
     for host in lab3.hosts:

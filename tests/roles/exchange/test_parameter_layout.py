@@ -112,7 +112,7 @@ def test_shared_parameters_count_once_and_frozen_ones_not_at_all() -> None:
 
 def test_an_optimizer_of_what_is_not_the_models_is_refused() -> None:
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    with pytest.raises(UsageProblem, match="not the model's"):
+    with pytest.raises(UsageProblem, match="do not belong to the model"):
         Layout.of(model, torch.optim.SGD([*model.parameters(), *other.parameters()]))
 
 

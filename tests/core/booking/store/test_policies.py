@@ -125,7 +125,7 @@ def test_a_database_or_role_that_the_server_lacks_is_an_error_and_not_tried_agai
         with pytest.raises(BadUrl, match=says) as refused:
             open_store(url, "kim")
         assert fix in refused.value.hint
-        assert "tried again" not in refused.value.sentence()
+        assert "retried" not in refused.value.sentence()
 
 
 def test_setting_up_again_adds_members_and_changes_no_password(postgres, database_team):

@@ -78,7 +78,7 @@ def test_without_a_screen_it_says_so(program: Path, monkeypatch: pytest.MonkeyPa
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(UsageError, match="no screen"):
+    with pytest.raises(UsageError, match="no display"):
         gui_command("gui")
     assert not program.with_name("called.json").exists()
 
