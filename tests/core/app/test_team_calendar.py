@@ -102,7 +102,7 @@ def test_joining_writes_the_setting_and_keeps_the_password_in_the_keyring_only(
     found = team.test(url, password)
     assert (found.person, found.is_admin, found.bookings) == ("kim", False, 0)
     assert settings.read_text() == "# mine\nzone: Europe/Berlin\n", "a test changes nothing"
-    with pytest.raises(StoreUnavailable, match="does not let kim in") as error:
+    with pytest.raises(StoreUnavailable, match="refused the login of kim") as error:
         team.join(url, "wrong")
     assert "Check role and password." in error.value.sentence()
     assert not ring.kept

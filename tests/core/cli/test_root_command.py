@@ -34,8 +34,8 @@ def shell(desktop: Desktop, command: str, *, env: dict[str, str] | None = None) 
     ("error", "message"),
     [
         (KeyError("gang"), r"a fault in Torchyard itself: KeyError: 'gang'. Please report it with (\S+),"),
-        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: No space left on device. Make room there"),
-        (OSError(errno.EROFS, "Read-only file system", b"/x/y"), "/x/y: Read-only file system. Check the rights"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: No space left on device. Free disk space there"),
+        (OSError(errno.EROFS, "Read-only file system", b"/x/y"), "/x/y: Read-only file system. Check the permissions"),
     ],
 )
 def test_an_unexpected_error_is_a_sentence(
@@ -91,7 +91,7 @@ def test_a_program_may_be_started_with_nothing_open_and_any_encoding(make_deskto
     assert b"\\u2265.py" in latin.stdout
     assert odd.returncode == 2
     assert "there is no such file" in json.loads(odd.stdout)["error"]["message"]
-    assert b"No space left on device. Make room there" in full.stderr
+    assert b"No space left on device. Free disk space there" in full.stderr
     assert full.returncode == 1
     assert unread.stdout == b"1\n"
     assert unread.stderr == b""

@@ -139,7 +139,7 @@ def test_the_documented_commands_set_up_and_keep_a_teams_database(
 
     run(server, tmp_path, documented.pop("Re-keying"), "another\nanother\n")
     monkeypatch.setenv("PGPASSWORD", passwords["kim"])
-    with pytest.raises(StoreUnavailable, match="does not let kim in"):
+    with pytest.raises(StoreUnavailable, match="refused the login of kim"):
         opened(server, "kim")
     monkeypatch.setenv("PGPASSWORD", "another")
     opened(server, "kim").close()
