@@ -13,7 +13,7 @@ from torchyard_core import formatting
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import KeyChanged, KeyUnknown, TorchyardError
 from torchyard_core.fleet.host_check import READY
-from torchyard_gui.bridge.host_states import HostState, count_hosts
+from torchyard_gui.bridge.host_states import HostState, count_hosts, state_name
 from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
 from torchyard_gui.canvas.racks.content import short_model
 from torchyard_gui.theme.marks import trouble_token
@@ -34,22 +34,6 @@ class SuggestedAction:
 def state_word(status: HostStatus) -> str:
     """Returns the state in a word or two."""
     return state_name(status.condition)
-
-
-def state_name(state: HostState) -> str:
-    names = {
-        HostState.READY: translate("Fleet", "ready"),
-        HostState.DEGRADED: translate("Fleet", "degraded"),
-        HostState.NO_AGENT: translate("Fleet", "no agent"),
-        HostState.AGENT_FAILED: translate("Fleet", "agent failed"),
-        HostState.NO_PYTHON: translate("Fleet", "no Python"),
-        HostState.KEY_UNKNOWN: translate("Fleet", "key unknown"),
-        HostState.KEY_CHANGED: translate("Fleet", "key changed"),
-        HostState.LOGIN_REFUSED: translate("Fleet", "login refused"),
-        HostState.UNREACHABLE: translate("Fleet", "unreachable"),
-        HostState.UNKNOWN: translate("Fleet", "unknown"),
-    }
-    return names[state]
 
 
 def state_count_text(state: HostState, count: int) -> str:

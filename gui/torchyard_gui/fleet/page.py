@@ -13,7 +13,7 @@ from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_states import count_hosts
+from torchyard_gui.bridge.host_states import count_hosts, state_name
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.bridge.terminal import open_terminal
 from torchyard_gui.fleet.host_details import HostDetails
@@ -21,7 +21,7 @@ from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, Rem
 from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog, HostKeyListDialog
 from torchyard_gui.fleet.host_list import MARGIN, HostList
 from torchyard_gui.fleet.host_list_model import HostListModel
-from torchyard_gui.fleet.labels import answer_sentence, removed_text, state_name, suggested_action
+from torchyard_gui.fleet.labels import answer_sentence, removed_text, suggested_action
 from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.fleet.state_filter import StateFilter
 from torchyard_gui.theme.icons import icon

@@ -23,7 +23,7 @@ from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
-from torchyard_gui.topology.booked_gpus import booked_states
+from torchyard_gui.topology.booked_gpus import design_states
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor, HostsSource
 from torchyard_gui.topology.files.autosave import Autosave, offer_recovery, restore_session
@@ -298,6 +298,7 @@ class TopologyPage(QWidget):
     def _refresh(self) -> None:
         """Shows the current topology and schedules its validation."""
         hosts = tuple(self.editor.facts())
+        states = self._hosts.states()
         value = self.document.value
         self._plan = plan(value, hosts)
         keep, state = self._keeps_racks, self.document.state
@@ -308,9 +309,9 @@ class TopologyPage(QWidget):
         self.scene.show_plan(self._plan, hosts, {*racks, *self.editor.shown_hosts()}, keep=keep)
         self._racks[state] = tuple(self.scene.hosts)
         self._keeps_racks = True
-        self.scene.show_hosts(booked_states(self._plan, hosts, self.planning))
+        self.scene.show_hosts(design_states(self._plan, hosts, states, self.planning))
         self.scene.set_selection(self.editor.selection)
-        self.palette_.show_plan(self._plan, hosts)
+        self.palette_.show_plan(self._plan, hosts, states)
         self.inspector.show_plan(self._plan)
         if "finder" in self.__dict__:
             self.finder.show_plan(self._plan)
