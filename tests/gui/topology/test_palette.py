@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPersistentModelIndex, Qt
-from PySide6.QtGui import QColor, QImage
+from PySide6.QtCore import QEvent, QPersistentModelIndex, QPointF, Qt
+from PySide6.QtGui import QColor, QEnterEvent, QHoverEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
@@ -79,3 +79,17 @@ def test_hosts_have_the_same_mark_as_on_the_fleet_page(empty: Driver) -> None:
         assert row.toolTip().startswith(f"gpu-a: {state_name(state)}, ")
         rack = empty.page.scene._racks["gpu-a"]
         assert host_mark(rack.content, rack.host, False) == state.mark
+
+
+def test_no_row_is_highlighted_after_the_pointer_has_left(empty: Driver) -> None:
+    rows = empty.page.palette_.roles
+    viewport, at = rows.viewport(), QPointF(rows.visualItemRect(rows.item(1)).center())
+    place = viewport.mapToGlobal(at)
+    plain = rows.grab().toImage()
+    hover = QHoverEvent(QEvent.Type.HoverMove, at, place, QPointF(-1, -1))
+    QApplication.sendEvent(viewport, QEnterEvent(at, QPointF(viewport.mapTo(rows.window(), at)), place))
+    QApplication.sendEvent(viewport, hover)
+    assert rows.grab().toImage() != plain
+    QApplication.sendEvent(viewport, QEvent(QEvent.Type.Leave))
+    QApplication.sendEvent(viewport, hover)  # Qt sends one at the end of a drag.
+    assert rows.grab().toImage() == plain
