@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QDialog, QFrame, QMenu, QPushButton, QStackedLayou
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
+from torchyard_core.next_steps import SetHostField
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import count_hosts, state_name
 from torchyard_gui.bridge.host_status import HostStatus
@@ -201,6 +202,9 @@ class FleetPage(QWidget):
             self.model.deploy([name])
         elif action == "cancel":
             self.model.cancel([name])
+        elif action == "edit":
+            steps = status.error.next if status.error is not None else ()
+            self.edit_hosts(name, field=next((step.field for step in steps if isinstance(step, SetHostField)), ""))
         else:
             self.model.check([name])
 
