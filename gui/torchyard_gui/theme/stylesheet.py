@@ -109,7 +109,9 @@ QLineEdit:focus, QComboBox:focus, QAbstractSpinBox:focus, QPlainTextEdit:focus, 
     border: 2px solid {accent};
 }}
 QLineEdit:focus, QComboBox:focus, QAbstractSpinBox:focus {{ min-height: 24px; padding: 0 7px; }}
-QLineEdit[invalid="true"], QComboBox[invalid="true"], QAbstractSpinBox[invalid="true"] {{ border-color: {fail}; }}
+QLineEdit[invalid="true"], QComboBox[invalid="true"], QAbstractSpinBox[invalid="true"], QPlainTextEdit[invalid="true"] {{
+    border-color: {fail};
+}}
 QLineEdit:disabled, QComboBox:disabled, QAbstractSpinBox:disabled {{ color: {text3}; background: {s1}; }}
 QComboBox::drop-down {{ border: none; width: 22px; subcontrol-position: center right; }}
 QComboBox::down-arrow {{ image: url("{down}"); width: 14px; height: 14px; }}

@@ -186,7 +186,7 @@ class Login:
         question = "Is the user right, and is the public key in that user's ~/.ssh/authorized_keys?"
         hint: Advice = (question, SetHostField(route.name, "user"))
         if route.is_bastion:
-            there = f"Set `User` and `IdentityFile` of {route.name} in ~/.ssh/config, or write the jump as user@{route.name}."
+            there = f"Set `User` and `IdentityFile` of {route.name} in ~/.ssh/config, or jump by user@{route.name}."
             hint = (question, there, SetHostField(route.name, "user"))
         if closed and len(self._tried) > 1:
             hint = "It limits attempts: name the right key with `identity_file`, or IdentitiesOnly in ~/.ssh/config."
