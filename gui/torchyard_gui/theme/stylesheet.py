@@ -42,6 +42,8 @@ QLabel[role="small"] {{ font-size: 12px; }}
 QLabel[role="tiny"] {{ font-size: 11px; }}
 QLabel[role="section"] {{ font-size: 11px; font-weight: 600; color: {text2}; }}
 
+/* The borders below show the focus. Once Tab was pressed, Fusion would draw a rectangle inside them too. */
+QAbstractButton, QComboBox {{ outline: none; }}
 QPushButton, QToolButton[button="true"] {{
     background: {s2}; color: {text}; border: 1px solid {hair}; border-radius: {radius}px;
     padding: 0 12px; min-height: 26px;
