@@ -111,7 +111,8 @@ QLineEdit:focus, QComboBox:focus, QAbstractSpinBox:focus, QPlainTextEdit:focus, 
     border: 2px solid {accent};
 }}
 QLineEdit:focus, QComboBox:focus, QAbstractSpinBox:focus {{ min-height: 24px; padding: 0 7px; }}
-QLineEdit[invalid="true"], QComboBox[invalid="true"], QAbstractSpinBox[invalid="true"], QPlainTextEdit[invalid="true"] {{
+QLineEdit[invalid="true"], QPlainTextEdit[invalid="true"],
+QComboBox[invalid="true"], QAbstractSpinBox[invalid="true"] {{
     border-color: {fail};
 }}
 QLineEdit:disabled, QComboBox:disabled, QAbstractSpinBox:disabled {{ color: {text3}; background: {s1}; }}
