@@ -256,8 +256,8 @@ class TopologyPage(QWidget):
         )
         tip = self.tr("Set the time for which free GPUs are counted")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
-        self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Return", "play")
-        name_launch(self.launch_action, self.planning)
+        self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Enter", "play")
+        self._name_launch()
         self.addActions(self.page_actions())
 
     def _join(self) -> None:
@@ -318,6 +318,7 @@ class TopologyPage(QWidget):
         self.bar.show_plan(self._plan, hosts)
         self.bar.show_document(self.document)
         self.launch_action.setEnabled(bool(value.pools))
+        self._name_launch()
         self._show_whether_editable()
         self._say_title()
         self.checks.soon()
@@ -329,9 +330,18 @@ class TopologyPage(QWidget):
         self._racks.clear()
         self._refresh()
 
+    def _name_launch(self) -> None:
+        """Updates the text of the launch action, and in its tool tip what it does or why it is disabled."""
+        if self.launch_action.isEnabled():
+            reason = ""
+        elif self.editor.holds_design:
+            reason = self.tr("Add a replica first: drag a role from the palette, or press A")
+        else:
+            reason = self.tr("Correct the text of the file first")
+        name_launch(self.launch_action, self.planning, reason)
+
     def _planning_changed(self) -> None:
         """Updates the page after a change of the planned time or of the bookings during that time."""
-        name_launch(self.launch_action, self.planning)
         self._refresh()
 
     def _show_selection(self) -> None:
