@@ -214,10 +214,14 @@ class FleetPage(QWidget):
         if not self.list.chosen and self.rows.names:
             self.list.choose(self.rows.names[0])
         self._load_acts()
-        if not self.search_field.hasFocus():
-            self.list.setFocus()
+        self.focus_body()
         if not self.model.has_looked:
             self.model.check()
+
+    def focus_body(self) -> None:
+        if not self.search_field.hasFocus():
+            body = self.list if self._bodies.currentWidget() is self.list else self
+            body.setFocus(Qt.FocusReason.OtherFocusReason)
 
     def hideEvent(self, event: QHideEvent) -> None:
         self.model.watch(False)

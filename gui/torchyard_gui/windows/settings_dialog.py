@@ -20,7 +20,7 @@ from torchyard_gui.widgets import ElidedLabel, FormRow, NoticeBar, SectionLabel,
 from torchyard_gui.widgets.buttons import push_button, tool_button
 from torchyard_gui.widgets.dialogs import dialog_layout
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
-from torchyard_gui.widgets.next_steps import error_text
+from torchyard_gui.widgets.next_steps import error_text, quoted
 
 NAMES = 124
 WIDTH = 620
@@ -58,7 +58,7 @@ class _SettingRow(QWidget):
             self.text.textEdited.connect(lambda _: self._check())
             self.text.editingFinished.connect(self._finish)
             field = self.text
-        note = self.tr(setting.sentence)
+        note = quoted(self.tr(setting.sentence))
         if setting.example:
             note += " " + self.tr("Example: {example}").format(example=setting.example)
         self.row = FormRow(self.tr(setting.title), field, note, name_width=NAMES)
@@ -150,7 +150,7 @@ class SettingsDialog(QDialog):
         self.mode_reset.setEnabled(theme().mode != "system")
         appearance = FormRow(
             self.tr("Appearance"),
-            self.mode,
+            _at_left(self.mode),
             self.tr("The colours of the window. Default: same as the system."),
             name_width=NAMES,
         )

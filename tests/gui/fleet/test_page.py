@@ -372,7 +372,7 @@ def test_interpreters_are_listed_with_their_torch_and_one_is_chosen_by_enter(
     env = {**system, "path": "/opt/env/bin/python", "torch": "2.6.0", "torch_cuda": "12.4"}
     cpu = {**env, "torch": "2.5.0", "torch_cuda": None}
     old = {**system, "path": "/old/python", "version": "2.7.18", "problem": "/old/python is too old."}
-    answers = {"a": [env, system, old], "b": [cpu, system]}
+    answers = {"a": [system, env, old], "b": [cpu, system]}
     monkeypatch.setattr(
         three, "find_interpreters", lambda name, done, failed, owner: three.jobs.run(lambda: answers[name], done)
     )
