@@ -76,7 +76,10 @@ class DragTooltip(QLabel):
     def say(self, text: str, at: QPoint, *, is_bad: bool) -> None:
         self.setText(text)
         set_ink(self, "fail" if is_bad else "")
-        room = self.parentWidget().rect()
+        # A stored Python object of the viewport would become invalid.
+        ground = self.parentWidget()
+        assert ground is not None
+        room = ground.rect()
         width = min(self.fontMetrics().boundingRect(0, 0, WIDEST, 400, 0, text).width() + 26, WIDEST + 26)
         self.setFixedWidth(width)
         self.setFixedHeight(self.heightForWidth(width))
