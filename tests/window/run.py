@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from PySide6.QtCore import QMessageLogContext, QtMsgType, qInstallMessageHandler
@@ -25,7 +26,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class Complaints(logging.Handler):
-    """Collects warnings from Qt and the log."""
+    """Collects warnings from Qt and the log, and exceptions."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -33,6 +34,10 @@ class Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.messages.append(self.format(record))
+
+    def take_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Takes an exception of a slot or an overridden method, which Qt would otherwise only print."""
+        self.messages.append("".join(traceback.format_exception(kind, error, trace)))
 
     def take_qt(self, kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
         if kind in (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg):
@@ -51,6 +56,7 @@ def main() -> int:
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
     qInstallMessageHandler(complaints.take_qt)
+    sys.excepthook = complaints.take_exception
     make_window = app.make_window
 
     def make_and_begin(*arguments: Any) -> MainWindow:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torchyard_core.app.change_settings import ChangeSettings
 from torchyard_core.app.desktop import calendar_of
-from torchyard_core.booking.errors import BadRole, BadUrl, StoreUnavailable
+from torchyard_core.booking.errors import BadRole, BadUrl, DatabaseLoginRefused, StoreUnavailable
 from torchyard_core.booking.store import (
     ServerFound,
     TeamSetup,
@@ -146,5 +146,5 @@ class TeamCalendar:
 
 def _explained(error: StoreUnavailable) -> StoreUnavailable:
     """Returns an error with the same message, and with advice for a form that contains the address and the role."""
-    is_login = "does not let" in error.message
+    is_login = isinstance(error, DatabaseLoginRefused)
     return StoreUnavailable(error.message, hint="Check role and password." if is_login else "Check the address.")

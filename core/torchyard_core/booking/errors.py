@@ -49,6 +49,10 @@ class StoreUnavailable(TorchyardError):
         super().__init__(message, code="store_away", hint=hint)
 
 
+class DatabaseLoginRefused(StoreUnavailable):
+    """Raised when the bookings database refuses the role or its password."""
+
+
 class PermissionDenied(TorchyardError):
     """Raised when the user, role or program has no permission for the action."""
 

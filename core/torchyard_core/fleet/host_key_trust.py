@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchyard_core.errors import UsageError
+from torchyard_core.errors import HostError, UsageError
 from torchyard_core.fleet.inventory import Host, Inventory
+from torchyard_core.fleet.ssh.login_errors import with_jump_of
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.ssh import SshDialer
@@ -42,8 +43,11 @@ def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
         UsageError: The host is unknown, or is this computer, which has no key.
         HostError: The host does not answer.
     """
-    host = _to_trust(inventory, name, dialer)
-    fingerprint, line = dialer.host_key(host)
+    host, behind = _to_trust(inventory, name, dialer)
+    try:
+        fingerprint, line = dialer.host_key(host)
+    except HostError as error:
+        raise with_jump_of(behind.name, error) from error
     kind = line.split()[1]
     return ShownKey(host, kind, fingerprint, line, dialer.known_keys(host).get(kind))
 
@@ -59,13 +63,14 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
         raise UsageError(message, code="unwritable", hint=hint) from error
 
 
-def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> Host:
-    """Returns the host of the fleet with this name, or the bastion with this name on the route to a host."""
+def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> tuple[Host, Host]:
+    """Returns the host of the fleet with this name twice, or a bastion with this name and the host behind it."""
     if all(host.name != name for host in inventory.hosts):
-        for bastion in (jump for host in inventory.hosts if not host.local for jump in dialer.bastions(host)):
-            if bastion.name == name:
-                return bastion
+        for host in (host for host in inventory.hosts if not host.local):
+            for bastion in dialer.bastions(host):
+                if bastion.name == name:
+                    return bastion, host
     host = inventory.host(name)
     if host.local:
         raise UsageError(f"{name} is this computer, reached without SSH: there is no key to trust.", code="local_host")
-    return host
+    return host, host

@@ -43,6 +43,14 @@ def _argument(word: str) -> str:
     return word
 
 
+def _jumps(text: str) -> str:
+    try:
+        return _argument(text)
+    except ValueError:
+        form = "user@address:port without spaces, such as kim@bastion:2222, and several with commas between them"
+        raise ValueError(f"must be {form}, not '{text}'") from None
+
+
 def _ports(text: str) -> str:
     parse_ports(text)
     return text
@@ -79,7 +87,7 @@ class Host(FrozenModel):
     """Port of its SSH server; by default that of ~/.ssh/config, or 22."""
     user: Word | None = None
     identity_file: str | None = None
-    proxy_jump: Word | None = None
+    proxy_jump: Annotated[str, AfterValidator(_jumps)] | None = None
     """Bastions, separated by commas."""
     data_address: Word | None = None
     """Address for training traffic; by default the host's own address on the route to the primary's host."""

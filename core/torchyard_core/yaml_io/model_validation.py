@@ -206,22 +206,24 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Returns the violated limit: the upper one if it was exceeded, otherwise the lower one."""
+    """Returns the limits of a field as text. Of a text that is too long, it is the greatest length."""
     field = _fields_around(model, place).get(str(place[-1]))
-    value = error.get("input")
-    lower = ""
+    least: object = None
+    most: object = None
     for bound in field.metadata if field is not None else []:
         if isinstance(bound, Ge):
-            lower = f" of at least {bound.ge}"
+            least = bound.ge
+        elif isinstance(bound, Le):
+            most = bound.le
         elif isinstance(bound, Gt):
-            lower = f" above {bound.gt}"
-        elif isinstance(bound, MinLen):
-            lower = " that is not empty"
+            return f" above {bound.gt}"
         elif isinstance(bound, MaxLen) and error["type"] == "string_too_long":
             return f" of at most {bound.max_length} characters"
-        elif isinstance(bound, Le) and isinstance(value, (int, float)) and value > float(str(bound.le)):
-            return f" of at most {bound.le}"
-    return lower
+        elif isinstance(bound, MinLen):
+            return " that is not empty"
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    return f" of at least {least}" if least is not None else f" of at most {most}" if most is not None else ""
 
 
 def _without_none(annotation: Any) -> Any:

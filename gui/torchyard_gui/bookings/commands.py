@@ -190,7 +190,7 @@ class BookingCommands(QObject):
 
     def _summary(self, booking: Booking) -> str:
         seen = self.model.seen
-        when = labels.time_span(booking.start, booking.end, seen.zone, self.model.now)
+        when = labels.time_span(booking.start, booking.end, seen.zone, self.model.now, is_inside=True)
         return f"{format_slots(booking.gpus, seen.slots)}, {when}"
 
     def _remember(self, undo: Undo | None) -> None:

@@ -58,29 +58,36 @@ def end_text(booking: Booking, zone: str) -> str:
     return translate("Bookings", "to {time}").format(time=words)
 
 
-def time_span(start: datetime, end: datetime, zone: str, now: datetime) -> str:
-    """Returns `Today 18:00 – 24:00` or `Thu 26 Nov 12:00 – Fri 27 Nov 18:00`."""
+def time_span(start: datetime, end: datetime, zone: str, now: datetime, *, is_inside: bool = False) -> str:
+    """Returns `Today 18:00 – 24:00` or `Thu 26 Nov 12:00 – Fri 27 Nov 18:00`; with `is_inside`, `today 18:00 – 24:00`.
+
+    Args:
+        is_inside: Whether other words of the sentence precede the text.
+    """
     first, last = local_day(start, zone), local_day(end, zone)
     begins, finishes = clock(start, zone), clock(end, zone)
+    day = day_word(first, zone, now, is_inside=is_inside)
     if last == first + timedelta(days=1) and finishes == "00:00":
-        return f"{day_word(first, zone, now)} {begins} – 24:00"
+        return f"{day} {begins} – 24:00"
     if last == first:
-        return f"{day_word(first, zone, now)} {begins} – {finishes}"
-    return f"{day_word(first, zone, now)} {begins} – {day_word(last, zone, now)} {finishes}"
+        return f"{day} {begins} – {finishes}"
+    return f"{day} {begins} – {day_word(last, zone, now, is_inside=True)} {finishes}"
 
 
-def moment_text(moment: datetime, zone: str, now: datetime) -> str:
-    """Returns `Today 18:00` or `Thu 26 Nov 12:00`."""
-    return f"{day_word(local_day(moment, zone), zone, now)} {clock(moment, zone)}"
+def moment_text(moment: datetime, zone: str, now: datetime, *, is_inside: bool = False) -> str:
+    """Returns `Today 18:00` or `Thu 26 Nov 12:00`; with `is_inside`, `today 18:00`."""
+    return f"{day_word(local_day(moment, zone), zone, now, is_inside=is_inside)} {clock(moment, zone)}"
 
 
-def day_word(day: date, zone: str, now: datetime) -> str:
-    """Returns Today, Tomorrow, or a date such as `Thu 26 Nov`."""
-    today = local_day(now, zone)
-    if day == today:
-        return translate("Bookings", "Today")
-    if day == today + timedelta(days=1):
-        return translate("Bookings", "Tomorrow")
+def day_word(day: date, zone: str, now: datetime, *, is_inside: bool = False) -> str:
+    """Returns Yesterday, Today, Tomorrow, or a date such as `Thu 26 Nov`; with `is_inside`, the words in lower case."""
+    days = (day - local_day(now, zone)).days
+    if days == -1:
+        return translate("Bookings", "yesterday") if is_inside else translate("Bookings", "Yesterday")
+    if days == 0:
+        return translate("Bookings", "today") if is_inside else translate("Bookings", "Today")
+    if days == 1:
+        return translate("Bookings", "tomorrow") if is_inside else translate("Bookings", "Tomorrow")
     return day_name(day, "ddd d MMM")
 
 
@@ -123,17 +130,25 @@ def slots_count(gpus: Iterable[str]) -> str:
 
 
 def state_text(booking: Booking, now: datetime) -> str:
-    if booking.state is State.RELEASED:
-        return translate("Bookings", "released early")
-    if booking.state is State.CANCELLED:
-        return translate("Bookings", "cancelled")
-    if booking.state is State.NO_SHOW:
-        return translate("Bookings", "released: not used")
+    """Returns the state of a booking now. A booking that holds its GPUs is booked, running or over."""
+    if not booking.state.is_live:
+        return state_name(booking.state)
     if booking.end <= now:
         return translate("Bookings", "over")
     if booking.start > now:
         return translate("Bookings", "booked")
     return translate("Bookings", "running")
+
+
+def state_name(state: State) -> str:
+    names = {
+        State.BOOKED: translate("Bookings", "booked"),
+        State.ACTIVE: translate("Bookings", "running"),
+        State.RELEASED: translate("Bookings", "released early"),
+        State.CANCELLED: translate("Bookings", "cancelled"),
+        State.NO_SHOW: translate("Bookings", "released: not used"),
+    }
+    return names[state]
 
 
 def unavailable_text(seen: CalendarState, now: datetime) -> str:

@@ -36,6 +36,7 @@ from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_availability import HostAvailability
 from torchyard_gui.bridge.host_links import HostLinks
+from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus, checked_at, now
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
@@ -125,6 +126,10 @@ class FleetModel(QObject):
     def facts(self) -> Sequence[HostFacts]:
         """Returns the facts of all hosts for the planner, including the current users of GPUs where they are known."""
         return tuple(map(self._planned.of, self._statuses.values()))
+
+    def states(self) -> Mapping[str, HostState]:
+        """Returns the states of all hosts by name."""
+        return {name: status.condition for name, status in self._statuses.items()}
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
         """Sets the GPUs that other users have booked. The planner treats them as taken.

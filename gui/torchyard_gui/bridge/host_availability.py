@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from torchyard_core.fleet.gpu_occupancy import with_occupancy
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
@@ -25,7 +26,7 @@ class HostAvailability(QObject):
     """
 
     changed = Signal()
-    """Emitted when the facts for the planner may have changed."""
+    """Emitted when the facts for the planner, or the state of a host, may have changed."""
 
     def __init__(self, parent: QObject, history: Path) -> None:
         """Creates empty caches.
@@ -39,6 +40,8 @@ class HostAvailability(QObject):
         """Names of this desktop's runs, by ID."""
         self._made: dict[str, tuple[HostFacts, object, HostFacts]] = {}
         """The facts, the sample and the result for each host."""
+        self._states: dict[str, HostState] = {}
+        """The state of each host when its facts were last requested."""
         self._booked: dict[str, str] = {}
         self._is_later = False
         self._soon = QTimer(self, singleShot=True, interval=TELL_AFTER_MS)
@@ -46,6 +49,7 @@ class HostAvailability(QObject):
 
     def of(self, status: HostStatus) -> HostFacts:
         """Returns the facts of a host for the planner. The same object is returned until these facts change."""
+        self._states[status.name] = status.condition
         found, sample, made = self._made.get(status.name, (None, None, None))
         if made is None or found is not status.facts or sample is not status.sample:
             now = self._with_bookings(self._with_own_runs(with_occupancy(status.facts, status.sample), status.sample))
@@ -54,9 +58,9 @@ class HostAvailability(QObject):
         return made
 
     def look(self, name: str, status: HostStatus | None) -> None:
-        """Schedules the signal `changed` if the facts of a host have changed for the planner."""
-        before = self._made.get(name)
-        if status is None or before is None or self.of(status) is not before[2]:
+        """Schedules the signal `changed` if the facts of a host for the planner, or its state, have changed."""
+        before, state = self._made.get(name), self._states.get(name)
+        if status is None or before is None or self.of(status) is not before[2] or status.condition is not state:
             self.notify()
 
     def notify(self) -> None:

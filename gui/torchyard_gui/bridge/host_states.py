@@ -1,4 +1,4 @@
-"""The states of hosts, and the number of hosts in each state, as shown on the Fleet page and in the status bar."""
+"""The states of hosts, and the number of hosts in each state, as shown on the pages and in the status bar."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from PySide6.QtCore import QCoreApplication
+
 if TYPE_CHECKING:
     from torchyard_gui.bridge.host_status import HostStatus
+
+
+translate = QCoreApplication.translate
 
 
 class HostState(StrEnum):
@@ -47,6 +52,23 @@ _MARKS = {
     HostState.KEY_UNKNOWN: "warning",
     HostState.UNKNOWN: "unknown",
 }
+
+
+def state_name(state: HostState) -> str:
+    """Returns a state in a word or two."""
+    names = {
+        HostState.READY: translate("HostState", "ready"),
+        HostState.DEGRADED: translate("HostState", "degraded"),
+        HostState.NO_AGENT: translate("HostState", "no agent"),
+        HostState.AGENT_FAILED: translate("HostState", "agent failed"),
+        HostState.NO_PYTHON: translate("HostState", "no Python"),
+        HostState.KEY_UNKNOWN: translate("HostState", "key unknown"),
+        HostState.KEY_CHANGED: translate("HostState", "key changed"),
+        HostState.LOGIN_REFUSED: translate("HostState", "login refused"),
+        HostState.UNREACHABLE: translate("HostState", "unreachable"),
+        HostState.UNKNOWN: translate("HostState", "unknown"),
+    }
+    return names[state]
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ class InterpreterPicker(QWidget):
         if len(self._found) < len(self._names):
             return
         self.list.clear()
-        for path in dict.fromkeys(one["path"] for found in self._found.values() for one in found):
+        paths = dict.fromkeys(one["path"] for found in self._found.values() for one in found)
+        for path in sorted(paths, key=lambda path: not self._is_usable(path)):
             self.list.addItem(self._item(path))
         self._show(busy=False)
         self.list.setCurrentRow(0)
@@ -88,11 +89,15 @@ class InterpreterPicker(QWidget):
         if len(having) < len(self._names):
             some = self.tr("only on {count} of {hosts} hosts")
             texts += " · " + some.format(count=len(having), hosts=len(self._names))
-        usable = all(one["torch"] for one in having) and len(having) == len(self._names)
-        item = QListWidgetItem(state_icon("ok" if usable else "warning"), f"{path}\n{texts}")
+        item = QListWidgetItem(state_icon("ok" if self._is_usable(path) else "warning"), f"{path}\n{texts}")
         item.setData(Qt.ItemDataRole.UserRole, path)
         item.setToolTip(item.text())
         return item
+
+    def _is_usable(self, path: str) -> bool:
+        """Returns whether the interpreter is on every host and has torch there."""
+        having = [one for found in self._found.values() for one in found if one["path"] == path]
+        return all(one["torch"] for one in having) and len(having) == len(self._names)
 
     def _choose(self, item: QListWidgetItem) -> None:
         self.chosen.emit(item.data(Qt.ItemDataRole.UserRole))

@@ -13,7 +13,8 @@ from torchyard_core import formatting
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import KeyChanged, KeyUnknown, TorchyardError
 from torchyard_core.fleet.host_check import READY
-from torchyard_gui.bridge.host_states import HostState, count_hosts
+from torchyard_core.next_steps import SetHostField
+from torchyard_gui.bridge.host_states import HostState, count_hosts, state_name
 from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
 from torchyard_gui.canvas.racks.content import short_model
 from torchyard_gui.theme.marks import trouble_token
@@ -27,29 +28,13 @@ class SuggestedAction:
     """The suggested action for a host, and the text of the button for it."""
 
     action: str
-    """The action of the button: `check`, `deploy`, `trust` or `cancel`."""
+    """The action of the button: `check`, `deploy`, `trust`, `edit` or `cancel`."""
     text: str
 
 
 def state_word(status: HostStatus) -> str:
     """Returns the state in a word or two."""
     return state_name(status.condition)
-
-
-def state_name(state: HostState) -> str:
-    names = {
-        HostState.READY: translate("Fleet", "ready"),
-        HostState.DEGRADED: translate("Fleet", "degraded"),
-        HostState.NO_AGENT: translate("Fleet", "no agent"),
-        HostState.AGENT_FAILED: translate("Fleet", "agent failed"),
-        HostState.NO_PYTHON: translate("Fleet", "no Python"),
-        HostState.KEY_UNKNOWN: translate("Fleet", "key unknown"),
-        HostState.KEY_CHANGED: translate("Fleet", "key changed"),
-        HostState.LOGIN_REFUSED: translate("Fleet", "login refused"),
-        HostState.UNREACHABLE: translate("Fleet", "unreachable"),
-        HostState.UNKNOWN: translate("Fleet", "unknown"),
-    }
-    return names[state]
 
 
 def state_count_text(state: HostState, count: int) -> str:
@@ -167,7 +152,16 @@ def suggested_action(status: HostStatus) -> SuggestedAction | None:
         )
     if status.state == UNKNOWN and status.check is None:
         return SuggestedAction("check", translate("Fleet", "Check"))
+    if status.lost is None and _has_wrong_address(status):
+        return SuggestedAction("edit", translate("Fleet", "Edit …"))
     return None if status.state == READY else SuggestedAction("check", translate("Fleet", "Check again"))
+
+
+def _has_wrong_address(status: HostStatus) -> bool:
+    """Returns whether the host cannot be reached before its address or jump host is corrected in the fleet file."""
+    steps = status.error.next if status.error is not None else ()
+    wrong = (SetHostField(status.name, field) for field in ("address", "proxy_jump"))
+    return status.condition is HostState.UNREACHABLE and any(step in steps for step in wrong)
 
 
 def place(status: HostStatus) -> str:

@@ -12,8 +12,9 @@ from PySide6.QtWidgets import QDialog, QFrame, QMenu, QPushButton, QStackedLayou
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
+from torchyard_core.next_steps import SetHostField
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_states import count_hosts
+from torchyard_gui.bridge.host_states import count_hosts, state_name
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.bridge.terminal import open_terminal
 from torchyard_gui.fleet.host_details import HostDetails
@@ -21,7 +22,7 @@ from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, Rem
 from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog, HostKeyListDialog
 from torchyard_gui.fleet.host_list import MARGIN, HostList
 from torchyard_gui.fleet.host_list_model import HostListModel
-from torchyard_gui.fleet.labels import answer_sentence, removed_text, state_name, suggested_action
+from torchyard_gui.fleet.labels import answer_sentence, removed_text, suggested_action
 from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.fleet.state_filter import StateFilter
 from torchyard_gui.theme.icons import icon
@@ -201,6 +202,9 @@ class FleetPage(QWidget):
             self.model.deploy([name])
         elif action == "cancel":
             self.model.cancel([name])
+        elif action == "edit":
+            steps = status.error.next if status.error is not None else ()
+            self.edit_hosts(name, field=next((step.field for step in steps if isinstance(step, SetHostField)), ""))
         else:
             self.model.check([name])
 
@@ -210,10 +214,14 @@ class FleetPage(QWidget):
         if not self.list.chosen and self.rows.names:
             self.list.choose(self.rows.names[0])
         self._load_acts()
-        if not self.search_field.hasFocus():
-            self.list.setFocus()
+        self.focus_body()
         if not self.model.has_looked:
             self.model.check()
+
+    def focus_body(self) -> None:
+        if not self.search_field.hasFocus():
+            body = self.list if self._bodies.currentWidget() is self.list else self
+            body.setFocus(Qt.FocusReason.OtherFocusReason)
 
     def hideEvent(self, event: QHideEvent) -> None:
         self.model.watch(False)

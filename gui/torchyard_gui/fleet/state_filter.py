@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sized
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QComboBox, QWidget
 
-from torchyard_gui.bridge.host_states import HostState
-from torchyard_gui.fleet.labels import state_name
+from torchyard_gui.bridge.host_states import HostState, state_name
 from torchyard_gui.theme.icons import state_icon
 
 

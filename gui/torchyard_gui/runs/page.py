@@ -367,6 +367,9 @@ class RunsPage(QWidget):
         self.model.read_history()
         self.model.refresh()
 
+    def focus_body(self) -> None:
+        (self.list if self.model.runs else self).setFocus(Qt.FocusReason.OtherFocusReason)
+
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._bar_timer.stop()

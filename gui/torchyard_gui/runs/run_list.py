@@ -75,7 +75,8 @@ class RunListModel(QAbstractListModel):
             return ", ".join(part for part in parts if part)
         if role == Qt.ItemDataRole.ToolTipRole:
             again = self.tr("Restart of {run}").format(run=row.restarted_from) if row.restarted_from else ""
-            lines = [row.run_id, again, " ".join(row.hosts), moment_in_full(when(row.submitted)), row.reason]
+            full = [title_of(row, self._all), self.details_of(row), row.run_id, again, " ".join(row.hosts)]
+            lines = [*full, moment_in_full(when(row.submitted)), "" if row.state == "failed" else row.reason]
             lines.append(self._annotations.get(row.run_id, Annotation()).text)
             return "\n".join(line for line in lines if line)
         return None
@@ -100,6 +101,21 @@ class RunListModel(QAbstractListModel):
     def tags_of(self, run: KnownRun) -> str:
         """Returns the tags of a run, such as `#baseline #lr-3`."""
         return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
+
+    def details_of(self, run: KnownRun) -> str:
+        """Returns the second line of a row: the state, the reason of a failure, and then what matters less."""
+        hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
+        reason = run.reason if run.state == "failed" else ""
+        parts = self.state_of(run), reason, self.time_of(run)[1], self.tags_of(run), restart_of(run, self._all)
+        return " · ".join(part for part in (*parts, "" if reason else hosts) if part)
+
+    def time_of(self, run: KnownRun) -> tuple[str, str]:
+        """Returns the start of a run in two parts: for the first line, and for the second if it is long.
+
+        A day and a time together would leave no room for the name.
+        """
+        day, _, clock_text = start_of(run, self._all).rpartition(" ")
+        return (day, clock_text) if ":" in clock_text and day else (f"{day} {clock_text}".strip(), "")
 
     def _text(self, run: KnownRun) -> str:
         """Returns the text that the filter searches."""
@@ -156,9 +172,7 @@ class RunDelegate(QStyledItemDelegate):
         left, right = rect.x() + 36, rect.right() - 14
         model = index.model()
         assert isinstance(model, RunListModel)
-        # A day and a time together would leave no room for the name.
-        day, _, clock_text = start_of(run, model.runs).rpartition(" ")
-        time_text, more = (day, clock_text) if ":" in clock_text and day else (f"{day} {clock_text}".strip(), "")
+        time_text, _ = model.time_of(run)
         painter.setFont(look.font("small"))
         painter.setPen(look.pen("text3"))
         time_width = painter.fontMetrics().horizontalAdvance(time_text)
@@ -169,11 +183,8 @@ class RunDelegate(QStyledItemDelegate):
         top.setRight(right - time_width - 8)
         draw_elided(painter, top, run.name or run.run_id)
         ink = "fail" if run.state == "failed" and not stale else "text2"
-        hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
-        detail = run.reason if run.state == "failed" and run.reason else hosts
         second = QRect(left, rect.y() + 24, right - left, 19)
-        parts = model.state_of(run), more, model.tags_of(run), restart_of(run, model.runs), detail
-        draw_elided(painter, second, " · ".join(part for part in parts if part), "small", ink)
+        draw_elided(painter, second, model.details_of(run), "small", ink)
         painter.restore()
 
 

@@ -42,6 +42,8 @@ QLabel[role="small"] {{ font-size: 12px; }}
 QLabel[role="tiny"] {{ font-size: 11px; }}
 QLabel[role="section"] {{ font-size: 11px; font-weight: 600; color: {text2}; }}
 
+/* The borders below show the focus. Once Tab was pressed, Fusion would draw a rectangle inside them too. */
+QAbstractButton, QComboBox {{ outline: none; }}
 QPushButton, QToolButton[button="true"] {{
     background: {s2}; color: {text}; border: 1px solid {hair}; border-radius: {radius}px;
     padding: 0 12px; min-height: 26px;
@@ -109,7 +111,10 @@ QLineEdit:focus, QComboBox:focus, QAbstractSpinBox:focus, QPlainTextEdit:focus, 
     border: 2px solid {accent};
 }}
 QLineEdit:focus, QComboBox:focus, QAbstractSpinBox:focus {{ min-height: 24px; padding: 0 7px; }}
-QLineEdit[invalid="true"], QComboBox[invalid="true"], QAbstractSpinBox[invalid="true"] {{ border-color: {fail}; }}
+QLineEdit[invalid="true"], QPlainTextEdit[invalid="true"],
+QComboBox[invalid="true"], QAbstractSpinBox[invalid="true"] {{
+    border-color: {fail};
+}}
 QLineEdit:disabled, QComboBox:disabled, QAbstractSpinBox:disabled {{ color: {text3}; background: {s1}; }}
 QComboBox::drop-down {{ border: none; width: 22px; subcontrol-position: center right; }}
 QComboBox::down-arrow {{ image: url("{down}"); width: 14px; height: 14px; }}

@@ -1,4 +1,4 @@
-"""Texts about GPUs that are booked during the planned time, for racks and the inspector."""
+"""Looks of hosts in a design: their states, and the GPUs that are booked during the planned time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from PySide6.QtCore import QCoreApplication
 from torchyard_core.booking.planned_time import when_booked
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import Gpu, HostFacts
+from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.live_state import HostLiveState
 
@@ -19,25 +20,23 @@ if TYPE_CHECKING:
 translate = QCoreApplication.translate
 
 
-def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime) -> dict[str, HostLiveState]:
-    """Returns the live states of hosts that have bookings.
+def design_states(
+    plan: Plan, hosts: Sequence[HostFacts], states: Mapping[str, HostState], planning: PlanningTime
+) -> dict[str, HostLiveState]:
+    """Returns the looks of hosts in a design.
 
-    A state contains the holders of slots and, for hosts that the design does not use, a note for the header.
+    A look contains the mark of the host's state as on the Fleet page. With bookings, it also contains the holders of
+    slots and, for hosts that the design does not use, a note for the header.
     """
-    booked = planning.booked
-    if not booked.others and not booked.own:
-        return {}
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}
     for host in hosts:
         held = {gpu.index: holder for gpu in host.gpus if (holder := _holder(host, gpu, planning))}
         note = "" if host.name in used else _note(host, planning)
-        if held or note:
-            # If the use of the host is unknown, the state "ok" would be misleading.
-            state = "ok" if host.checked and host.use_known else "idle"
-            lines = {index: short for index, (short, _) in held.items()}
-            sentences = {index: sentence for index, (_, sentence) in held.items()}
-            looks[host.name] = HostLiveState(state, note=note, holders=lines, held=sentences)
+        lines = {index: short for index, (short, _) in held.items()}
+        sentences = {index: sentence for index, (_, sentence) in held.items()}
+        mark = states.get(host.name, HostState.UNKNOWN).mark
+        looks[host.name] = HostLiveState(note=note, holders=lines, held=sentences, mark=mark)
     return looks
 
 

@@ -21,6 +21,7 @@ from torchyard_core.topology.model import Role, Topology
 from torchyard_core.topology.placement import manual_placement
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.presets import preset, with_preset
+from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.topology.labels import named, preset_title, regrouped_text, role_name, role_plural
 from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.next_steps import error_text, quoted
@@ -382,3 +383,6 @@ class HostsSource(Protocol):
         """Checks all hosts."""
 
     def facts(self) -> Sequence[HostFacts]: ...
+
+    def states(self) -> Mapping[str, HostState]:
+        """Returns the states of all hosts by name. `facts_changed` also announces a change of a state."""

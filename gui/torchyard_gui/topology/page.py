@@ -23,7 +23,7 @@ from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
-from torchyard_gui.topology.booked_gpus import booked_states
+from torchyard_gui.topology.booked_gpus import design_states
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor, HostsSource
 from torchyard_gui.topology.files.autosave import Autosave, offer_recovery, restore_session
@@ -256,8 +256,8 @@ class TopologyPage(QWidget):
         )
         tip = self.tr("Set the time for which free GPUs are counted")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
-        self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Return", "play")
-        name_launch(self.launch_action, self.planning)
+        self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Enter", "play")
+        self._name_launch()
         self.addActions(self.page_actions())
 
     def _join(self) -> None:
@@ -298,6 +298,7 @@ class TopologyPage(QWidget):
     def _refresh(self) -> None:
         """Shows the current topology and schedules its validation."""
         hosts = tuple(self.editor.facts())
+        states = self._hosts.states()
         value = self.document.value
         self._plan = plan(value, hosts)
         keep, state = self._keeps_racks, self.document.state
@@ -308,15 +309,16 @@ class TopologyPage(QWidget):
         self.scene.show_plan(self._plan, hosts, {*racks, *self.editor.shown_hosts()}, keep=keep)
         self._racks[state] = tuple(self.scene.hosts)
         self._keeps_racks = True
-        self.scene.show_hosts(booked_states(self._plan, hosts, self.planning))
+        self.scene.show_hosts(design_states(self._plan, hosts, states, self.planning))
         self.scene.set_selection(self.editor.selection)
-        self.palette_.show_plan(self._plan, hosts)
+        self.palette_.show_plan(self._plan, hosts, states)
         self.inspector.show_plan(self._plan)
         if "finder" in self.__dict__:
             self.finder.show_plan(self._plan)
         self.bar.show_plan(self._plan, hosts)
         self.bar.show_document(self.document)
         self.launch_action.setEnabled(bool(value.pools))
+        self._name_launch()
         self._show_whether_editable()
         self._say_title()
         self.checks.soon()
@@ -328,9 +330,18 @@ class TopologyPage(QWidget):
         self._racks.clear()
         self._refresh()
 
+    def _name_launch(self) -> None:
+        """Updates the text of the launch action, and in its tool tip what it does or why it is disabled."""
+        if self.launch_action.isEnabled():
+            reason = ""
+        elif self.editor.holds_design:
+            reason = self.tr("Add a replica first: drag a role from the palette, or press A")
+        else:
+            reason = self.tr("Correct the text of the file first")
+        name_launch(self.launch_action, self.planning, reason)
+
     def _planning_changed(self) -> None:
         """Updates the page after a change of the planned time or of the bookings during that time."""
-        name_launch(self.launch_action, self.planning)
         self._refresh()
 
     def _show_selection(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from PySide6.QtCore import QEvent, QPoint, Qt, Signal
@@ -15,6 +15,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.machine_types import cloudml_machines
 from torchyard_core.topology.model import MAX_REPLICAS, Role
 from torchyard_core.topology.strategies.presets import GROUPS, presets_of
+from torchyard_gui.bridge.host_states import HostState, state_name
 from torchyard_gui.canvas.gestures.palette_drop import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
@@ -26,7 +27,7 @@ from torchyard_gui.topology.labels import (
     role_plural,
     role_sentence,
 )
-from torchyard_gui.topology.palette_list import COUNT, KEY, NONE, PaletteList, PaletteSection
+from torchyard_gui.topology.palette_list import KEY, NONE, PaletteList, PaletteSection
 from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.containers import scroll_area
 from torchyard_gui.widgets.dialogs import Popup
@@ -73,6 +74,7 @@ class Palette(QFrame):
         self._machines = section(self.tr("Machine types"), self._make_machines, fleet, folds=True)
         self._hosts = section(self.tr("Hosts"), self._make_hosts)
         self.sections = (self._roles, self._presets, self._frameworks, self._tiers, self._machines, self._hosts)
+        self._states: Mapping[str, HostState] = {}
         self.nothing = label(role="small", ink="2", wrap=True)
         self.nothing.hide()
         self.popup = CountPopup(self)
@@ -152,8 +154,9 @@ class Palette(QFrame):
         _draw_icon(made, "cpu")
         return made
 
-    def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
-        """Updates the numbers of replicas and of free GPUs."""
+    def show_plan(self, plan: Plan, hosts: Sequence[HostFacts], states: Mapping[str, HostState]) -> None:
+        """Updates the numbers of replicas and of free GPUs, and the states of the hosts."""
+        self._states = dict(states)
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
         how = self.tr("Click or press Enter to add one, with Shift to add several, or drag it.")
         self.roles.put(
@@ -184,7 +187,7 @@ class Palette(QFrame):
 
     def _host_tip(self, host: HostFacts, used: int) -> str:
         """Returns the tool tip of a host's row: the complete text, and the available actions."""
-        tip = f"{host.name}: {self._free(host, used)}"
+        tip = f"{host.name}: {state_name(self._states.get(host.name, HostState.UNKNOWN))}, {self._free(host, used)}"
         busy = [gpu.uuid for gpu in host.gpus if gpu.uuid in host.busy_gpus]
         booked = [uuid for uuid in busy if uuid in host.gpu_bookings and not host.gpu_users.get(uuid)]
         users = dict.fromkeys(host.gpu_users.get(uuid) or self.tr("others") for uuid in busy if uuid not in booked)
@@ -213,11 +216,9 @@ class Palette(QFrame):
         for section in (self._presets, self._frameworks, self._tiers, self._machines):
             if section.has_rows:
                 _draw_icon(section.rows, "cpu" if section is self._machines else "topology")
-        unknown = self.tr("unknown")
         for row in range(self.hosts.count()):
             item = self.hosts.item(row)
-            count = str(item.data(COUNT))
-            item.setIcon(state_icon("unknown" if count == unknown or count.startswith("?") else "ok"))
+            item.setIcon(state_icon(self._states.get(str(item.data(KEY)), HostState.UNKNOWN).mark))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
         """Requests one replica of a role. If `many`, a popup beside the row asks for the number, except for a chief."""

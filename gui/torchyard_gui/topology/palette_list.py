@@ -91,6 +91,12 @@ class PaletteList(QListWidget):
         shown = sum(not self.item(row).isHidden() for row in range(self.count()))
         self.setFixedHeight(shown * theme().metrics.row)
 
+    def viewportEvent(self, event: QEvent) -> bool:
+        # After a drag, Qt reports a hover at the place of the press, though the pointer has left the list.
+        if event.type() in (QEvent.Type.HoverEnter, QEvent.Type.HoverMove) and not self.viewport().underMouse():
+            return True
+        return super().viewportEvent(event)
+
     def focusInEvent(self, event: QFocusEvent) -> None:
         self.is_by_keyboard = event.reason() is not Qt.FocusReason.MouseFocusReason
         super().focusInEvent(event)

@@ -68,8 +68,12 @@ class PlannedTimeControl(QPushButton):
         self.setIcon(icon("warning" if planning.away else "clock"))
 
 
-def name_launch(launch: QAction, planning: PlanningTime) -> None:
-    """Sets the text and the tool tip of the launch action according to the planned time."""
+def name_launch(launch: QAction, planning: PlanningTime, reason: str = "") -> None:
+    """Sets the text and the tool tip of the launch action according to the planned time.
+
+    Args:
+        reason: Why the topology cannot be launched, which the tool tip then states.
+    """
     tr = QCoreApplication.translate
     if planning.planned.is_later:
         text = tr("Topology", "Book and launch …")
@@ -78,7 +82,7 @@ def name_launch(launch: QAction, planning: PlanningTime) -> None:
         text, tip = tr("Topology", "Launch …"), tr("Topology", "Run this topology on its hosts")
     if launch.text() != text:
         launch.setText(text)
-    launch.setToolTip(tip_with_shortcut(launch, tip))
+    launch.setToolTip(tip_with_shortcut(launch, reason or tip))
 
 
 WIDTH = 316

@@ -43,7 +43,10 @@ def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "",
     action.setProperty(MENU, menu)
     if icon_name:
         action.setIcon(icon(icon_name))
-    if keys:
+    if isinstance(keys, str) and "Enter" in keys:
+        # Qt's Enter is the key of the number pad. Texts show the first shortcut: keyboards say Enter, not Return.
+        action.setShortcuts([QKeySequence(keys), QKeySequence(keys.replace("Enter", "Return"))])
+    elif keys:
         action.setShortcut(QKeySequence(keys))
     action.setToolTip(tip_with_shortcut(action, tip or action.text().replace("&", "")))
 

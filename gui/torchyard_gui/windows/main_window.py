@@ -162,7 +162,11 @@ class MainWindow(QMainWindow):
         self.refresh_status()
         if another:
             # By default, Qt would focus the first widget of the page.
-            page.setFocus(Qt.FocusReason.OtherFocusReason)
+            focus_body = getattr(page, "focus_body", None)
+            if callable(focus_body):
+                focus_body()
+            else:
+                page.setFocus(Qt.FocusReason.OtherFocusReason)
         self.page_shown.emit(key)
         return page
 
@@ -318,8 +322,9 @@ def _first_field(pane: QWidget) -> QWidget | None:
 class Page(Protocol):
     """Interface of a page, which is also a QWidget.
 
-    Optional members are `can_close() -> bool`, `panes() -> list[QWidget]` for F6, `more_actions()` for actions without
-    shortcuts that are created when a menu or the palette first shows them, and a signal `status_changed`.
+    Optional members are `can_close() -> bool`, `panes() -> list[QWidget]` for F6, `focus_body()`, which is called when
+    the page is shown, `more_actions()` for actions without shortcuts that are created when a menu or the palette first
+    shows them, and a signal `status_changed`.
     """
 
     title: str

@@ -1,6 +1,6 @@
 """Dialog with the user's settings. Each change is applied immediately.
 
-Changes of settings, other than of the appearance, can be undone or reset to the default.
+Each setting can be reset to its default, and a change of one, other than of the appearance, can be undone.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from zoneinfo import available_timezones
 
-from PySide6.QtCore import Qt, QUrl, Signal
+from PySide6.QtCore import QCoreApplication, Qt, QUrl, Signal
 from PySide6.QtGui import QCloseEvent, QDesktopServices, QKeySequence, QShortcut
-from PySide6.QtWidgets import QCompleter, QDialog, QLineEdit, QWidget
+from PySide6.QtWidgets import QCompleter, QDialog, QHBoxLayout, QLineEdit, QToolButton, QWidget
 
 from torchyard_core.app.change_settings import SETTINGS, Setting
 from torchyard_core.errors import TorchyardError
@@ -20,7 +20,7 @@ from torchyard_gui.widgets import ElidedLabel, FormRow, NoticeBar, SectionLabel,
 from torchyard_gui.widgets.buttons import push_button, tool_button
 from torchyard_gui.widgets.dialogs import dialog_layout
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
-from torchyard_gui.widgets.next_steps import error_text
+from torchyard_gui.widgets.next_steps import error_text, quoted
 
 NAMES = 124
 WIDTH = 620
@@ -58,14 +58,13 @@ class _SettingRow(QWidget):
             self.text.textEdited.connect(lambda _: self._check())
             self.text.editingFinished.connect(self._finish)
             field = self.text
-        note = self.tr(setting.sentence)
+        note = quoted(self.tr(setting.sentence))
         if setting.example:
             note += " " + self.tr("Example: {example}").format(example=setting.example)
         self.row = FormRow(self.tr(setting.title), field, note, name_width=NAMES)
-        self.reset = tool_button("undo", self.tr("Restore the default of “{name}”").format(name=setting.title))
+        self.reset = _reset_button(setting.title)
         self.reset.clicked.connect(self._reset)
-        box = hbox((self.row, 1), self.reset, parent=self, margins=FLUSH, spacing=6)
-        box.setAlignment(self.reset, Qt.AlignmentFlag.AlignTop)
+        _beside(self.row, self.reset, parent=self)
 
     @property
     def value(self) -> str:
@@ -112,6 +111,18 @@ class _SettingRow(QWidget):
             self.changed.emit(self.value)
 
 
+def _reset_button(name: str) -> QToolButton:
+    text = QCoreApplication.translate("SettingsDialog", "Restore the default of “{name}”")
+    return tool_button("undo", text.format(name=name))
+
+
+def _beside(row: QWidget, reset: QWidget, parent: QWidget | None = None) -> QHBoxLayout:
+    """Returns a layout with a row and its reset button, which is level with the field and not with the note."""
+    box = hbox((row, 1), reset, parent=parent, margins=FLUSH, spacing=6)
+    box.setAlignment(reset, Qt.AlignmentFlag.AlignTop)
+    return box
+
+
 class SettingsDialog(QDialog):
     """Dialog that follows the settings file, including changes by other programs."""
 
@@ -133,10 +144,13 @@ class SettingsDialog(QDialog):
         )
         self.mode.setAccessibleName(self.tr("Appearance"))
         self.mode.set_value(theme().mode)
-        self.mode.changed.connect(self.mode_wanted)
+        self.mode.changed.connect(self._choose_mode)
+        self.mode_reset = _reset_button(self.tr("Appearance"))
+        self.mode_reset.clicked.connect(lambda: self.mode.set_value("system"))
+        self.mode_reset.setEnabled(theme().mode != "system")
         appearance = FormRow(
             self.tr("Appearance"),
-            self.mode,
+            _at_left(self.mode),
             self.tr("The colours of the window. Default: same as the system."),
             name_width=NAMES,
         )
@@ -157,7 +171,7 @@ class SettingsDialog(QDialog):
         inside = QWidget()
         vbox(
             SectionLabel(self.tr("Window")),
-            appearance,
+            _beside(appearance, self.mode_reset),
             self.rows["notifications"],
             6,
             SectionLabel(self.tr("Bookings")),
@@ -190,6 +204,10 @@ class SettingsDialog(QDialog):
         model.changed.connect(self._show)
         self._show()
         self.mode.button(theme().mode).setFocus()
+
+    def _choose_mode(self, mode: str) -> None:
+        self.mode_reset.setEnabled(mode != "system")
+        self.mode_wanted.emit(mode)
 
     def reject(self) -> None:
         """Closes the dialog.

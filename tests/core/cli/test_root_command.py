@@ -34,7 +34,7 @@ def shell(desktop: Desktop, command: str, *, env: dict[str, str] | None = None) 
     ("error", "message"),
     [
         (KeyError("gang"), r"a fault in Torchyard itself: KeyError: 'gang'. Please report it with (\S+),"),
-        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: No space left on device. Free disk space there"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: No space left on device. Free disk space"),
         (OSError(errno.EROFS, "Read-only file system", b"/x/y"), "/x/y: Read-only file system. Check the permissions"),
     ],
 )

@@ -99,11 +99,15 @@ def test_a_file_without_this_computer_means_it(fleet: Path) -> None:
     ("line", "sentence"),
     [
         ("adress: x", "unknown-key unknown key `adress`; did you mean `address`?"),
-        ("port: 99999", "wrong-value port must be a whole number of at most 65535, not 99999"),
-        ("port: ssh", "wrong-value port must be a whole number of at least 1, not 'ssh'"),
+        ("port: 99999", "wrong-value port must be a whole number from 1 to 65535, not 99999"),
+        ("port: ssh", "wrong-value port must be a whole number from 1 to 65535, not 'ssh'"),
         ("ports: 1-2", "wrong-value ports must be a range like 29400-29499, between 1024 and 65535, not '1-2'"),
         ("ports: [29400]", "wrong-value ports must be text, not a list"),
         ("user: -oProxyCommand=x", "wrong-value user must be one word that does not begin with `-`"),
+        (
+            "proxy_jump: a b",
+            "wrong-value proxy_jump must be user@address:port without spaces, such as kim@",
+        ),
         ("address: a b", "wrong-value address must be one word that does not begin with `-`"),
         ("transport: ssh", "wrong-value transport must be one of paramiko or openssh, not 'ssh'; did you mean"),
         ("local: yes", "wrong-value local must be true or false, not 'yes'"),

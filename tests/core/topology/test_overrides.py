@@ -80,7 +80,7 @@ def test_a_block_that_the_file_does_not_have_can_be_set_into() -> None:
         ("name=[1", "the value is not YAML: the `[` that begins here is not closed by `]`"),
         ("name=\ud800", "the value is not YAML: the text contains an invalid character"),
         ("program.env={A: 1, A: 2}", "`A` is given twice"),
-        ("pools.workers.replicas=two", "replicas must be a whole number of at least 1, not 'two'."),
+        ("pools.workers.replicas=two", "replicas must be a whole number from 1 to 10000, not 'two'."),
         ("strategy.kind=allreduce", "did you mean `all_reduce`?"),
         ("program.args.7=x", "there is no entry `7`; there are 2"),
         ("pools.nobody.replicas=2", "there is no pool `nobody`; there are chief, workers, servers, eval."),

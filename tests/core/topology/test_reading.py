@@ -34,16 +34,16 @@ def refusal(text: str) -> str:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("replicas: two", "replicas must be a whole number of at least 1, not 'two'"),
-        ("replicas: 0", "replicas must be a whole number of at least 1, not 0"),
-        ("replicas: -3", "replicas must be a whole number of at least 1, not -3"),
-        ("replicas: 1.5", "replicas must be a whole number of at least 1, not 1.5"),
-        ("replicas: '2'", "replicas must be a whole number of at least 1, not '2'"),
-        ("replicas: true", "replicas must be a whole number of at least 1, not true"),
-        ("replicas:", "replicas must be a whole number of at least 1, but is empty"),
-        ("replicas: 99999999999999999999", "replicas must be a whole number of at most 10000, not 1e+20"),
-        ("replicas: [1]", "replicas must be a whole number of at least 1, not a list"),
-        ("replicas: .inf", "replicas must be a whole number of at most 10000, not inf"),
+        ("replicas: two", "replicas must be a whole number from 1 to 10000, not 'two'"),
+        ("replicas: 0", "replicas must be a whole number from 1 to 10000, not 0"),
+        ("replicas: -3", "replicas must be a whole number from 1 to 10000, not -3"),
+        ("replicas: 1.5", "replicas must be a whole number from 1 to 10000, not 1.5"),
+        ("replicas: '2'", "replicas must be a whole number from 1 to 10000, not '2'"),
+        ("replicas: true", "replicas must be a whole number from 1 to 10000, not true"),
+        ("replicas:", "replicas must be a whole number from 1 to 10000, but is empty"),
+        ("replicas: 99999999999999999999", "replicas must be a whole number from 1 to 10000, not 1e+20"),
+        ("replicas: [1]", "replicas must be a whole number from 1 to 10000, not a list"),
+        ("replicas: .inf", "replicas must be a whole number from 1 to 10000, not inf"),
     ],
 )
 def test_a_wrong_value_is_a_sentence_with_its_line(line: str, sentence: str) -> None:

@@ -101,7 +101,7 @@ def test_a_waiting_request_is_booked_only_before_the_first_free_slot(desk: Desk)
     find.length.setText("6h")
     find.search()
     desk.wait_until(lambda: len(find.cards) == 5)
-    assert "earlier than Tomorrow 09:00 – 15:00" in find.wait.toolTip()
+    assert "earlier than tomorrow 09:00 – 15:00" in find.wait.toolTip()
     QTest.mouseClick(find.wait, Qt.MouseButton.LeftButton)
     desk.wait_until(lambda: desk.model.seen.waiting)
     desk.store.serve_waiting()
@@ -345,13 +345,14 @@ def test_an_admin_changes_the_rules_and_they_hold_at_once(desk: Desk) -> None:
     assert isinstance(dialog, RulesDialog)
     dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
-    assert dialog.problem.text() == "Longest booking (h): “many” is not a number. Leave it empty for no limit."
+    row = dialog.rows["longest_h"]
+    assert row.problem == "“many” is not a number. Leave it empty for no limit."
     dialog.fields["longest_h"].setText("-5")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
-    assert dialog.problem.text() == "Longest booking (h): must be a number of 0 or more, not -5.0."
+    assert row.problem == "Must be a number of 0 or more, not -5.0."
     dialog.fields["longest_h"].setText("1e20")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
-    assert dialog.problem.text() == "Longest booking (h): must be less than 1000000, not 1e+20."
+    assert row.problem == "Must be less than 1000000, not 1e+20."
     dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.accept()
     desk.wait_until(lambda: desk.model.seen.rules.longest_h == 3)
@@ -359,6 +360,26 @@ def test_an_admin_changes_the_rules_and_they_hold_at_once(desk: Desk) -> None:
     desk.drag(desk.place("a0", 2), desk.place("a0", 9), drop=False)
     assert "at most 3 h long" in desk.page.surface.tip.text()
     desk.page.surface.cancel()
+
+
+def test_each_invalid_rule_is_marked_and_the_first_has_the_focus(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.rules.trigger()
+    dialog = desk.page.dialog
+    assert isinstance(dialog, RulesDialog)
+    dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]  # The widget is a line edit.
+    dialog.fields["zone"].setText("Europe/Berlyn")  # type: ignore[union-attr]  # The widget is a line edit.
+    dialog.fields["windows"].setPlainText("*:* | nobody | daily | 09:00-18:00 | UTC")  # type: ignore[union-attr]  # multi-line
+    dialog.accept()
+    assert [name for name, row in dialog.rows.items() if row.problem] == ["longest_h", "zone", "windows"]
+    assert dialog.fields["longest_h"].property("invalid")
+    assert dialog.focusWidget() is dialog.fields["longest_h"]
+    assert dialog.problem.isHidden()
+    dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]  # The widget is a line edit.
+    assert dialog.rows["longest_h"].problem == ""
+    dialog.accept()
+    assert dialog.focusWidget() is dialog.fields["zone"]
+    assert dialog.isVisible()
 
 
 def test_the_dialog_has_room_for_all_its_problems(desk: Desk) -> None:

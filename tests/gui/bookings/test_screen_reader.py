@@ -52,11 +52,11 @@ def test_what_is_booked_moved_undone_and_refused_is_told(
     assert isinstance(dialog, BookingDialog)
     QTest.keyClicks(dialog.title, "mine")
     QTest.keyClick(dialog.title, Qt.Key.Key_Return)
-    desk.wait_until(lambda: listener.has("Booked: gpu-b:0-1, Today 11:00"))
+    desk.wait_until(lambda: listener.has("Booked: gpu-b:0-1, today 11:00"))
     desk.wait_until(lambda: desk.shown("mine"))
 
     desk.drag(desk.place("b0", 3), desk.place("b2", 7))
-    desk.wait_until(lambda: listener.has("Changed: gpu-b:2-3, Today 15:00"))
+    desk.wait_until(lambda: listener.has("Changed: gpu-b:2-3, today 15:00"))
     desk.wait_until(desk.page.acts.undo.isEnabled)
     desk.page.acts.undo.trigger()
     desk.wait_until(lambda: listener.has("Undone: change “mine”"))

@@ -15,7 +15,7 @@ from tests.gui.bookings.conftest import NOW, SLOTS, ZONE
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.rules.enforcement import Enforcement
-from torchyard_core.booking.rules.team_rules import Rules, form_texts, read_form
+from torchyard_core.booking.rules.team_rules import Rules, form_problems, form_texts, read_form
 from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import open_store
 from torchyard_core.errors import UsageError
@@ -109,6 +109,13 @@ def test_rules_come_back_from_their_fields_as_they_were() -> None:
 def test_rules_that_cannot_be_read_are_refused(field: str, text: str) -> None:
     with pytest.raises(UsageError):
         read_form({**form_texts(Rules()), field: text}, Rules())
+    assert list(form_problems({**form_texts(Rules()), field: text}, Rules())) == [field]
+
+
+def test_a_window_without_its_group_is_the_problem_of_the_field_that_was_changed() -> None:
+    students = Rules(groups={"students": ("kim",)}, windows=(Window(("gpu-a:*",), "students", ZONE),))
+    assert list(form_problems({**form_texts(students), "groups": ""}, students)) == ["groups"]
+    assert not form_problems({**form_texts(students), "groups": "", "windows": ""}, students)
 
 
 def test_rules_without_a_field_stay_when_the_form_is_saved() -> None:

@@ -13,13 +13,14 @@ from pytestqt.qtbot import QtBot
 from tests.core.examples import topology
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
-from torchyard_core.fleet.host_check import READY, HostCheck
+from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
 from torchyard_core.home import Home
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_availability import HostAvailability
+from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostStatus
 
 GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA L40S", "memory_mb": 46068} for index in range(2)]
@@ -168,3 +169,11 @@ def test_a_host_without_gpus_that_another_user_has_booked_is_not_used(model: Fle
     said = [problem.message for problem in plan(servers, [planned.of(status)]).problems]
     assert "ps-0 cannot be placed: big-cpu is booked by kim until 17:00" in said
     planned.stop()
+
+
+def test_a_change_of_state_is_announced_though_the_facts_are_the_same(model: FleetModel, qtbot: QtBot) -> None:
+    before = facts(model)
+    with qtbot.waitSignal(model.facts_changed):
+        model._change("gpu-a", state=DEGRADED)
+    assert model.states() == {"gpu-a": HostState.DEGRADED}
+    assert facts(model) is before

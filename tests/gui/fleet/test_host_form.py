@@ -42,7 +42,7 @@ def test_every_field_reaches_the_host() -> None:
         ("name", "gpu a", "must be a word"),
         ("name", "", "needs a name"),
         ("name", "gpu-z", "has a host `gpu-z` already"),
-        ("port", "70000", "at most 65535"),
+        ("port", "70000", "from 1 to 65535"),
         ("port", "ssh", "must be a whole number"),
         ("address", "-oProxyCommand=x", "does not begin with `-`"),
         ("user", "a b", "one word"),

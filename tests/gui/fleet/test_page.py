@@ -18,7 +18,7 @@ from torchyard_core.fleet.host_check import failed_check
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.home import Home
-from torchyard_core.next_steps import DeployAgent
+from torchyard_core.next_steps import DeployAgent, SetHostField
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostActivity
@@ -117,6 +117,22 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
     assert page.details.problems.text() == "Port 22 of a refused. Is sshd running there?"
     spoken = page.rows.index_of("a").data(Qt.ItemDataRole.AccessibleTextRole)
     assert spoken.startswith("a, unreachable since ")
+
+
+def test_a_card_edits_the_host_whose_jump_host_has_an_unknown_address(
+    three: FleetModel, show: Show, qtbot: QtBot
+) -> None:
+    page = show(three)
+    step = SetHostField("a", "proxy_jump")
+    find(three, "a", Unreachable("bastion", "the address bastion is not known to this computer.", hint=step))
+    qtbot.waitUntil(lambda: (button := page.list.action_button("a")) is not None and button.text() == "Edit …")
+    button = page.list.action_button("a")
+    assert button is not None
+    press(qtbot, button)
+    assert isinstance(page.dialog, EditHostsDialog)
+    assert page.dialog.fields["name"].text() == "a"
+    assert page.dialog.focusWidget() is page.dialog.fields["proxy_jump"]
+    page.dialog.reject()
 
 
 def do_not_overlap(page: FleetPage) -> bool:
@@ -356,7 +372,7 @@ def test_interpreters_are_listed_with_their_torch_and_one_is_chosen_by_enter(
     env = {**system, "path": "/opt/env/bin/python", "torch": "2.6.0", "torch_cuda": "12.4"}
     cpu = {**env, "torch": "2.5.0", "torch_cuda": None}
     old = {**system, "path": "/old/python", "version": "2.7.18", "problem": "/old/python is too old."}
-    answers = {"a": [env, system, old], "b": [cpu, system]}
+    answers = {"a": [system, env, old], "b": [cpu, system]}
     monkeypatch.setattr(
         three, "find_interpreters", lambda name, done, failed, owner: three.jobs.run(lambda: answers[name], done)
     )

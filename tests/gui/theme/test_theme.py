@@ -7,9 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QRectF
+from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QAction, QColor, QImage, QPainter
-from PySide6.QtWidgets import QMainWindow, QPushButton, QWidget
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QCheckBox,
+    QMainWindow,
+    QPushButton,
+    QRadioButton,
+    QToolButton,
+    QWidget,
+)
 from pytestqt.qtbot import QtBot
 
 import torchyard_gui
@@ -113,3 +121,25 @@ def ink_of(image: QImage) -> str:
     """Returns the strongest colour of an image."""
     points = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
     return max(points, key=QColor.alpha).name()
+
+
+@pytest.mark.parametrize("kind", [QPushButton, QToolButton, QCheckBox, QRadioButton])
+def test_the_keyboard_focus_draws_no_rectangle_inside_a_button(qtbot: QtBot, kind: type[QAbstractButton]) -> None:
+    """After Tab was pressed in a window, Fusion fills a rectangle inside the focused button."""
+    window = QWidget()
+    first, button = QPushButton("First", window), kind(window)
+    button.setText("Remove")
+    button.setProperty("danger", True)
+    button.setGeometry(0, 40, 160, 28)
+    qtbot.addWidget(window)
+    with qtbot.waitActive(window):
+        window.show()
+        window.activateWindow()
+    first.setFocus()
+    button.setFocus()
+    by_mouse = window.grab().toImage()
+    first.setFocus()
+    qtbot.keyClick(first, Qt.Key.Key_Tab)
+    assert button.hasFocus()
+    assert window.testAttribute(Qt.WidgetAttribute.WA_KeyboardFocusChange)
+    assert window.grab().toImage() == by_mouse

@@ -15,6 +15,7 @@ from pytestqt.qtbot import QtBot
 
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
+from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.topology.inspector.field_group import Group
 from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField
 from torchyard_gui.topology.page import TopologyPage
@@ -36,6 +37,8 @@ class FleetOf(QObject):
         self.hosts = list(hosts)
         self.watched = False
         self.checks = 0
+        self.other: dict[str, HostState] = {}
+        """States of hosts that are not ready."""
 
     def check(self) -> None:
         self.checks += 1
@@ -45,6 +48,9 @@ class FleetOf(QObject):
 
     def facts(self) -> Sequence[HostFacts]:
         return tuple(self.hosts)
+
+    def states(self) -> dict[str, HostState]:
+        return {host.name: HostState.READY if host.checked else HostState.UNKNOWN for host in self.hosts} | self.other
 
 
 class FewFiles:

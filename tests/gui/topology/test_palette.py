@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPersistentModelIndex, Qt
-from PySide6.QtGui import QColor, QImage
+from PySide6.QtCore import QEvent, QPersistentModelIndex, QPointF, Qt
+from PySide6.QtGui import QColor, QEnterEvent, QHoverEvent, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from tests.core.examples import host
 from tests.gui.topology.page_driver import Driver
+from torchyard_gui.bridge.host_states import HostState, state_name
+from torchyard_gui.canvas.racks.rack_painting import host_mark
+from torchyard_gui.theme.icons import state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.palette_list import PaletteList
 
@@ -62,3 +65,31 @@ def test_escape_clears_the_search_and_then_returns_to_the_canvas(empty: Driver) 
     assert palette.hosts.isVisible()
     empty.keys(Qt.Key.Key_Escape)
     assert QApplication.focusWidget() is empty.page.view
+
+
+def test_hosts_have_the_same_mark_as_on_the_fleet_page(empty: Driver) -> None:
+    palette = empty.page.palette_
+    empty.page.editor.show_host("gpu-a")
+    for state in HostState:
+        empty.fleet.other["gpu-a"] = state
+        empty.fleet.facts_changed.emit()
+        row = palette.hosts.row_of("gpu-a")
+        assert row is not None
+        assert row.icon().pixmap(18, 18).toImage() == state_icon(state.mark).pixmap(18, 18).toImage(), state
+        assert row.toolTip().startswith(f"gpu-a: {state_name(state)}, ")
+        rack = empty.page.scene._racks["gpu-a"]
+        assert host_mark(rack.content, rack.host, False) == state.mark
+
+
+def test_no_row_is_highlighted_after_the_pointer_has_left(empty: Driver) -> None:
+    rows = empty.page.palette_.roles
+    viewport, at = rows.viewport(), QPointF(rows.visualItemRect(rows.item(1)).center())
+    place = viewport.mapToGlobal(at)
+    plain = rows.grab().toImage()
+    hover = QHoverEvent(QEvent.Type.HoverMove, at, place, QPointF(-1, -1))
+    QApplication.sendEvent(viewport, QEnterEvent(at, QPointF(viewport.mapTo(rows.window(), at)), place))
+    QApplication.sendEvent(viewport, hover)
+    assert rows.grab().toImage() != plain
+    QApplication.sendEvent(viewport, QEvent(QEvent.Type.Leave))
+    QApplication.sendEvent(viewport, hover)  # Qt sends one at the end of a drag.
+    assert rows.grab().toImage() == plain

@@ -203,6 +203,29 @@ def test_ctrl_enter_in_a_list_takes_the_list_over_and_launches_nothing(digits: D
     assert files == []
 
 
+@pytest.mark.parametrize("key", [Qt.Key.Key_Return, Qt.Key.Key_Enter])
+def test_ctrl_and_either_enter_key_launch(digits: Driver, key: Qt.Key) -> None:
+    files = launched(digits)
+    digits.on_canvas()
+    digits.keys(key, CONTROL)
+    assert len(files) == 1
+    assert digits.page.bar.launch.toolTip() == "Run this topology on its hosts (Ctrl+Enter)"
+
+
+def test_a_disabled_launch_button_states_the_reason(empty: Driver, tmp_path: Path) -> None:
+    button = empty.page.bar.launch
+    assert not button.isEnabled()
+    assert button.toolTip().startswith("Add a replica first: ")
+    empty.choose(empty.page.palette_.roles, "worker")
+    assert button.isEnabled()
+    assert button.toolTip().startswith("Run this topology on its hosts")
+    (tmp_path / "broken.yaml").write_text("version: 1\npools: [\n")
+    empty.page.document.start_new()
+    empty.page.open(tmp_path / "broken.yaml")
+    assert not button.isEnabled()
+    assert button.toolTip().startswith("Correct the text of the file first")
+
+
 def test_errors_keep_it_from_being_launched(digits: Driver) -> None:
     files = launched(digits)
     digits.fill(digits.page.inspector.program.program, "script", "no.py")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible, QAction
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractScrollArea, QListWidget, QMenu, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QListWidget, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 from tools.launch_phases import phases
 from tools.sample_fleet import FAILED_RUN
@@ -123,3 +124,19 @@ def test_enter_trusts_where_an_unknown_key_is_in_the_way(
             with qtbot.waitSignal(panel.trust_requested) as asked:
                 QTest.keyClick(panel.focusWidget(), Qt.Key.Key_Return)
             assert asked.args == ["gpu-f"]
+
+
+def test_the_list_of_a_page_that_is_shown_has_the_focus(window: MainWindow, qtbot: QtBot) -> None:
+    bodies = {"fleet": "list", "bookings": "surface", "runs": "list"}
+    for key, name in bodies.items():
+        page: Any = window.page(key)
+        window.show_page(key)
+        body = getattr(page, name) if key != "runs" or page.model.runs else page
+        qtbot.waitUntil(lambda body=body: body.isVisible())
+        for other in ("topology", key):
+            QTest.mouseClick(window.rail.button(window.keys.index(other)), Qt.MouseButton.LeftButton)
+        assert QApplication.focusWidget() is body, key
+    fleet: Any = window.show_page("fleet")
+    before = fleet.list.chosen
+    QTest.keyClick(QApplication.focusWidget(), Qt.Key.Key_Down)
+    assert fleet.list.chosen != before

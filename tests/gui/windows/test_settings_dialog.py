@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLineEdit
 from pytestqt.qtbot import QtBot
@@ -110,6 +110,12 @@ def test_the_theme_and_the_other_pages(dialog: SettingsDialog, window: MainWindo
     QTest.mouseClick(dialog.mode.button("dark"), Qt.MouseButton.LeftButton)
     assert theme().is_dark
     assert window.settings.mode == "dark"
+    QTest.mouseClick(dialog.mode_reset, Qt.MouseButton.LeftButton)
+    assert (window.settings.mode, dialog.mode.value) == ("system", "system")
+    assert not dialog.mode_reset.isEnabled()
+    resets = [row.reset.mapTo(dialog, QPoint()).x() for row in dialog.rows.values()]
+    assert {dialog.mode_reset.mapTo(dialog, QPoint()).x()} == set(resets), "the reset buttons are in one column"
+    QTest.mouseClick(dialog.mode.button("dark"), Qt.MouseButton.LeftButton)
     assert [one.text() for one in window.actions_.all() if one.isChecked()] == ["Dark"]
     window.actions_.choose_mode("light")
     QTest.mouseClick(dialog.hosts, Qt.MouseButton.LeftButton)

@@ -39,6 +39,7 @@ def journey(user: User) -> None:
     page = user.show_page("bookings")
     user.expect(lambda: page.surface.picture.blocks, "the booking is shown")
     everything_fits(user, page)
+    book_and_extend_by_keys(user, page)
     select_and_book_by_pointer(user, page)
     select_and_book_by_keys(user, page)
     wait_for_a_busy_host(user, page)
@@ -69,6 +70,44 @@ def everything_fits(user: User, page: Any) -> None:
     user.picture("week-1024")
 
 
+def book_and_extend_by_keys(user: User, page: Any) -> None:
+    """Books two GPUs, extends the booking, undoes that, and cancels the booking, by keys in the calendar."""
+    user.key("ctrl+2")
+    user.expect(lambda: user.window.current == "fleet", "the Fleet page")
+    user.key("ctrl+4")
+    user.expect(page.surface.hasFocus, "the calendar of the page that is shown has the focus")
+    user.key("Down", "Right", "Right", "shift+Right", "shift+Down", "Return")
+    user.expect(lambda: page.dialog is not None and page.dialog.isActiveWindow(), "Enter asks for the title")
+    user.type("by keys")
+    user.key("Return")
+    user.expect(lambda: len(live(page)) == 2 and page.dialog is None, "Enter books")
+    user.expect(lambda: window_is_active(page) and page.surface.hasFocus(), "the calendar has the focus again")
+    made = user.gui(lambda: next(one for one in live(page) if one.title == "by keys"))
+    assert len(made.gpus) == 2
+    user.key("bracketright")
+    user.expect(page.surface.tip.isVisible, "the new times are shown")
+    user.picture("edge-by-key")
+    user.key("Return")
+    longer = made.end + timedelta(minutes=15)
+    user.expect(lambda: longer in [one.end for one in live(page)], "Enter applies them")
+    user.key("ctrl+z")
+    user.expect(lambda: made.end in [one.end for one in live(page)], "Ctrl+Z undoes the change")
+    user.key("Delete")
+    user.expect(lambda: page.dialog is not None and page.dialog.isActiveWindow(), "Delete asks")
+    user.click(user.gui(lambda: page.dialog.yes))
+    user.expect(lambda: len(live(page)) == 1 and page.dialog is None, "the booking is cancelled")
+    user.key("Escape")
+    user.expect(lambda: page.drawers.current is None, "Esc closes the drawer")
+
+
+def window_is_active(page: Any) -> bool:
+    return bool(page.window().isActiveWindow())
+
+
+def live(page: Any) -> list[Booking]:
+    return [one for one in page.model.seen.bookings if one.is_live]
+
+
 def select_and_book_by_pointer(user: User, page: Any) -> None:
     user.click(page.bar.find_button)
     finder = page.finder
@@ -78,10 +117,10 @@ def select_and_book_by_pointer(user: User, page: Any) -> None:
     user.picture("card-selected")
     user.click(ghost(user, page, 0))
     user.expect(lambda: finder.chosen == 0 and finder.cards[0].property("selected"), "a ghost selects")
-    assert len(bookings(user, page)) == 1, "nothing is booked by selecting"
+    assert user.gui(lambda: len(live(page))) == 1, "nothing is booked by selecting"
     fit: Fit = user.gui(lambda: page.surface.fits[0])
     user.click(finder.book)
-    user.expect(lambda: len(page.model.seen.bookings) == 2 and not finder.isVisible(), "the button books")
+    user.expect(lambda: len(live(page)) == 2 and not finder.isVisible(), "the button books")
     assert fit.gpus in [one.gpus for one in bookings(user, page)]
     user.click(user.button("Undo", page.toast))
     user.expect(lambda: sum(one.is_live for one in page.model.seen.bookings) == 1, "the booking is taken back")

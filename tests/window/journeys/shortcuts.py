@@ -15,7 +15,15 @@ from PySide6.QtWidgets import QApplication, QComboBox, QLineEdit, QWidget
 
 from tests.window.user import User
 
-X_NAMES = {"+": "plus", "-": "minus", ",": "comma", ".": "period", "Del": "Delete", "Esc": "Escape"}
+X_NAMES = {
+    "+": "plus",
+    "-": "minus",
+    ",": "comma",
+    ".": "period",
+    "Del": "Delete",
+    "Esc": "Escape",
+    "Enter": "KP_Enter",
+}
 """X11 names of keys by their Qt names, where these differ in more than the case of letters."""
 END = "F9"
 """A key without a command, which is pressed after each shortcut. Once it is handled, so is the shortcut."""

@@ -81,3 +81,34 @@ def read_form(texts: Mapping[str, str], current: Rules) -> Rules:
     """Parses the texts in a form. Settings without a field keep their values in `current`. Raises UsageError."""
     settings = {field.setting: field.read(texts[field.setting]) for field in FORM}
     return Rules.from_json({**current.to_json(), **settings})
+
+
+def form_problems(texts: Mapping[str, str], current: Rules) -> dict[str, UsageError]:
+    """Returns the problem of each invalid form field by setting, in the order of the form.
+
+    Of settings that contradict each other, such as a window and its group, one is named: the first whose value in
+    `current` would solve the problem.
+    """
+    wrong: dict[str, UsageError] = {}
+    settings: dict[str, Any] = {}
+    for field in FORM:
+        try:
+            settings[field.setting] = field.read(texts[field.setting])
+        except UsageError as error:
+            wrong[field.setting] = error
+    for rule in RULES:
+        changed = {field.setting: settings[field.setting] for field in rule.form if field.setting in settings}
+        if (problem := _refusal(current, changed)) is not None:
+            solves = (name for name in changed if _refusal(current, changed, without=name) is None)
+            wrong[next(solves, list(changed)[-1])] = problem
+    return {field.setting: wrong[field.setting] for field in FORM if field.setting in wrong}
+
+
+def _refusal(current: Rules, changed: Mapping[str, Any], *, without: str = "") -> UsageError | None:
+    """Returns why the changed settings are invalid, or None. `without` names one that keeps its current value."""
+    kept = {name: value for name, value in changed.items() if name != without}
+    try:
+        Rules.from_json({**current.to_json(), **kept})
+    except UsageError as error:
+        return error
+    return None

@@ -18,7 +18,14 @@ from typing import Any
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
-from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreUnavailable, StoreUnreadable
+from torchyard_core.booking.errors import (
+    BadUrl,
+    DatabaseLoginRefused,
+    PermissionDenied,
+    Refused,
+    StoreUnavailable,
+    StoreUnreadable,
+)
 from torchyard_core.booking.rules.team_rules import RULE_CODES
 from torchyard_core.errors import TorchyardError
 from torchyard_core.next_steps import SetUpTeam, ShowRules
@@ -266,7 +273,7 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
         return PermissionDenied(message, hint=SetUpTeam(("--member", str(url.username))))
     if code.startswith("28") or "authentication failed" in message or "no password supplied" in message:
         hint = f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass."
-        return StoreUnavailable(f"{place} refused the login of {url.username}: {_last_line(message)}", hint=hint)
+        return DatabaseLoginRefused(f"{place} refused the login of {url.username}: {_last_line(message)}", hint=hint)
     if code == "53300" or any(words in message for words in _FULL):
         return StoreUnavailable(
             f"{place} has no connection left: the server's connection limit is reached",

@@ -186,7 +186,8 @@ class Login:
         question = "Is the user right, and is the public key in that user's ~/.ssh/authorized_keys?"
         hint: Advice = (question, SetHostField(route.name, "user"))
         if route.is_bastion:
-            hint = f"{question} Set `User` and `IdentityFile` of {route.name} in ~/.ssh/config."
+            there = f"Set `User` and `IdentityFile` of {route.name} in ~/.ssh/config, or jump by user@{route.name}."
+            hint = (question, there, SetHostField(route.name, "user"))
         if closed and len(self._tried) > 1:
             hint = "It limits attempts: name the right key with `identity_file`, or IdentitiesOnly in ~/.ssh/config."
         elif any("encrypted" in problem for problem in self._problems):

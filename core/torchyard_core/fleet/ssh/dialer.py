@@ -20,7 +20,7 @@ from torchyard_core.fleet.ssh.bastions import Bastions
 from torchyard_core.fleet.ssh.connection import SshConnection, Tunnel
 from torchyard_core.fleet.ssh.keepalive import KeepalivePacketizer, keep_alive, keepalive_request
 from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
-from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange
+from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange, with_jump_of
 from torchyard_core.fleet.ssh.login_throttle import Backoff, EarlyDrop, LoginThrottle
 from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
@@ -60,7 +60,10 @@ class SshDialer:
 
     def connect(self, host: Host) -> SshConnection:
         """Logs in on `host` through its bastions. Raises HostError or FileProblem."""
-        return self._connect(self._route(host), time.monotonic())
+        try:
+            return self._connect(self._route(host), time.monotonic())
+        except HostError as error:
+            raise with_jump_of(host.name, error) from error
 
     def host_key(self, host: Host) -> tuple[str, str]:
         """Returns the fingerprint and the known_hosts line of the key that `host` presents, trusted or not."""

@@ -6,10 +6,10 @@ import socket
 
 import paramiko
 
-from torchyard_core.errors import HostError, Unreachable
+from torchyard_core.errors import HostError, LoginRefused, Unreachable
 from torchyard_core.fleet.ssh.login_throttle import EarlyDrop
 from torchyard_core.fleet.ssh.route import Route
-from torchyard_core.next_steps import Advice, SetHostField
+from torchyard_core.next_steps import SetHostField, parts_of
 
 
 def explain(route: Route, error: BaseException) -> HostError:
@@ -27,9 +27,7 @@ def explain(route: Route, error: BaseException) -> HostError:
     # An address that cannot be encoded as a host name, such as one with more than 63 letters between two dots, raises
     # UnicodeError.
     if isinstance(error, (socket.gaierror, UnicodeError)):
-        hint: Advice = ("Use an IP address, or a Host of ~/.ssh/config.", SetHostField(name, "address"))
-        if route.is_bastion:
-            hint = "Set its HostName in ~/.ssh/config, or correct the jump host in the fleet file."
+        hint = ("Use an IP address, or a Host of ~/.ssh/config.", SetHostField(name, "address"))
         of_name = f" of {name}" if name != route.address else ""
         return Unreachable(name, f"the address {route.address}{of_name} is not known to this computer.", hint=hint)
     if isinstance(error, ConnectionRefusedError):
@@ -46,6 +44,20 @@ def explain(route: Route, error: BaseException) -> HostError:
         return Unreachable(name, f"{place} refused: {error.text}.", hint="Does its sshd allow this user to do that?")
     detail = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
     return Unreachable(name, f"{place} cannot be reached: {detail}.", hint="Is it up, and is it an SSH server?")
+
+
+def with_jump_of(host: str, error: HostError) -> HostError:
+    """Returns the error of a login on `host`, with steps that exist in the fleet file.
+
+    A bastion on the way is no host of the fleet: in place of the bastion's field, `proxy_jump` of `host` is set.
+    """
+    edit = SetHostField(host, "proxy_jump")
+    advice = tuple(
+        edit if isinstance(part, SetHostField) and part.host != host else part for part in parts_of(error.advice)
+    )
+    if edit not in advice or edit in error.next or not isinstance(error, Unreachable | LoginRefused):
+        return error
+    return type(error)(error.host, error.message, code=error.code, hint=advice)
 
 
 def silent_in_key_exchange(route: Route) -> HostError:

@@ -165,7 +165,8 @@ def jump_host(name: str, jump: str) -> Host:
     """
     match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d+))?/?", jump)
     if not match:
-        hint = "Write it as user@address:port in ProxyJump of ~/.ssh/config, or in the fleet file's `proxy_jump`."
+        form = "Write it as user@address:port, in ProxyJump of ~/.ssh/config or in the fleet file."
+        hint = (form, SetHostField(name, "proxy_jump"))
         raise Unreachable(name, f"the jump `{jump}` on the way to {name} is malformed.", hint=hint)
     user, address, port = match.groups()
     address = address.strip("[]")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QRect, QRectF
 from PySide6.QtGui import QPainter, QPixmap
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QAbstractScrollArea
 
 from torchyard_gui.bookings.calendar.background_painting import paint_folded, paint_grid, paint_now_line, paint_unbooked
 from torchyard_gui.bookings.calendar.block_painting import BlockPainter
@@ -76,10 +76,13 @@ class CalendarPainter:
 
 
 class SnapshotCache:
-    """Cache of the painted viewport. Call `forget` after each change of what is painted."""
+    """Cache of the painted viewport. Call `forget` after each change of what is painted.
 
-    def __init__(self, viewport: QWidget, paint: Callable[[QPainter, QRectF], None]):
-        self._viewport = viewport
+    The viewport is requested at each use: Python objects of the viewports that Qt creates become invalid at times.
+    """
+
+    def __init__(self, view: QAbstractScrollArea, paint: Callable[[QPainter, QRectF], None]):
+        self._view = view
         self._paint = paint
         self._pixmap: QPixmap | None = None
 
@@ -88,16 +91,16 @@ class SnapshotCache:
 
     def draw(self, painter: QPainter, rect: QRect) -> None:
         """Draws the part of the viewport within `rect`."""
-        ratio = self._viewport.devicePixelRatioF()
+        ratio = self._view.devicePixelRatioF()
         if self._pixmap is None:
             self._pixmap = self._taken(ratio)
         x, y, width, height = (int(side * ratio) for side in (rect.x(), rect.y(), rect.width(), rect.height()))
         painter.drawPixmap(rect, self._pixmap, QRect(x, y, width, height))
 
     def _taken(self, ratio: float) -> QPixmap:
-        pixmap = QPixmap(self._viewport.size() * ratio)
+        pixmap = QPixmap(self._view.viewport().size() * ratio)
         pixmap.setDevicePixelRatio(ratio)
         painter = QPainter(pixmap)
-        self._paint(painter, QRectF(self._viewport.rect()))
+        self._paint(painter, QRectF(self._view.viewport().rect()))
         painter.end()
         return pixmap

@@ -83,7 +83,7 @@ class CalendarView(CalendarGeometry):
         self._is_fine = False
         self._ghost: Overlay | None = None
         self._mouse = MouseInput(self)
-        self.still = SnapshotCache(self.viewport(), self._paint_still)
+        self.still = SnapshotCache(self, self._paint_still)
         self._painter = CalendarPainter()
         self._keys = KeyboardInput(self)
         self.tip = DragTooltip(self.viewport())

@@ -65,7 +65,6 @@ class DragTooltip(QLabel):
 
     def __init__(self, ground: QWidget):
         super().__init__(ground)
-        self._ground = ground
         self.setProperty("popup", True)
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setWordWrap(True)
@@ -77,7 +76,10 @@ class DragTooltip(QLabel):
     def say(self, text: str, at: QPoint, *, is_bad: bool) -> None:
         self.setText(text)
         set_ink(self, "fail" if is_bad else "")
-        room = self._ground.rect()
+        # A stored Python object of the viewport would become invalid.
+        ground = self.parentWidget()
+        assert ground is not None
+        room = ground.rect()
         width = min(self.fontMetrics().boundingRect(0, 0, WIDEST, 400, 0, text).width() + 26, WIDEST + 26)
         self.setFixedWidth(width)
         self.setFixedHeight(self.heightForWidth(width))

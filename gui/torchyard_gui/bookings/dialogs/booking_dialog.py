@@ -207,7 +207,7 @@ class BookingDialog(QDialog):
         if isinstance(error, Clash):
             zone, now = self.zone.currentText(), self.model.now
             for fit in error.conflict.nearest[:3]:
-                when = labels.time_span(fit.start, fit.end, zone, now)
+                when = labels.time_span(fit.start, fit.end, zone, now, is_inside=True)
                 where = format_slots(fit.gpus, self.model.seen.slots)
                 take = self._taker(where, format_time(fit.start, zone), format_time(fit.end, zone))
                 button = push_button(self.tr("Use {gpus}, {when}").format(gpus=where, when=when), take, "quiet")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QLineEdit, QPlainTextEdit, QWidget
 
-from torchyard_core.booking.rules.team_rules import FORM, form_texts, read_form
+from torchyard_core.booking.rules.team_rules import FORM, form_problems, form_texts, read_form
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, label
 from torchyard_gui.widgets.buttons import push_button
-from torchyard_gui.widgets.dialogs import dialog_layout
+from torchyard_gui.widgets.dialogs import dialog_layout, grow_to_fit
 
 NAMES = 176
 
@@ -24,6 +27,7 @@ class RulesDialog(QDialog):
         self.setWindowTitle(self.tr("Rules"))
         self.setMinimumWidth(560)
         self.fields: dict[str, QLineEdit | QPlainTextEdit] = {}
+        self.rows: dict[str, FormRow] = {}
         self.flags: dict[str, QCheckBox] = {}
         hint = label(self.tr("An empty field means no limit."), role="small", ink="2")
         rows = dialog_layout(self, hint, spacing=8)
@@ -46,7 +50,9 @@ class RulesDialog(QDialog):
             field.setReadOnly(not model.seen.is_admin)
             self.fields[one.setting] = field
             note = self.tr("Such as {example}").format(example=one.example) if one.example else ""
-            rows.addWidget(FormRow(self.tr(one.title), field, note, name_width=NAMES))
+            row = self.rows[one.setting] = FormRow(self.tr(one.title), field, note, name_width=NAMES)
+            field.textChanged.connect(lambda *_, row=row: row.set_problem(""))
+            rows.addWidget(row)
         self.problem = label(ink="fail", wrap=True)
         self.problem.hide()
         rows.addWidget(self.problem)
@@ -68,13 +74,25 @@ class RulesDialog(QDialog):
             for name, field in self.fields.items()
         }
         texts |= {name: "yes" if flag.isChecked() else "" for name, flag in self.flags.items()}
-        try:
-            rules = read_form(texts, self.model.seen.rules)
-        except TorchyardError as error:
-            self._failed(error)
+        current = self.model.seen.rules
+        self.problem.hide()
+        wrong = form_problems(texts, current)
+        self._show_problems(wrong)
+        if wrong:
+            self.fields[next(iter(wrong))].setFocus(Qt.FocusReason.OtherFocusReason)
             return
+        rules = read_form(texts, current)
         self.ok.setEnabled(False)
         self.model.act(lambda store: store.set_rules(rules), lambda _: QDialog.accept(self), self._failed, self)
+
+    def _show_problems(self, wrong: Mapping[str, TorchyardError]) -> None:
+        for one in FORM:
+            if one.setting in self.rows:
+                text = labels.error_text(wrong[one.setting]) if one.setting in wrong else ""
+                # The row has the title of the field.
+                text = text.removeprefix(f"{one.title}: ")
+                self.rows[one.setting].set_problem(text[:1].upper() + text[1:])
+        grow_to_fit(self)
 
     def _failed(self, error: TorchyardError) -> None:
         self.ok.setEnabled(True)

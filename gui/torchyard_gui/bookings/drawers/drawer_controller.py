@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
-from torchyard_core.booking.change_history import Change, headline, lines
+from torchyard_core.booking.change_history import Change
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.slot_search import Fit, Wish, used_until
 from torchyard_core.booking.slots import format_slots
@@ -20,6 +20,7 @@ from torchyard_gui.bookings.drawers.details_drawer import DetailsDrawer
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.bookings.drawers.find_slot_drawer import FindSlotDrawer
 from torchyard_gui.bookings.drawers.waitlist_drawer import WaitlistDrawer
+from torchyard_gui.bookings.history_labels import HistoryView, change_headline, change_lines
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.bridge.jobs import Job
@@ -148,7 +149,8 @@ class DrawerController(QObject):
         if booking != self._history_of:
             return
         seen = self.model.seen
-        self.details.show_history([(headline(one, seen.zone), lines(one, seen.slots, seen.zone)) for one in changes])
+        view = HistoryView(seen.slots, seen.person, seen.zone, self.model.now)
+        self.details.show_history([(change_headline(one, view), change_lines(one, view)) for one in changes])
 
     def _forget_fits(self) -> None:
         self.fits = ()

@@ -219,7 +219,7 @@ class FindSlotDrawer(Drawer):
         elif first is None:
             tip = self.tr("GPUs that are freed are booked for you, in the order of the waitlist.")
         else:
-            when = labels.time_span(first.start, first.end, self.zone, now)
+            when = labels.time_span(first.start, first.end, self.zone, now, is_inside=True)
             tip = self.tr("GPUs that are freed earlier than {when} are booked for you, in the order of the waitlist.")
             tip = tip.format(when=when)
         self.wait.setToolTip(tip)

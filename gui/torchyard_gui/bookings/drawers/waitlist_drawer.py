@@ -63,10 +63,10 @@ class WaitlistDrawer(Drawer):
         what.append(labels.duration_text(wish.length.total_seconds()))
         what.append(self.tr("one host") if wish.one_host else self.tr("any hosts"))
         if wish.latest is not None:
-            what.append(self.tr("until {when}").format(when=labels.moment_text(wish.latest, zone, now)))
+            what.append(self.tr("until {when}").format(when=labels.moment_text(wish.latest, zone, now, is_inside=True)))
         card.body.addWidget(label(f"{number + 1}. {one.title}", role="strong", wrap=True))
         card.body.addWidget(label(" · ".join(what), role="small", ink="2", wrap=True))
-        since = labels.moment_text(one.created, zone, now)
+        since = labels.moment_text(one.created, zone, now, is_inside=True)
         who = self.tr("{person}, since {when}").format(person=labels.owner_name(one.owner, me), when=since)
         card.body.addWidget(label(who, role="small", ink="3", wrap=True))
         if one.owner == me or is_admin:

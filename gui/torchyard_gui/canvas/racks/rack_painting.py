@@ -95,7 +95,7 @@ def host_mark(rack: RackContent, host: HostLiveState | None, live: bool) -> str:
     if rack.group is not None:
         return "ok"
     if host is not None:
-        return host.state
+        return host.mark or host.state
     return "ok" if rack.checked and (live or rack.use_known) else "unknown"
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from torchyard_core.errors import Unreachable
-from torchyard_core.fleet.inventory import Host
+from torchyard_core.fleet.host_key_trust import show_key
+from torchyard_core.fleet.inventory import Host, read_fleet
 from torchyard_core.fleet.ssh import SshDialer, dialer
+from torchyard_core.next_steps import SetHostField
 
 
 @contextmanager
@@ -82,4 +84,20 @@ def test_an_unknown_jump_host_is_named_once_with_both_places_to_correct_it(tmp_p
     host = Host(name="gpu-a", address="127.0.0.1", proxy_jump=jump)
     with pytest.raises(Unreachable, match=f"the address {jump} is not known to this computer") as caught:
         SshDialer(tmp_path / "known_hosts").connect(host)
-    assert caught.value.hint == "Set its HostName in ~/.ssh/config, or correct the jump host in the fleet file."
+    assert caught.value.host == jump
+    assert caught.value.next == (SetHostField("gpu-a", "proxy_jump"),)
+    assert caught.value.hint == (
+        "Use an IP address, or a Host of ~/.ssh/config. "
+        "Set `proxy_jump` of gpu-a in the fleet file, then run `torchyard hosts check gpu-a`."
+    )
+
+
+def test_the_key_of_an_unknown_jump_host_leads_to_the_host_behind_it(tmp_path: Path) -> None:
+    """The jump host is no host of the fleet, so it cannot be edited there."""
+    jump = "j" * 64
+    file = tmp_path / "fleet.yaml"
+    file.write_text(f"version: 1\nhosts: [{{name: gpu-a, address: 127.0.0.1, proxy_jump: {jump}}}]\n")
+    fleet = read_fleet(file)
+    with pytest.raises(Unreachable, match="is not known to this computer") as caught:
+        show_key(fleet, jump, SshDialer(tmp_path / "known_hosts"))
+    assert caught.value.next == (SetHostField("gpu-a", "proxy_jump"),)

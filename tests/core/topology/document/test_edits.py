@@ -146,8 +146,8 @@ def test_a_value_set_to_its_default_leaves_the_file() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"replicas": 0}, "replicas must be a whole number of at least 1, not 0"),
-        ({"gpus": -1}, "gpus must be a whole number of at least 0, not -1"),
+        ({"replicas": 0}, "replicas must be a whole number from 1 to 10000, not 0"),
+        ({"gpus": -1}, "gpus must be a whole number from 0 to 1024, not -1"),
         ({"placement": "spraed"}, "did you mean `spread`"),
         ({"cpus": 0}, "cpus must be a number above 0"),
         ({"name": "b"}, "another pool is called `b`"),

@@ -178,8 +178,8 @@ def test_screen_readers_get_the_bookings_as_a_table_and_every_field_has_a_name(d
     said = desk.page.details.history.text().splitlines()
     assert desk.page.details.history_title.text() == "HISTORY"
     assert desk.page.details.history_title.isVisible()
-    assert said[0].endswith(" created it")
-    assert "title: mine" in said
+    assert said[0].endswith(" booked it")
+    assert said[1:] == ["mine", "Today 10:00 – 12:00", "gpu-a:0-1"]
     desk.page.acts.week.trigger()
     desk.page.surface.setFocus()
     desk.key(Key.Key_Escape)

@@ -53,9 +53,9 @@ def test_what_cannot_be_is_refused_beside_the_field(digits: Driver) -> None:
     digits.select("worker-1")
     pool = digits.page.inspector.pools.pool
     for text, sentence in (
-        ("0", "replicas must be a whole number of at least 1, not 0"),
-        ("many", "replicas must be a whole number of at least 1, not 'many'"),
-        ("", "replicas must be a whole number of at least 1, but is empty"),
+        ("0", "replicas must be a whole number from 1 to 10000, not 0"),
+        ("many", "replicas must be a whole number from 1 to 10000, not 'many'"),
+        ("", "replicas must be a whole number from 1 to 10000, but is empty"),
     ):
         digits.fill(pool, "replicas", text)
         assert pool.rows["replicas"].note.text() == sentence
