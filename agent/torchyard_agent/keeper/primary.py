@@ -17,7 +17,7 @@ from torchyard_agent.keeper.assignments import Assignments
 from torchyard_agent.keeper.checkpoints import checkpoint_folders
 from torchyard_agent.keeper.checkpoints.checkpoint_replication import CheckpointSender
 from torchyard_agent.keeper.checkpoints.checkpoint_restore import CheckpointRestore
-from torchyard_agent.keeper.decisions import events, instructions, replication_policy, state_machine
+from torchyard_agent.keeper.decisions import events, growth_policy, instructions, replication_policy, state_machine
 from torchyard_agent.keeper.decisions.booking_policy import Deadline, OwnBooking, StartVerdict
 from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.instructions import Instruction
@@ -32,7 +32,8 @@ from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
-from torchyard_agent.protocol.messages import Start
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.messages import Invitation, ReplicaPlan, Start
 from torchyard_agent.protocol.rank_environment import has_store
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
@@ -77,7 +78,9 @@ class Primary:
         self._loop = asyncio.get_running_loop()
         self._host = start["members"][0]["host"]
         self._members = MemberConnections(self._on_message)
+        self._secret = secret
         callers: dict[bytes, CallerHandler] = {}
+        self._callers = callers
         if len(start["members"]) > 1:
             callers[secret] = self._on_member
         self._store = JoinStore()
@@ -172,6 +175,11 @@ class Primary:
             process = notify_command.start(command, self._ranks.place, self._status.state.value, self._status.reason)
             if process is not None:
                 await notify_command.finish(process)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the run has ended or has not begun yet."""
+        return self._run is None or self._run.state.is_terminal
 
     def update_calendar(self, calendar: Calendar) -> None:
         if self._schedule.update(calendar):
@@ -273,7 +281,9 @@ class Primary:
         log.warning("gang %s continues with %s: %s", change.gang, ", ".join(change.members), change.cause)
         self._status.membership(*change)
         self._members.send_all(change)
-        membership = {"number": change.number, "lost": change.lost, "joined": change.joined}
+        seats = self._assignments.seats(change.gang, self._dropped())
+        lost = [name for name, _ in seats if name not in change.members]
+        membership = {"number": change.number, "lost": lost, "joined": change.joined, "seats": seats}
         # A full store cannot inform the ranks; they then fail one after another, and the gang is restarted.
         with suppress(Refused):
             self._store.set(f"members/{change.gang}/{change.generation}", json.dumps(membership).encode())
@@ -308,7 +318,10 @@ class Primary:
         self._restore.start_when_restored({member["host"]: instruction for member in self._start["members"]})
 
     def start_gang(self, instruction: instructions.StartGang) -> None:
+        assert self._run is not None
         self._watch_training(instruction.gang, instruction.generation)
+        if any(self._run.replica(name).trainer for name in instruction.replicas):
+            self._assignments.begin_generation([one.name for one in self._run.replicas if one.added])
         by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, self._dropped())
         orders: dict[str, FromPrimary] = {host: messages.StartGeneration(part) for host, part in by_host.items()}
         chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
@@ -365,6 +378,67 @@ class Primary:
         self._members.send_all(messages.RunEnded(self._status.end(instruction.state, instruction.reason)))
         self._finished.set_result(None)
 
+    def invite(self, host: str) -> Invitation:
+        """Returns what a host needs to take part in the live run. Raises RpcError if no worker can be added there."""
+        self._require_growth(host)
+        replicas = [[one["name"], one["host"]] for one in self._start["replicas"]]
+        return Invitation(primary=self._start["members"][0], secret=self._secret.hex(), replicas=replicas)
+
+    def _require_growth(self, host: str) -> None:
+        assert self._run is not None
+        why = growth_policy.refusal(self._run, host)
+        if why:
+            run_id = self._ranks.place.run_id
+            raise RpcError(f"no worker can be added to run {run_id}: {why}", "cannot_grow")
+
+    def check_growth(self, host: str, replicas: Sequence[ReplicaPlan], *, is_new_host: bool) -> None:
+        """Raises RpcError if these replicas cannot be added on a host, which is a member unless `is_new_host`."""
+        assert self._run is not None
+        self._require_growth(host)
+        known = {one.name for one in self._run.hosts}
+        names = {one["name"] for one in replicas}
+        gangs = {one.gang for one in self._run.replicas if one.trainer}
+        fit = bool(replicas) and all(
+            one["host"] == host and one["trainer"] and one["role"] == "worker" and one["gang"] in gangs
+            for one in replicas
+        )
+        taken = names & {one.name for one in self._run.replicas}
+        if not fit or taken or len(names) != len(replicas) or is_new_host == (host in known):
+            raise RpcError("the replicas to add do not fit the run; another command may have added some", "params")
+
+    def grow(self, host: str, replicas: Sequence[ReplicaPlan], entry: Message) -> None:
+        """Adds replicas, which `check_growth` has accepted, on a host of the run or on a host that will connect.
+
+        Args:
+            entry: The journal entry of the user's request.
+        """
+        assert self._run is not None
+        if growth_policy.refusal(self._run, host):
+            return
+        self._status.asked(entry)
+        if all(one.name != host for one in self._run.hosts):
+            self._callers[self._secret] = self._on_member
+            if self._replication is not None:
+                self._assignments.replicates = True
+                self._replication.add_host(host)
+        self._assignments.add(replicas)
+        self._feed(events.ReplicasAdded(host, tuple(replicas), self._timeouts.join_within_s))
+
+    def withdraw(self, names: Sequence[str], why: str) -> None:
+        """Gives up the addition of those of the replicas that are not members yet."""
+        self._feed(events.ReplicasWithdrawn(tuple(names), why))
+
+    def dismiss_host(self, instruction: instructions.DismissHost) -> None:
+        ended = {
+            "run_id": self._ranks.place.run_id,
+            "state": RunState.STOPPED.value,
+            "reason": instruction.why,
+            "replicas": [],
+            "metrics": {},
+            "timings": {},
+        }
+        self._members.send(instruction.host, messages.RunEnded(ended))
+
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
             # This host's order is carried out later, so that members get theirs before this host forks. Its results
@@ -383,6 +457,8 @@ class Primary:
         assert self._run is not None
         host, epoch = str(introduction.get("host")), str(introduction.get("epoch"))
         known = any(one.name == host for one in self._run.hosts) and host != self._host
+        if known and self._run.host(host).dismissed and self._members.channel(host) is None:
+            known = False
         if not known or not self._members.admits(host, epoch):
             log.warning("rejected a keeper with the name %s", host)
             stream.abort()
@@ -492,6 +568,7 @@ _EXECUTE: dict[type, Callable[[Primary, Any], None]] = {
     instructions.StartGang: Primary.start_gang,
     instructions.StartReplica: Primary.start_replica,
     instructions.AnnounceReturn: Primary.announce_return,
+    instructions.DismissHost: Primary.dismiss_host,
     instructions.ClearGang: lambda self, order: self._order(order.host, order),
     instructions.EndRanks: Primary.end_ranks,
     instructions.Sweep: lambda self, order: self._order(order.host, order),

@@ -35,6 +35,7 @@ class RunResources:
         others: HeldPorts,
         checkpoint: str = "",
         gpus: tuple[str, ...] = (),
+        port_range: Any = None,
     ):
         self.address = address
         self.interface = interface
@@ -47,10 +48,18 @@ class RunResources:
         """The UUIDs of the run's GPUs, which a scheduled run locks only at its start."""
         self._holder = locks.holder
         self._others = others
+        self._port_range = port_range
+        self._more: list[HeldPorts] = []
 
     @property
     def ports(self) -> list[int]:
         return self._others.ports
+
+    async def hold_more(self, count: int) -> list[int]:
+        """Holds further ports until `release`. Raises NoPortFree."""
+        more = await in_a_thread(hold_ports, count, self._port_range)
+        self._more.append(more)
+        return more.ports
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begins to answer clients that ask for the holder of the GPUs."""
@@ -71,7 +80,8 @@ class RunResources:
 
     def release(self) -> None:
         self._locks.release()
-        self._others.release()
+        for held in (self._others, *self._more):
+            held.release()
         self.gang_socket.close()
 
     @staticmethod
@@ -119,7 +129,8 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
             hint = "Free some space there."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
         acquired.pop_all()
-    return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
+    gpus = tuple(prepare["gpus"])
+    return RunResources(address, interface, locks, gang, others, checkpoint, gpus, prepare["port_range"])
 
 
 def _data_network(prepare: Prepare) -> tuple[str, str]:
@@ -149,10 +160,23 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
     checkpoint = _resume(folder, prepare.get("resume_from"))
     public = {name: value for name, value in prepare.items() if name != "secret"}
     public["boot_id"] = boot_id()
-    with open(f"{record}.new", "w", encoding="utf-8") as file:
-        json.dump(public, file)
-    os.rename(f"{record}.new", record)
+    _write_record(record, public)
     return checkpoint
+
+
+def _write_record(path: str, record: dict[str, Any]) -> None:
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(record, file)
+    os.rename(f"{path}.new", path)
+
+
+def update_record(folder: str, changes: dict[str, Any]) -> None:
+    """Changes entries of the record that the desktop has sent, such as `hosts`. Raises OSError or ValueError."""
+    path = os.path.join(folder, "run.json")
+    with open(path, encoding="utf-8") as file:
+        record = json.load(file)
+    record["record"] = {**(record.get("record") or {}), **changes}
+    _write_record(path, record)
 
 
 def _resume(folder: str, resume_from: str | None) -> str:

@@ -8,6 +8,8 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 JOIN = "join"
 """Timer: the members' time to connect to the primary is over."""
+JOIN_ADDED = "join_added"
+"""Timer: the time of an added host to connect to the primary is over."""
 GPUS = "gpus"
 """Timer: the time for a scheduled run's GPUs to become free is over."""
 CHOOSE = "choose"
@@ -118,6 +120,13 @@ class AnnounceReturn(NamedTuple):
     """The number of the announcement in this generation."""
 
 
+class DismissHost(NamedTuple):
+    """Have the keeper of an added host end, since no replica was added there."""
+
+    host: str
+    why: str
+
+
 class ClearGang(NamedTuple):
     """Have a host end the processes that the replicas' ranks left behind, and report when none is left."""
 
@@ -171,6 +180,7 @@ Instruction = Union[
     StartGang,
     StartReplica,
     AnnounceReturn,
+    DismissHost,
     EndRanks,
     ClearGang,
     Sweep,

@@ -75,6 +75,11 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
     )
 
 
+def on_host_added(replication: Replication, host: str) -> Decided:
+    """Adds a host that may hold the second copy, after all others."""
+    return replication._replace(peers=(*replication.peers, host)), []
+
+
 def receivers(replication: Replication) -> list[str]:
     """Returns the hosts in `routes` that receive the newest checkpoint, with hosts of evaluators first."""
     there = [route.host for route in replication.routes]

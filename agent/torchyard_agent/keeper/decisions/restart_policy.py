@@ -13,7 +13,7 @@ otherwise the trainers would use up their restarts while a server is missing.
 
 from __future__ import annotations
 
-from torchyard_agent.keeper.decisions import instructions, return_policy
+from torchyard_agent.keeper.decisions import growth_policy, instructions, return_policy
 from torchyard_agent.keeper.decisions.events import GangCleared, GangTrains
 from torchyard_agent.keeper.decisions.state import (
     CLEARING,
@@ -160,6 +160,7 @@ def settle(step: Step) -> None:
             _announce_wait(step, gang)
         elif gang.phase == UP and gang.trains:
             return_policy.settle(step, gang)
+            growth_policy.settle(step, gang)
         elif gang.phase == UP and _may_return(step.run, gang):
             hosts = dict.fromkeys(one.host for one in step.run.replicas if one.gang == name)
             gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} came back")
@@ -184,7 +185,8 @@ def _begin_clearing(step: Step, gang: Gang, cause: str) -> Gang:
     members = step.run.members(gang)
     hosts: dict[str, list[str]] = {}
     for one in members:
-        if not step.run.host(one.host).lost:
+        place = step.run.host(one.host)
+        if not place.lost and place.joined:
             hosts.setdefault(one.host, []).append(one.name)
     gang = step.set_gang(gang.name, phase=CLEARING, cause=cause, clearing=tuple(hosts))
     step.out.append(instructions.RecordGangRestart(gang.name, gang.generation + 1, cause))
@@ -206,7 +208,7 @@ def _others_train(run: Run, gang: Gang) -> bool:
 
 
 def _lost_hosts(run: Run, gang: Gang) -> list[str]:
-    members = [replica for replica in run.replicas if replica.gang == gang.name]
+    members = [replica for replica in run.replicas if replica.gang == gang.name and not replica.added]
     return [host.name for host in run.hosts if host.lost and any(one.host == host.name for one in members)]
 
 
@@ -234,7 +236,7 @@ def _restart(step: Step, gang: Gang) -> None:
         return
     if _trains(step.run, gang) and not _servers_are_up(step):
         return
-    members = [replica for replica in step.run.replicas if replica.gang == gang.name]
+    members = [replica for replica in step.run.replicas if replica.gang == gang.name and not replica.added]
     without = [one for one in members if one.host in lost]
     if without:
         too_few = _too_few(step.run, without)
@@ -254,6 +256,7 @@ def _restart(step: Step, gang: Gang) -> None:
         gang.name, phase=UP, generation=gang.generation + 1, failures=(), cause="", trains=False, membership=0
     )
     step.set_gang(gang.name, announced=0, joined=0)
+    growth_policy.on_restart(step, gang)
     for one in taking_part:
         step.set_replica(
             one.name,
@@ -298,7 +301,8 @@ def _too_few(run: Run, without: list[Replica]) -> str | None:
     """Returns why the run cannot continue without these replicas, or None if it can."""
     lost = {host.name for host in run.hosts if host.lost}
     for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
-        left = sum(one.pool == pool and not one.dropped and one.host not in lost for one in run.replicas)
+        there = [one for one in run.replicas if one.pool == pool and not one.dropped and not one.added]
+        left = sum(one.host not in lost for one in there)
         enough = run.policy["min_replicas"].get(pool)
         hosts = " and ".join(dict.fromkeys(one.host for one in without if one.pool == pool))
         if enough is None:
