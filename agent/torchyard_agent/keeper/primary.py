@@ -562,6 +562,7 @@ _EXECUTE: dict[type, Callable[[Primary, Any], None]] = {
     instructions.RecordReplicaState: Primary.record_replica_state,
     instructions.RecordGangRestart: Primary.record_gang_restart,
     instructions.RecordMembership: Primary.record_membership,
+    instructions.RecordWithdrawal: lambda self, change: self._status.withdrawal(*change),
     instructions.NotifyUser: lambda self, instruction: self._notify(instruction.reason),
     instructions.AcquireGpus: lambda self, order: self._order(order.host, order),
     instructions.StartRanks: Primary.start_ranks,

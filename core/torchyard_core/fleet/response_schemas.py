@@ -105,6 +105,7 @@ _ENTRY = ByWord(
         "replica_state": {"replica": str, **_STATE_ON_HOST, "reason?": MAYBE_TEXT},
         "gang_restart": {"gang": str, "generation": int, "cause": str},
         "membership": {"number": int, "step": int, "members": [str], "lost": [str], "cause": str},
+        "withdrawal": {"replica": str, "reason": str},
         "booking_ends": {"booking": str, "at": str, "reason": str},
         "report": {
             "replica": str,
@@ -160,6 +161,12 @@ ANSWERS: dict[str, Any] = {
         "asked?": [dict],
         "record": {"name?": str, "snapshot?": MAYBE_TEXT, "record?": _RECORD},
     },
+    "run.invite": {
+        "primary": {"host": str, "address": str, "gang_port": int},
+        "secret": str,
+        "replicas": [[str]],
+    },
+    "run.hold": {"address": str, "interface": str, "ports": [int], "gang_port": int, "run_dir": str},
     "bookings.evidence": {"idle?": [dict], "uses?": [dict]},
     "bookings.confirm": {"kept": bool},
     "checkpoints.list": {

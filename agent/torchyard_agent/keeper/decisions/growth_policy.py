@@ -76,6 +76,7 @@ def on_join_timeout(step: Step) -> None:
 
 def _withdraw(step: Step, replica: Replica, why: str) -> None:
     step.set_replica(replica.name, withdrawn=True, phase="")
+    step.out.append(instructions.RecordWithdrawal(replica.name, why))
     if replica.state is ReplicaState.PENDING:
         step.set_replica(replica.name, state=ReplicaState.STOPPED, reason=why)
     elif not replica.state.is_terminal:

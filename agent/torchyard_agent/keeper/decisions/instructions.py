@@ -76,6 +76,13 @@ class RecordMembership(NamedTuple):
     """The number of the last AnnounceReturn whose replicas are members, or were lost again."""
 
 
+class RecordWithdrawal(NamedTuple):
+    """Journal that a replica was not added to the run."""
+
+    replica: str
+    why: str
+
+
 class NotifyUser(NamedTuple):
     """Run the user's notification command, because the run may need the user's help to continue."""
 
@@ -174,6 +181,7 @@ Instruction = Union[
     RecordReplicaState,
     RecordGangRestart,
     RecordMembership,
+    RecordWithdrawal,
     NotifyUser,
     AcquireGpus,
     StartRanks,

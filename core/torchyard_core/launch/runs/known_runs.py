@@ -164,6 +164,7 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
         "launched_from": about.get("launched_from", ""),
         "restarted_from": about.get("restarted_from", ""),
         "asked": shown.get("asked", []),
+        "memberships": shown.get("memberships", []),
         "replicas": replicas,
         "metrics": {name: metrics_report.valid_metrics(metrics) for name, metrics in shown["metrics"].items()},
         "timings": shown["timings"],
