@@ -381,7 +381,8 @@ class Primary:
     def invite(self, host: str) -> Invitation:
         """Returns what a host needs to take part in the live run. Raises RpcError if no worker can be added there."""
         self._require_growth(host)
-        replicas = [[one["name"], one["host"]] for one in self._start["replicas"]]
+        assert self._run is not None
+        replicas = [[one.name, "" if one.withdrawn else one.host] for one in self._run.replicas]
         return Invitation(primary=self._start["members"][0], secret=self._secret.hex(), replicas=replicas)
 
     def _require_growth(self, host: str) -> None:
@@ -395,7 +396,6 @@ class Primary:
         """Raises RpcError if these replicas cannot be added on a host, which is a member unless `is_new_host`."""
         assert self._run is not None
         self._require_growth(host)
-        known = {one.name for one in self._run.hosts}
         names = {one["name"] for one in replicas}
         gangs = {one.gang for one in self._run.replicas if one.trainer}
         fit = bool(replicas) and all(
@@ -403,7 +403,7 @@ class Primary:
             for one in replicas
         )
         taken = names & {one.name for one in self._run.replicas}
-        if not fit or taken or len(names) != len(replicas) or is_new_host == (host in known):
+        if not fit or taken or len(names) != len(replicas) or is_new_host != growth_policy.is_new_host(self._run, host):
             raise RpcError("the replicas to add do not fit the run; another command may have added some", "params")
 
     def grow(self, host: str, replicas: Sequence[ReplicaPlan], entry: Message) -> None:
@@ -416,7 +416,8 @@ class Primary:
         if growth_policy.refusal(self._run, host):
             return
         self._status.asked(entry)
-        if all(one.name != host for one in self._run.hosts):
+        if growth_policy.is_new_host(self._run, host):
+            self._members.forget(host)
             self._callers[self._secret] = self._on_member
             if self._replication is not None:
                 self._assignments.replicates = True
@@ -438,6 +439,8 @@ class Primary:
             "timings": {},
         }
         self._members.send(instruction.host, messages.RunEnded(ended))
+        if self._replication is not None:
+            self._replication.on_host_lost(instruction.host)
 
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:

@@ -189,7 +189,7 @@ class Invitation(TypedDict):
     secret: str
     """As in Prepare. Only the user's own daemons and desktops receive it."""
     replicas: list[list[str]]
-    """[name, host] of each replica of the run, including those that were added."""
+    """[name, host] of each replica of the run, including added ones. The host is empty for withdrawn replicas."""
 
 
 class Hold(TypedDict):

@@ -187,6 +187,7 @@ class Growth:
             prepared = link.call("run.hold", {**Hold(ports=self.count), "run_id": run_id})
         else:
             self._check_address(invited)
+            self._remove_remains(link)
             provide_code(run_id, self.own.snapshot, self.links, links, self.hosts, progress)
             self._new = links
             request = {**self._prepare(facts, invited, record), "archive": links[self.host].archive, "anew": True}
@@ -241,6 +242,14 @@ class Growth:
             progress.report_checks(PreflightClient(context).checks(topology.program.launcher, progress))
         progress.stop_if_cancelled()
         return facts
+
+    def _remove_remains(self, link: AgentLink) -> None:
+        """Removes what an earlier addition, which did not succeed, has left on the host."""
+        try:
+            link.call("run.remove", {"run_id": self.own.run_id, "by": desktop_identity()})
+        except AgentRefused as refusal:
+            if refusal.code != "no_run":
+                raise
 
     def _check_address(self, invited: Invitation) -> None:
         address = invited["primary"]["address"]

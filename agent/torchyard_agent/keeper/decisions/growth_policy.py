@@ -35,20 +35,23 @@ def refusal(run: Run, host: str) -> str:
     if any(one.state is not ReplicaState.RUNNING for one in members):
         return "it is at its end: a worker has ended"
     known = next((one for one in run.hosts if one.name == host), None)
-    if known is not None and known.dismissed:
-        return f"{host} was added to it before and has left it"
-    if known is not None and known.lost:
+    if known is not None and known.lost and not known.dismissed:
         return f"{host} is lost"
     return ""
 
 
+def is_new_host(run: Run, host: str) -> bool:
+    """Returns whether a host is not a member of the run, or has left it."""
+    return all(one.name != host or one.dismissed for one in run.hosts)
+
+
 def on_added(step: Step, event: ReplicasAdded) -> None:
-    """Adds replicas, and their host if it is new."""
+    """Adds replicas, and their host if it is new or has left the run."""
     if refusal(step.run, event.host):
         return
-    if all(host.name != event.host for host in step.run.hosts):
-        joins_by = step.now + event.join_within_s
-        step.set(hosts=(*step.run.hosts, Host(event.host, wait_until=joins_by)))
+    if is_new_host(step.run, event.host):
+        others = tuple(host for host in step.run.hosts if host.name != event.host)
+        step.set(hosts=(*others, Host(event.host, wait_until=step.now + event.join_within_s)))
         step.out.append(instructions.SetTimer(instructions.JOIN_ADDED, event.join_within_s))
     for plan in event.replicas:
         replica = replica_of(plan)._replace(missing=True, added=True, phase=ADDED, uncounted=1)

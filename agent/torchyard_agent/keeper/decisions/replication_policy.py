@@ -77,7 +77,8 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
 
 def on_host_added(replication: Replication, host: str) -> Decided:
     """Adds a host that may hold the second copy, after all others."""
-    return replication._replace(peers=(*replication.peers, host)), []
+    others = tuple(peer for peer in replication.peers if peer != host)
+    return replication._replace(peers=(*others, host)), []
 
 
 def receivers(replication: Replication) -> list[str]:

@@ -83,7 +83,7 @@ def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instructio
 
 
 def _on_joined(step: Step, event: events.HostJoined) -> None:
-    step.set_host(event.host, joined=True)
+    step.set_host(event.host, joined=True, connected=True)
     if not step.run.scheduled and not step.run.host(event.host).ready and step.run.outcome is None:
         step.out.append(instructions.AcquireGpus(event.host, step.run.only_if_idle))
     _start_when_ready(step)

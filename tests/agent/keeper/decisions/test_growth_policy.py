@@ -135,7 +135,10 @@ def test_an_interrupted_addition_ends_the_replica_and_dismisses_its_host() -> No
     result = driver(RankFailed(NEW, -15, BAD), ReplicaEnded(NEW, -15))
     assert of(DismissHost, result) == [DismissHost("c", "not added to the run: kim has interrupted it")]
     assert of(StartReplica, driver(GangCleared("c", NEW, 0), PAUSE)) == []
-    assert growth_policy.refusal(driver.run, "c") == "c was added to it before and has left it"
+    again: Any = replica("worker-2", "c")
+    assert of(StartReplica, driver(ReplicasAdded("c", (again,), 30.0))) == []
+    assert of(StartReplica, driver(HostJoined("c"))) == [StartReplica("trainers", 0, "worker-2", 1)]
+    assert of(DismissHost, driver(ReplicaSpawned("worker-2"))) == []
 
 
 def test_an_interruption_after_it_is_a_member_has_no_effect() -> None:
