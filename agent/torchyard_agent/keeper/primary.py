@@ -382,7 +382,7 @@ class Primary:
         """Returns what a host needs to take part in the live run. Raises RpcError if no worker can be added there."""
         self._require_growth(host)
         assert self._run is not None
-        replicas = [[one.name, "" if one.withdrawn else one.host] for one in self._run.replicas]
+        replicas = [{"name": one.name, "host": "" if one.withdrawn else one.host} for one in self._run.replicas]
         return Invitation(primary=self._start["members"][0], secret=self._secret.hex(), replicas=replicas)
 
     def _require_growth(self, host: str) -> None:

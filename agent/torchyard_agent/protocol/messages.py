@@ -188,8 +188,8 @@ class Invitation(TypedDict):
     primary: Member
     secret: str
     """As in Prepare. Only the user's own daemons and desktops receive it."""
-    replicas: list[list[str]]
-    """[name, host] of each replica of the run, including added ones. The host is empty for withdrawn replicas."""
+    replicas: list[dict[str, str]]
+    """{`name`, `host`} of each replica of the run, including added ones. The host is empty for withdrawn replicas."""
 
 
 class Hold(TypedDict):

@@ -176,9 +176,9 @@ class Growth:
         pool_index, pool = choose_pool(topology, self.pool)
         link = self._reach()
         invited: Invitation = self._primary.call("run.invite", {"run_id": run_id, "host": self.host})
-        there = [name for name, host in invited["replicas"] if host == self.host]
+        there = [one["name"] for one in invited["replicas"] if one["host"] == self.host]
         is_member = bool(there)
-        planned = plan_added(topology, pool_index, [name for name, _ in invited["replicas"]], self.host, self.count)
+        planned = plan_added(topology, pool_index, [one["name"] for one in invited["replicas"]], self.host, self.count)
         facts = self._check(planned, pool, there, link, is_member=is_member)
         record = self._record(planned)
         links = {self.host: link}

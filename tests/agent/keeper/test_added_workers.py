@@ -94,7 +94,7 @@ def test_a_worker_that_is_added_on_a_new_host_has_the_parameters_of_the_others(r
         assert (await run.invite("gpu-b")) == {
             "primary": a.member,
             "secret": SECRET,
-            "replicas": [["worker-0", "gpu-a"], ["worker-1", "gpu-a"]],
+            "replicas": [{"name": f"worker-{number}", "host": "gpu-a"} for number in range(2)],
         }
         (b,) = await cluster.add("gpu-b")
         await b.call("join", primary=a.member)

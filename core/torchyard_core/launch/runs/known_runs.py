@@ -180,6 +180,7 @@ def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
         "launched_from": "",
         "restarted_from": record.restarted_from if record else "",
         "asked": [],
+        "memberships": [],
         "replicas": record.replicas if record else [],
         "metrics": record.metrics if record else {},
         "timings": record.timings if record else {},
