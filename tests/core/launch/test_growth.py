@@ -70,6 +70,7 @@ class Scenario:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, text: str = TEXT):
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
+        self.network = Check("network", "", True, "fine")
         self.answers: dict[str, dict[str, Any]] = {
             "gpu-a": {
                 "run.invite": {
@@ -110,7 +111,6 @@ class Scenario:
         monkeypatch.setattr(
             growth, "Follower", lambda *arguments, **more: SimpleNamespace(events=lambda: iter(self.events))
         )
-        self.network = Check("network", "", True, "fine")
 
     def growth(self, host: str = "gpu-c", count: int = 1) -> Growth:
         facts = [HostFacts(name, address=name) for name in self.links]
