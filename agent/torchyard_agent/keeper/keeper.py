@@ -22,7 +22,7 @@ from torchyard_agent.keeper.processes.gpu_acquisition import GpuAcquisition
 from torchyard_agent.keeper.processes.rank_process import RunPlace
 from torchyard_agent.keeper.processes.rank_supervisor import RankSupervisor
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
-from torchyard_agent.keeper.resources import RunResources, acquire, update_record
+from torchyard_agent.keeper.resources import RunResources, acquire
 from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol import calendar, paths, timestamps
@@ -332,10 +332,6 @@ class Keeper:
         entry = attribution_entry("grow", by, host=host, replicas=names)
         # As in `_stop`, an error in the decisions must end the keeper and not only this request.
         asyncio.get_running_loop().call_soon(primary.grow, host, replicas, entry)
-        try:
-            update_record(self._folder, {name: params["record"][name] for name in ("hosts", "replicas")})
-        except (OSError, ValueError) as error:
-            log.warning("the run's record was not updated: %s", error)
         return {}
 
     async def withdraw(self, connection: Connection, params: Params) -> Any:

@@ -28,6 +28,7 @@ from torchyard_agent.keeper.link.join_store import JoinStore, Refused, StoreServ
 from torchyard_agent.keeper.link.member_connections import MemberConnections
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
 from torchyard_agent.keeper.processes.rank_supervisor import RankSupervisor
+from torchyard_agent.keeper.resources import add_to_record
 from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.authenticated_transport import exchange_key
@@ -93,6 +94,8 @@ class Primary:
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
         self._run: state_machine.Run | None = None
+        self._unrecorded: dict[str, str] = {}
+        """The hosts of added replicas that are not in the run's record, since they are not members yet."""
         self._early_stops: list[events.StopRequested] = []
         self._replication = self._create_replication()
         self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
@@ -288,6 +291,13 @@ class Primary:
         with suppress(Refused):
             self._store.set(f"members/{change.gang}/{change.generation}", json.dumps(membership).encode())
 
+        joined = {name: self._unrecorded.pop(name) for name in change.members if name in self._unrecorded}
+        if joined:
+            try:
+                add_to_record(self._ranks.place.folder, joined)
+            except (OSError, ValueError) as error:
+                log.warning("the run's record was not updated: %s", error)
+
     def _watch_training(self, gang: str, generation: int) -> None:
         """Feeds the decisions when all ranks of a generation have completed a step, or wait for returning replicas."""
         if self._start["policy"].get("on_worker_loss") == "continue":
@@ -413,9 +423,12 @@ class Primary:
             entry: The journal entry of the user's request.
         """
         assert self._run is not None
-        if growth_policy.refusal(self._run, host):
-            return
         self._status.asked(entry)
+        why = growth_policy.refusal(self._run, host)
+        if why:  # Something has happened since the check.
+            for replica in replicas:
+                self._status.withdrawal(replica["name"], why)
+            return
         if growth_policy.is_new_host(self._run, host):
             self._members.forget(host)
             self._callers[self._secret] = self._on_member
@@ -423,6 +436,7 @@ class Primary:
                 self._assignments.replicates = True
                 self._replication.add_host(host)
         self._assignments.add(replicas)
+        self._unrecorded.update({replica["name"]: host for replica in replicas})
         self._feed(events.ReplicasAdded(host, tuple(replicas), self._timeouts.join_within_s))
 
     def withdraw(self, names: Sequence[str], why: str) -> None:

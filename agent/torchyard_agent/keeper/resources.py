@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from torchyard_agent import network_addresses, snapshot_store
@@ -170,12 +171,15 @@ def _write_record(path: str, record: dict[str, Any]) -> None:
     os.rename(f"{path}.new", path)
 
 
-def update_record(folder: str, changes: dict[str, Any]) -> None:
-    """Changes entries of the record that the desktop has sent, such as `hosts`. Raises OSError or ValueError."""
+def add_to_record(folder: str, added: Mapping[str, str]) -> None:
+    """Adds replicas to the record that the desktop has sent, with their hosts. Raises OSError or ValueError."""
     path = os.path.join(folder, "run.json")
     with open(path, encoding="utf-8") as file:
         record = json.load(file)
-    record["record"] = {**(record.get("record") or {}), **changes}
+    about = record.get("record") or {}
+    hosts = list(dict.fromkeys([*about.get("hosts", []), *added.values()]))
+    replicas = [{"name": name, "host": host, "gpus": []} for name, host in added.items()]
+    record["record"] = {**about, "hosts": hosts, "replicas": [*about.get("replicas", []), *replicas]}
     _write_record(path, record)
 
 

@@ -205,8 +205,6 @@ class Grow(TypedDict):
     member: Member | None
     """The address of the host if it is not a member of the run yet; else None."""
     replicas: list[ReplicaPlan]
-    record: dict[str, Any]
-    """The changed entries of the run's record: `hosts` and `replicas`."""
     by: str
 
 

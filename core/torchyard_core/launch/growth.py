@@ -180,7 +180,6 @@ class Growth:
         is_member = bool(there)
         planned = plan_added(topology, pool_index, [one["name"] for one in invited["replicas"]], self.host, self.count)
         facts = self._check(planned, pool, there, link, is_member=is_member)
-        record = self._record(planned)
         links = {self.host: link}
         prepared: Prepared
         if is_member:
@@ -190,7 +189,11 @@ class Growth:
             self._remove_remains(link)
             provide_code(run_id, self.own.snapshot, self.links, links, self.hosts, progress)
             self._new = links
-            request = {**self._prepare(facts, invited, record), "archive": links[self.host].archive, "anew": True}
+            request = {
+                **self._prepare(facts, invited, self._record(planned)),
+                "archive": links[self.host].archive,
+                "anew": True,
+            }
             prepared = links[self.host].call("run.prepare", request, PREPARE_TIMEOUT_S)
             progress.stop_if_cancelled()
             known = {host.name: host.port_range for host in self.hosts.known()}
@@ -204,7 +207,6 @@ class Growth:
         begin = Grow(
             member=None if is_member else member,
             replicas=replicas,
-            record={"hosts": record["hosts"], "replicas": record["replicas"]},
             by=desktop_identity(),
         )
         self._asked = True

@@ -80,7 +80,6 @@ class GrowingRun:
             "grow",
             member=None if host is self.host else host.member,
             replicas=plans,
-            record={"hosts": list(self.cluster.hosts), "replicas": [{"name": one["name"]} for one in plans]},
             by="kim@laptop",
         )
         return [one["name"] for one in plans]
@@ -113,7 +112,8 @@ def test_a_worker_that_is_added_on_a_new_host_has_the_parameters_of_the_others(r
         assert memberships_of(a) == memberships_of(b) == [(1, ["worker-0", "worker-1", "worker-2"], [])]
         [asked] = [event for event in a.journal() if event["event"] == "asked" and event["what"] == "grow"]
         assert (asked["by"], asked["host"], asked["replicas"]) == ("kim", "gpu-b", ["worker-2"])
-        assert json.loads((a.run_dir / "run.json").read_text())["record"]["hosts"] == ["gpu-a", "gpu-b"]
+        record = json.loads((a.run_dir / "run.json").read_text())["record"]
+        assert record["replicas"] == [{"name": "worker-2", "host": "gpu-b", "gpus": []}]
 
     run_scenario(scenario)
 

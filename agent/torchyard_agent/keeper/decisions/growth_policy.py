@@ -89,11 +89,13 @@ def _withdraw(step: Step, replica: Replica, why: str) -> None:
 
 def settle(step: Step, gang: Gang) -> None:
     """Starts the added replicas whose host has joined, and withdraws those whose attempts are used up."""
-    for one in step.run.members(gang):
+    for one in step.run.replicas:
+        if not one.added or one.withdrawn or one.gang != gang.name:
+            continue
         host = step.run.host(one.host)
         if one.phase == ADDED and host.joined and not host.lost and return_policy.may_start(step, gang, one):
             return_policy.start(step, gang, one, restarts=one.restarts)
-        elif one.added and not one.withdrawn and one.state.is_terminal and return_policy.is_exhausted(step.run, one):
+        elif one.state.is_terminal and return_policy.is_exhausted(step.run, one):
             _withdraw(step, one, one.reason)
 
 
@@ -108,9 +110,11 @@ def on_restart(step: Step, gang: Gang) -> None:
 
 def dismiss_hosts(step: Step) -> None:
     """Has hosts leave the run whose replicas were all withdrawn and have ended."""
-    for host in step.run.hosts:
-        there = [one for one in step.run.replicas if one.host == host.name]
-        is_empty = bool(there) and all(one.withdrawn and one.state.is_terminal for one in there)
-        if is_empty and not host.dismissed and step.run.outcome is None:
-            step.set_host(host.name, dismissed=True, lost=True, connected=False)
-            step.out.append(instructions.DismissHost(host.name, f"not added to the run: {there[-1].reason}"))
+    if step.run.outcome is not None:
+        return
+    for name in dict.fromkeys(one.host for one in step.run.replicas if one.withdrawn):
+        there = [one for one in step.run.replicas if one.host == name]
+        is_empty = all(one.withdrawn and one.state.is_terminal for one in there)
+        if is_empty and not step.run.host(name).dismissed:
+            step.set_host(name, dismissed=True, lost=True, connected=False)
+            step.out.append(instructions.DismissHost(name, f"not added to the run: {there[-1].reason}"))
