@@ -305,8 +305,8 @@ class Keeper:
         return self._ranks, self._status, self._resources
 
     async def invite(self, connection: Connection, params: Params) -> Any:
-        """Returns what a host needs to join the live run (`protocol.messages.Invitation`)."""
-        return self._primary().invite(str(params["host"]))
+        """Returns what a host needs to join the live run (`protocol.growth_messages.Invitation`)."""
+        return self._primary().growth.invite(str(params["host"]))
 
     async def hold(self, connection: Connection, params: Params) -> Any:
         """Holds further ports for replicas that will be added on this host. Answers as `prepare`."""
@@ -324,21 +324,20 @@ class Keeper:
         )
 
     async def grow(self, connection: Connection, params: Params) -> Any:
-        """Adds replicas to the live run (`protocol.messages.Grow`)."""
-        primary, replicas, by = self._primary(), params["replicas"], clean_name(params.get("by"))
-        host = str(params["member"]["host"]) if params["member"] is not None else str(replicas[0]["host"])
-        primary.check_growth(host, replicas, is_new_host=params["member"] is not None)
+        """Adds replicas to the live run (`protocol.growth_messages.Grow`)."""
+        growth, replicas = self._primary().growth, params["replicas"]
+        host = growth.check(params)  # type: ignore[arg-type]  # a client's request
         names = [str(replica["name"]) for replica in replicas]
-        entry = attribution_entry("grow", by, host=host, replicas=names)
+        entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
         # As in `_stop`, an error in the decisions must end the keeper and not only this request.
-        asyncio.get_running_loop().call_soon(primary.grow, host, replicas, entry)
+        asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
         return {}
 
     async def withdraw(self, connection: Connection, params: Params) -> Any:
         """Gives up the addition of replicas that are not members yet."""
         why = f"{clean_name(params.get('by')) or 'the user'} has interrupted their addition"
         names = [str(name) for name in params["replicas"]]
-        asyncio.get_running_loop().call_soon(self._primary().withdraw, names, why)
+        asyncio.get_running_loop().call_soon(self._primary().growth.withdraw, names, why)
         return {}
 
     def _primary(self) -> Primary:

@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from torchyard_agent.keeper import notify_command
 from torchyard_agent.keeper.assignments import Assignments
 from torchyard_agent.keeper.checkpoints import checkpoint_folders
 from torchyard_agent.keeper.checkpoints.checkpoint_replication import CheckpointSender
 from torchyard_agent.keeper.checkpoints.checkpoint_restore import CheckpointRestore
-from torchyard_agent.keeper.decisions import events, growth_policy, instructions, replication_policy, state_machine
+from torchyard_agent.keeper.decisions import events, instructions, replication_policy, state_machine
 from torchyard_agent.keeper.decisions.booking_policy import Deadline, OwnBooking, StartVerdict
 from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.instructions import Instruction
@@ -28,16 +28,17 @@ from torchyard_agent.keeper.link.join_store import JoinStore, Refused, StoreServ
 from torchyard_agent.keeper.link.member_connections import MemberConnections
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
 from torchyard_agent.keeper.processes.rank_supervisor import RankSupervisor
-from torchyard_agent.keeper.resources import add_to_record
 from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
-from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.messages import Invitation, ReplicaPlan, Start
+from torchyard_agent.protocol.messages import Start
 from torchyard_agent.protocol.rank_environment import has_store
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
+
+if TYPE_CHECKING:
+    from torchyard_agent.keeper.run_growth import RunGrowth
 
 DISMISS_S = 3.0
 """The time that members have to acknowledge the run's end."""
@@ -94,8 +95,7 @@ class Primary:
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
         self._run: state_machine.Run | None = None
-        self._unrecorded: dict[str, str] = {}
-        """The hosts of added replicas that are not in the run's record, since they are not members yet."""
+        self._growth: RunGrowth | None = None
         self._early_stops: list[events.StopRequested] = []
         self._replication = self._create_replication()
         self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
@@ -291,12 +291,8 @@ class Primary:
         with suppress(Refused):
             self._store.set(f"members/{change.gang}/{change.generation}", json.dumps(membership).encode())
 
-        joined = {name: self._unrecorded.pop(name) for name in change.members if name in self._unrecorded}
-        if joined:
-            try:
-                add_to_record(self._ranks.place.folder, joined)
-            except (OSError, ValueError) as error:
-                log.warning("the run's record was not updated: %s", error)
+        if self._growth is not None:
+            self._growth.on_membership(change.members)
 
     def _watch_training(self, gang: str, generation: int) -> None:
         """Feeds the decisions when all ranks of a generation have completed a step, or wait for returning replicas."""
@@ -388,60 +384,31 @@ class Primary:
         self._members.send_all(messages.RunEnded(self._status.end(instruction.state, instruction.reason)))
         self._finished.set_result(None)
 
-    def invite(self, host: str) -> Invitation:
-        """Returns what a host needs to take part in the live run. Raises RpcError if no worker can be added there."""
-        self._require_growth(host)
+    @property
+    def growth(self) -> RunGrowth:
+        """The addition of replicas to the live run."""
+        if self._growth is None:
+            # Few runs grow, and each module that is imported adds to the memory of every keeper.
+            from torchyard_agent.keeper.run_growth import RunGrowth
+
+            place = self._ranks.place
+            known = place.run_id, place.folder, self._start["members"][0], self._secret, self._timeouts.join_within_s
+            self._growth = RunGrowth(
+                *known, self._status, self._assignments, self._current_run, self._feed, self._expect_host
+            )
+        return self._growth
+
+    def _current_run(self) -> state_machine.Run:
         assert self._run is not None
-        replicas = [{"name": one.name, "host": "" if one.withdrawn else one.host} for one in self._run.replicas]
-        return Invitation(primary=self._start["members"][0], secret=self._secret.hex(), replicas=replicas)
+        return self._run
 
-    def _require_growth(self, host: str) -> None:
-        assert self._run is not None
-        why = growth_policy.refusal(self._run, host)
-        if why:
-            run_id = self._ranks.place.run_id
-            raise RpcError(f"no worker can be added to run {run_id}: {why}", "cannot_grow")
-
-    def check_growth(self, host: str, replicas: Sequence[ReplicaPlan], *, is_new_host: bool) -> None:
-        """Raises RpcError if these replicas cannot be added on a host, which is a member unless `is_new_host`."""
-        assert self._run is not None
-        self._require_growth(host)
-        names = {one["name"] for one in replicas}
-        gangs = {one.gang for one in self._run.replicas if one.trainer}
-        fit = bool(replicas) and all(
-            one["host"] == host and one["trainer"] and one["role"] == "worker" and one["gang"] in gangs
-            for one in replicas
-        )
-        taken = names & {one.name for one in self._run.replicas}
-        if not fit or taken or len(names) != len(replicas) or is_new_host != growth_policy.is_new_host(self._run, host):
-            raise RpcError("the replicas to add do not fit the run; another command may have added some", "params")
-
-    def grow(self, host: str, replicas: Sequence[ReplicaPlan], entry: Message) -> None:
-        """Adds replicas, which `check_growth` has accepted, on a host of the run or on a host that will connect.
-
-        Args:
-            entry: The journal entry of the user's request.
-        """
-        assert self._run is not None
-        self._status.asked(entry)
-        why = growth_policy.refusal(self._run, host)
-        if why:  # Something has happened since the check.
-            for replica in replicas:
-                self._status.withdrawal(replica["name"], why)
-            return
-        if growth_policy.is_new_host(self._run, host):
-            self._members.forget(host)
-            self._callers[self._secret] = self._on_member
-            if self._replication is not None:
-                self._assignments.replicates = True
-                self._replication.add_host(host)
-        self._assignments.add(replicas)
-        self._unrecorded.update({replica["name"]: host for replica in replicas})
-        self._feed(events.ReplicasAdded(host, tuple(replicas), self._timeouts.join_within_s))
-
-    def withdraw(self, names: Sequence[str], why: str) -> None:
-        """Gives up the addition of those of the replicas that are not members yet."""
-        self._feed(events.ReplicasWithdrawn(tuple(names), why))
+    def _expect_host(self, host: str) -> None:
+        """Lets a keeper connect for a host that is added to the run."""
+        self._members.forget(host)
+        self._callers[self._secret] = self._on_member
+        if self._replication is not None:
+            self._assignments.replicates = True
+            self._replication.add_host(host)
 
     def dismiss_host(self, instruction: instructions.DismissHost) -> None:
         ended = {

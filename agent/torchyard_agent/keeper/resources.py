@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 from torchyard_agent import network_addresses, snapshot_store
@@ -161,26 +160,10 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
     checkpoint = _resume(folder, prepare.get("resume_from"))
     public = {name: value for name, value in prepare.items() if name != "secret"}
     public["boot_id"] = boot_id()
-    _write_record(record, public)
+    with open(f"{record}.new", "w", encoding="utf-8") as file:
+        json.dump(public, file)
+    os.rename(f"{record}.new", record)
     return checkpoint
-
-
-def _write_record(path: str, record: dict[str, Any]) -> None:
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(record, file)
-    os.rename(f"{path}.new", path)
-
-
-def add_to_record(folder: str, added: Mapping[str, str]) -> None:
-    """Adds replicas to the record that the desktop has sent, with their hosts. Raises OSError or ValueError."""
-    path = os.path.join(folder, "run.json")
-    with open(path, encoding="utf-8") as file:
-        record = json.load(file)
-    about = record.get("record") or {}
-    hosts = list(dict.fromkeys([*about.get("hosts", []), *added.values()]))
-    replicas = [{"name": name, "host": host, "gpus": []} for name, host in added.items()]
-    record["record"] = {**about, "hosts": hosts, "replicas": [*about.get("replicas", []), *replicas]}
-    _write_record(path, record)
 
 
 def _resume(folder: str, resume_from: str | None) -> str:

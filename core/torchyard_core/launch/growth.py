@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchyard_agent.protocol.messages import Grow, Hold, Invitation, Join, Member, Prepare, Prepared, ReplicaPlan
+from torchyard_agent.protocol.growth_messages import Grow, Hold, Invitation
+from torchyard_agent.protocol.messages import Join, Member, Prepare, Prepared, ReplicaPlan
 from torchyard_core.errors import AgentRefused, HostError, RunFailed, UsageError
 from torchyard_core.formatting import counted
 from torchyard_core.identity import desktop_identity

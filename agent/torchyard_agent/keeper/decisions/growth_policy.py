@@ -10,7 +10,7 @@ generation. Once it is a member, it is a replica like any other.
 from __future__ import annotations
 
 from torchyard_agent.keeper.decisions import instructions, return_policy
-from torchyard_agent.keeper.decisions.events import ReplicasAdded, ReplicasWithdrawn
+from torchyard_agent.keeper.decisions.events import ReplicasAdded, ReplicasWithdrawn, TimerFired
 from torchyard_agent.keeper.decisions.state import KILL_AFTER_S, UP, Gang, Host, Replica, Run, Step, replica_of
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
@@ -45,7 +45,22 @@ def is_new_host(run: Run, host: str) -> bool:
     return all(one.name != host or one.dismissed for one in run.hosts)
 
 
-def on_added(step: Step, event: ReplicasAdded) -> None:
+def apply(step: Step, event: ReplicasAdded | ReplicasWithdrawn | TimerFired | None) -> None:
+    """Applies an event about added replicas, or after any other event (None) the changes that follow from the state."""
+    if isinstance(event, ReplicasAdded):
+        _on_added(step, event)
+    elif isinstance(event, ReplicasWithdrawn):
+        _on_withdrawn(step, event)
+    elif event is not None:
+        _on_join_timeout(step)
+    else:
+        for gang in step.run.gangs:
+            if gang.phase == UP and gang.trains:
+                _settle(step, gang)
+        _dismiss_hosts(step)
+
+
+def _on_added(step: Step, event: ReplicasAdded) -> None:
     """Adds replicas, and their host if it is new or has left the run."""
     if refusal(step.run, event.host):
         return
@@ -59,14 +74,14 @@ def on_added(step: Step, event: ReplicasAdded) -> None:
         step.record_replica(replica)
 
 
-def on_withdrawn(step: Step, event: ReplicasWithdrawn) -> None:
+def _on_withdrawn(step: Step, event: ReplicasWithdrawn) -> None:
     """Withdraws those of the replicas that are not members yet."""
     for one in step.run.replicas:
         if one.name in event.replicas and one.added and not one.withdrawn:
             _withdraw(step, one, event.why)
 
 
-def on_join_timeout(step: Step) -> None:
+def _on_join_timeout(step: Step) -> None:
     """Withdraws the replicas of added hosts that have not joined in time."""
     for host in step.run.hosts:
         if not host.joined and step.run.started and step.now >= host.wait_until - return_policy.TOLERANCE_S:
@@ -87,7 +102,7 @@ def _withdraw(step: Step, replica: Replica, why: str) -> None:
         step.out.append(instructions.EndRanks(replica.host, (replica.name,), KILL_AFTER_S))
 
 
-def settle(step: Step, gang: Gang) -> None:
+def _settle(step: Step, gang: Gang) -> None:
     """Starts the added replicas whose host has joined, and withdraws those whose attempts are used up."""
     for one in step.run.replicas:
         if not one.added or one.withdrawn or one.gang != gang.name:
@@ -108,7 +123,7 @@ def on_restart(step: Step, gang: Gang) -> None:
             step.set_replica(one.name, state=ReplicaState.PENDING, exit_code=None, reason="", failure=None, phase=ADDED)
 
 
-def dismiss_hosts(step: Step) -> None:
+def _dismiss_hosts(step: Step) -> None:
     """Has hosts leave the run whose replicas were all withdrawn and have ended."""
     if step.run.outcome is not None:
         return

@@ -13,7 +13,7 @@ otherwise the trainers would use up their restarts while a server is missing.
 
 from __future__ import annotations
 
-from torchyard_agent.keeper.decisions import growth_policy, instructions, return_policy
+from torchyard_agent.keeper.decisions import instructions, return_policy
 from torchyard_agent.keeper.decisions.events import GangCleared, GangTrains
 from torchyard_agent.keeper.decisions.state import (
     CLEARING,
@@ -160,7 +160,6 @@ def settle(step: Step) -> None:
             _announce_wait(step, gang)
         elif gang.phase == UP and gang.trains:
             return_policy.settle(step, gang)
-            growth_policy.settle(step, gang)
         elif gang.phase == UP and _may_return(step.run, gang):
             hosts = dict.fromkeys(one.host for one in step.run.replicas if one.gang == name)
             gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} came back")
@@ -256,7 +255,10 @@ def _restart(step: Step, gang: Gang) -> None:
         gang.name, phase=UP, generation=gang.generation + 1, failures=(), cause="", trains=False, membership=0
     )
     step.set_gang(gang.name, announced=0, joined=0)
-    growth_policy.on_restart(step, gang)
+    if any(one.added for one in step.run.members(gang)):
+        from torchyard_agent.keeper.decisions import growth_policy  # See state_machine._on_growth().
+
+        growth_policy.on_restart(step, gang)
     for one in taking_part:
         step.set_replica(
             one.name,

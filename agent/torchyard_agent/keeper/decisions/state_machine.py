@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from torchyard_agent.keeper.decisions import events, growth_policy, instructions, restart_policy, return_policy
+from torchyard_agent.keeper.decisions import events, instructions, restart_policy, return_policy
 from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.instructions import Instruction
 from torchyard_agent.keeper.decisions.state import (
@@ -77,7 +77,8 @@ def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instructio
     step = Step(run, now)
     _ON[type(event)](step, event)
     restart_policy.settle(step)
-    growth_policy.dismiss_hosts(step)
+    if any(one.added for one in step.run.replicas):
+        _on_growth(step, None)
     _settle(step)
     return step.run, step.out
 
@@ -225,7 +226,7 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
             step.choose_cause()
             step.end(step.run.replicas, KILL_AFTER_S)
     elif event.timer == instructions.JOIN_ADDED:
-        growth_policy.on_join_timeout(step)
+        _on_growth(step, event)
     elif event.timer == instructions.GPUS:
         _on_gpus_timeout(step)
     elif event.timer == instructions.CHOOSE:
@@ -244,6 +245,13 @@ def _on_cleared(step: Step, event: events.GangCleared) -> None:
         restart_policy.on_cleared(step, event)
     else:
         return_policy.on_cleared(step, event)
+
+
+def _on_growth(step: Step, event: events.ReplicasAdded | events.ReplicasWithdrawn | events.TimerFired | None) -> None:
+    # Few runs grow, and each module that is imported adds to the memory of every keeper.
+    from torchyard_agent.keeper.decisions import growth_policy
+
+    growth_policy.apply(step, event)
 
 
 def _did_not_join(host: str, run: Run) -> Failure:
@@ -267,8 +275,8 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
     events.GangTrains: restart_policy.on_trains,
     events.ReplicaReady: return_policy.on_ready,
     events.BoundaryReached: return_policy.on_boundary,
-    events.ReplicasAdded: growth_policy.on_added,
-    events.ReplicasWithdrawn: growth_policy.on_withdrawn,
+    events.ReplicasAdded: _on_growth,
+    events.ReplicasWithdrawn: _on_growth,
     events.StartDue: _on_start_due,
     events.GpusAcquired: _on_gpus_acquired,
     events.GpusBusy: _on_gpus_busy,
