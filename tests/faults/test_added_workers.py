@@ -71,15 +71,19 @@ def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
     return desktop
 
 
-def launch(team: Team, folder: Path) -> LaunchedRun:
-    """Launches two workers on gpu-a and gpu-b with the command, so that this desktop's history has the run."""
+def launch(team: Team, folder: Path, worker_2: str = "gpu-c") -> LaunchedRun:
+    """Launches two workers on gpu-a and gpu-b with the command, so that this desktop's history has the run.
+
+    Args:
+        worker_2: The host on which the test will add a worker.
+    """
     from tests.end_to_end.running import topology
 
     done = team.desktop.torchyard("run", topology(folder / "grows", TOPOLOGY, script_py=SCRIPT), "--detach", "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     events: list[Event] = [json.loads(line) for line in done.stdout.splitlines()]
     [run_id] = [event["run_id"] for event in events if event["event"] == "run_submitted"]
-    places = {"worker-0": "gpu-a", "worker-1": "gpu-b", "worker-2": "gpu-c"}
+    places = {"worker-0": "gpu-a", "worker-1": "gpu-b", "worker-2": worker_2}
     run = LaunchedRun(team, run_id, places, "gpu-a")
     wait_until(lambda: all(steps_of(run, name) for name in FIRST), 2 * SOON_S, what=lambda: run.log("worker-0"))
     return run
@@ -141,10 +145,13 @@ def test_a_failure_on_the_new_host_and_an_interruption_leave_the_run_as_it_was(t
 
 
 @pytest.mark.proof
-def test_a_restart_divides_the_data_over_the_added_workers_too(team: Team, tmp_path: Path) -> None:
-    run = launch(team, tmp_path)
-    done = team.desktop.torchyard("runs", "grow", run.run_id, "--host", "gpu-c")
+def test_a_restart_includes_a_worker_that_was_added_on_a_host_of_the_run(team: Team, tmp_path: Path) -> None:
+    run = launch(team, tmp_path, worker_2="gpu-b")
+    done = team.desktop.torchyard("runs", "grow", run.run_id, "--host", "gpu-b")
     assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf"worker-2 has joined run {run.run_id}\.\nstep \d+: 3 of 3 workers\n", done.stdout), (
+        done.stdout
+    )
     wait_for_steps(run, *ALL)
     kill(team, run, "worker-1", "worker-2")  # Only one is left, and `min_replicas` is 2.
     wait_until(lambda: run.of("gang_restart"), SOON_S)
