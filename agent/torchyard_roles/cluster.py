@@ -96,7 +96,10 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """The number of training processes, also in an evaluator."""
+        """The number of training processes when this one started, also in an evaluator.
+
+        Lost workers and workers that are added later do not change it before the next restart of all workers.
+        """
         return self._environment.world_size
 
     @property
@@ -564,8 +567,9 @@ class Cluster:
         if members is None or not members.is_joining or self._first is None:
             return
         if self._saver is None or not (self._saver.loaders or self._saver.stateful):
+            what = "join the others" if self._environment.started_with else "return after its loss"
             raise UsageProblem(
-                f"{self._environment.name} cannot return after its loss: the script counts its steps itself, so it "
+                f"{self._environment.name} cannot {what}: the script counts its steps itself, so it "
                 "would not end together with the other workers.",
                 "Take batches from cluster.loader(), or give the script's position to cluster.checkpoint().",
             )
@@ -591,7 +595,8 @@ class Cluster:
                 resumed.place(number, loader, self._finish_resume)
             self._saver.start(self._model, self._first, self._fingerprint, state.step)
         self._strategy.load_exchange_state(state.exchange, state.step)
-        print(f"torchyard: {self._environment.name} is back at step {state.step}.", flush=True)
+        what = "has joined" if self._environment.started_with else "is back"
+        print(f"torchyard: {self._environment.name} {what} at step {state.step}.", flush=True)
 
     def _stop(self, step: int) -> None:
         outcome = "nothing was saved"

@@ -34,12 +34,19 @@ from torchyard_roles.devices import move
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.training_metrics import Progress
 
+OTHER_ORDER = 1_000_003
+"""Added to the seed of a repeated share; greater than any number of epochs, which the sampler adds to the seed."""
+
 
 class DataShare(NamedTuple):
     """Share number `part` of `parts` equal shares of the data."""
 
     part: int = 0
     parts: int = 1
+    repetition: int = 0
+    """Greater than 0 if another worker has the same part. Its samples are then drawn in another random order, and none
+    of them is evaluated.
+    """
 
 
 class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml.
@@ -58,6 +65,8 @@ class PartSampler(Sampler):  # type: ignore[misc]  # mypy does not analyse torch
     def __init__(self, dataset: Any, share: DataShare) -> None:
         count = len(dataset)
         self._part = range(share.part * count // share.parts, (share.part + 1) * count // share.parts)
+        if share.repetition:
+            self._part = range(0)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._part)
@@ -367,7 +376,7 @@ def make_loader(
                 num_replicas=share.parts,
                 rank=share.part,
                 shuffle=shuffle,
-                seed=seed or 0,
+                seed=(seed or 0) + share.repetition * OTHER_ORDER,
                 drop_last=bool(options.get("drop_last")),
             )
     elif not streams and not options.keys() & {"sampler", "batch_sampler"}:

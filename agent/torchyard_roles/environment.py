@@ -65,6 +65,8 @@ class Environment:
     """The number of restarts of the process's gang."""
     attempt: int = 0
     """The number of the replica's return to a gang that continued without it; 0 if it started with its gang."""
+    started_with: int = 0
+    """The number of ranks with which the gang's generation began, if this replica was added to it later; else 0."""
     peers: Peers = field(default_factory=Peers)
     """The addresses of the run's servers, reducers and trainers, including this replica."""
     store: str = ""
@@ -131,6 +133,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         group_size=group_size,
         generation=_number(environ, "TORCHYARD_GENERATION") or 0,
         attempt=_number(environ, "TORCHYARD_RETURN") or 0,
+        started_with=_number(environ, "TORCHYARD_STARTED_WITH") or 0,
         peers=read_peers(environ.get("TORCHYARD_PEERS", "")),
         store=environ.get("TORCHYARD_STORE", ""),
         key=_key(environ),

@@ -15,7 +15,14 @@ pytestmark = pytest.mark.train
 
 
 def made(
-    dataset: Any, parts: int = 1, part: int = 0, *, evaluation: bool = False, seed: int | None = None, **options: Any
+    dataset: Any,
+    parts: int = 1,
+    part: int = 0,
+    *,
+    repetition: int = 0,
+    evaluation: bool = False,
+    seed: int | None = None,
+    **options: Any,
 ):
     import torch
 
@@ -23,7 +30,7 @@ def made(
 
     return make_loader(
         dataset,
-        DataShare(part, parts),
+        DataShare(part, parts, repetition),
         seed=seed,
         device=torch.device("cpu"),
         progress=Progress(),
@@ -42,6 +49,15 @@ def test_the_defaults_are_dataloaders() -> None:
     # The loader pads the data, so both workers make the same number of steps.
     assert numbers(made(list(range(5)), 2, 1)) == [[1], [3], [0]]
     assert numbers(made(list(range(5)), 2, 1, drop_last=True)) == [[1], [3]]
+
+
+def test_a_repeated_share_has_as_many_samples_in_another_random_order_and_none_to_evaluate() -> None:
+    shares = [made(list(range(20)), 2, 1, repetition=number, shuffle=True, batch_size=5) for number in range(3)]
+    orders = [numbers(share) for share in shares]
+    assert [len(order) for order in orders] == [2, 2, 2]
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    assert numbers(made(list(range(20)), 2, 1, repetition=1, shuffle=True, batch_size=5)) == orders[1]
+    assert numbers(made(list(range(20)), 2, 1, repetition=1, evaluation=True)) == []
 
 
 def test_a_dataloader_is_taken_over_as_it_is_in_one_process() -> None:

@@ -98,6 +98,8 @@ class Runs:
     async def prepare(self, params: dict[str, Any]) -> Any:
         """Starts the run's keeper, unless `warm` has done so, and forwards `params` to the keeper."""
         run_id = _checked(params["run_id"])
+        if params.pop("anew", False):  # An earlier addition of this host to the live run was aborted.
+            self._aborted.discard(run_id)
         with self.launching():
             keeper = await self._warm_keeper(run_id)
             if keeper is None or not await self._has_renewed(run_id, keeper):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from torchyard_agent.keeper.link.messages import Assignment
-from torchyard_agent.protocol.messages import ReplicaAssignment, Start
+from torchyard_agent.protocol.messages import ReplicaAssignment, ReplicaPlan, Start
 from torchyard_agent.protocol.rank_environment import RankEnvironment
 
 
@@ -18,7 +18,10 @@ class Assignments:
 
     def __init__(self, start: Start, *, replicates: bool):
         self._start = start
-        self._replicates = replicates
+        self._hosts = {replica["host"] for replica in start["replicas"]}
+        self._late: list[str] = []
+        """The replicas that were added since the generation of their gang began, in rank order after all others."""
+        self.replicates = replicates
         address, port = start["members"][0]["address"], start["members"][0]["gang_port"]
         self.meeting_point = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         """The `address:port` at which ranks and members reach the primary's keeper."""
@@ -27,11 +30,16 @@ class Assignments:
     def of_host(self, host: str) -> Assignment:
         start = self._start
         return Assignment(
-            replicas=[self._environment.share(one) for one in start["replicas"] if one["host"] == host],
+            # Ranks of an added host are started by StartGeneration only.
+            replicas=[
+                self._environment.share(one)
+                for one in start["replicas"]
+                if one["host"] == host and host in self._hosts and one["name"] not in self._late
+            ],
             host_wait_s=start["policy"]["host_wait_s"],
             setup=start["setup"],
             secrets=start["secrets"],
-            carry=self._replicates,
+            carry=self.replicates,
             spare_imports=start["spare_imports"],
             max_restarts=start["policy"]["max_restarts"],
         )
@@ -41,12 +49,38 @@ class Assignments:
     ) -> dict[str, list[ReplicaAssignment]]:
         """Returns the assignments of replicas of a gang for its restart, or for return number `attempt`, by host.
 
-        Ranks and world sizes do not count the replicas in `dropped`.
+        Ranks and world sizes do not count the replicas in `dropped`. Those of a replica that was added since the
+        generation began count all added replicas, and those of other replicas none.
         """
-        taking_part = [replica for replica in self._start["replicas"] if replica["name"] not in dropped]
+        taking_part, late = self._taking_part(dropped)
+        started_with = 0
+        if any(replica["name"] in names for replica in late):
+            started_with = sum(replica["processes"] for replica in taking_part if replica["trainer"])
+            taking_part += late
         environment = RankEnvironment(self._start["cluster"], taking_part, self.meeting_point)
         by_host: dict[str, list[ReplicaAssignment]] = {}
-        for replica in self._start["replicas"]:
+        for replica in taking_part:
             if replica["name"] in names:
-                by_host.setdefault(replica["host"], []).append(environment.share(replica, generation, attempt))
+                assignment = environment.share(replica, generation, attempt, started_with)
+                by_host.setdefault(replica["host"], []).append(assignment)
         return by_host
+
+    def _taking_part(self, dropped: Collection[str]) -> tuple[list[ReplicaPlan], list[ReplicaPlan]]:
+        """Returns the replicas with which the current generations began, and the replicas that were added since."""
+        there = {replica["name"]: replica for replica in self._start["replicas"] if replica["name"] not in dropped}
+        late = [there.pop(name) for name in self._late if name in there]
+        return list(there.values()), late
+
+    def seats(self, gang: str, dropped: Collection[str]) -> list[tuple[str, int]]:
+        """Returns the name and number of ranks of a gang's replicas in rank order."""
+        taking_part, late = self._taking_part(dropped)
+        return [(one["name"], one["processes"]) for one in (*taking_part, *late) if one["gang"] == gang]
+
+    def add(self, replicas: Sequence[ReplicaPlan]) -> None:
+        """Adds replicas to the current generation of their gang."""
+        self._start["replicas"] = [*self._start["replicas"], *replicas]
+        self._late += [replica["name"] for replica in replicas]
+
+    def begin_generation(self, late: Collection[str]) -> None:
+        """Begins a generation of the trainers, in which only the replicas in `late` have not been members yet."""
+        self._late = [name for name in self._late if name in late]

@@ -102,7 +102,7 @@ class Keeper:
     def _methods(self) -> dict[str, unix_socket_rpc.Method]:
         methods = (
             *(self.warm, self.prepare, self.renew, self.start, self.join, self.stop, self.abort),
-            *(self.calendar, self.status, self.metrics),
+            *(self.calendar, self.status, self.metrics, self.invite, self.hold, self.grow, self.withdraw),
         )
         return {method.__name__: self._counted(method) for method in methods}
 
@@ -303,6 +303,47 @@ class Keeper:
         if self._decided.is_set():
             raise RpcError(f"the run {self._run_id} has begun here already", "begun")
         return self._ranks, self._status, self._resources
+
+    async def invite(self, connection: Connection, params: Params) -> Any:
+        """Returns what a host needs to join the live run (`protocol.growth_messages.Invitation`)."""
+        return self._primary().growth.invite(str(params["host"]))
+
+    async def hold(self, connection: Connection, params: Params) -> Any:
+        """Holds further ports for replicas that will be added on this host. Answers as `prepare`."""
+        resources = self._resources
+        if self._participant is None or resources is None:
+            raise RpcError(f"the run {self._run_id} has not begun here", "not_prepared")
+        return Prepared(
+            pid=os.getpid(),
+            address=resources.address,
+            interface=resources.interface,
+            ports=await resources.hold_more(int(params["ports"])),
+            gang_port=resources.gang_port,
+            run_dir=self._folder,
+            checkpoint=resources.checkpoint,
+        )
+
+    async def grow(self, connection: Connection, params: Params) -> Any:
+        """Adds replicas to the live run (`protocol.growth_messages.Grow`)."""
+        growth, replicas = self._primary().growth, params["replicas"]
+        host = growth.check(params)  # type: ignore[arg-type]  # a client's request
+        names = [str(replica["name"]) for replica in replicas]
+        entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
+        # As in `_stop`, an error in the decisions must end the keeper and not only this request.
+        asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
+        return {}
+
+    async def withdraw(self, connection: Connection, params: Params) -> Any:
+        """Gives up the addition of replicas that are not members yet."""
+        why = f"{clean_name(params.get('by')) or 'the user'} has interrupted their addition"
+        names = [str(name) for name in params["replicas"]]
+        asyncio.get_running_loop().call_soon(self._primary().growth.withdraw, names, why)
+        return {}
+
+    def _primary(self) -> Primary:
+        if not isinstance(self._participant, Primary) or self._participant.has_finished:
+            raise RpcError(f"{self._host} is not the primary of a live run {self._run_id}", "not_primary")
+        return self._participant
 
     async def stop(self, connection: Connection, params: Params) -> Any:
         """Requests the run's end on all of its hosts. `force` skips the grace period; `by` names the user."""

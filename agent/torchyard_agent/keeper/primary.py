@@ -9,7 +9,7 @@ import socket
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from torchyard_agent.keeper import notify_command
 from torchyard_agent.keeper.assignments import Assignments
@@ -33,8 +33,11 @@ from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
 from torchyard_agent.protocol.messages import Start
 from torchyard_agent.protocol.rank_environment import has_store
-from torchyard_agent.protocol.run_states import ReplicaState
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
+
+if TYPE_CHECKING:
+    from torchyard_agent.keeper.run_growth import RunGrowth
 
 DISMISS_S = 3.0
 """The time that members have to acknowledge the run's end."""
@@ -76,7 +79,9 @@ class Primary:
         self._loop = asyncio.get_running_loop()
         self._host = start["members"][0]["host"]
         self._members = MemberConnections(self._on_message)
+        self._secret = secret
         callers: dict[bytes, CallerHandler] = {}
+        self._callers = callers
         if len(start["members"]) > 1:
             callers[secret] = self._on_member
         self._store = JoinStore()
@@ -89,6 +94,7 @@ class Primary:
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
         self._run: state_machine.Run | None = None
+        self._growth: RunGrowth | None = None
         self._early_stops: list[events.StopRequested] = []
         self._replication = self._create_replication()
         self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
@@ -171,6 +177,11 @@ class Primary:
             process = notify_command.start(command, self._ranks.place, self._status.state.value, self._status.reason)
             if process is not None:
                 await notify_command.finish(process)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the run has ended or has not begun yet."""
+        return self._run is None or self._run.state.is_terminal
 
     def update_calendar(self, calendar: Calendar) -> None:
         if self._schedule.update(calendar):
@@ -272,10 +283,15 @@ class Primary:
         log.warning("gang %s continues with %s: %s", change.gang, ", ".join(change.members), change.cause)
         self._status.membership(*change)
         self._members.send_all(change)
-        membership = {"number": change.number, "lost": change.lost, "joined": change.joined}
+        seats = self._assignments.seats(change.gang, self._dropped())
+        lost = [name for name, _ in seats if name not in change.members]
+        membership = {"number": change.number, "lost": lost, "joined": change.joined, "seats": seats}
         # A full store cannot inform the ranks; they then fail one after another, and the gang is restarted.
         with suppress(Refused):
             self._store.set(f"members/{change.gang}/{change.generation}", json.dumps(membership).encode())
+
+        if self._growth is not None:
+            self._growth.on_membership(change.members)
 
     def _watch_training(self, gang: str, generation: int) -> None:
         """Feeds the decisions when all ranks of a generation have completed a step, or wait for returning replicas."""
@@ -307,7 +323,10 @@ class Primary:
         self._restore.start_when_restored({member["host"]: instruction for member in self._start["members"]})
 
     def start_gang(self, instruction: instructions.StartGang) -> None:
+        assert self._run is not None
         self._watch_training(instruction.gang, instruction.generation)
+        if any(self._run.replica(name).trainer for name in instruction.replicas):
+            self._assignments.begin_generation([one.name for one in self._run.replicas if one.added])
         by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, self._dropped())
         orders: dict[str, FromPrimary] = {host: messages.StartGeneration(part) for host, part in by_host.items()}
         chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
@@ -350,6 +369,45 @@ class Primary:
         self._members.send_all(messages.RunEnded(self._status.end(instruction.state, instruction.reason)))
         self._finished.set_result(None)
 
+    @property
+    def growth(self) -> RunGrowth:
+        """The addition of replicas to the live run."""
+        if self._growth is None:
+            # Few runs grow, and each module that is imported adds to the memory of every keeper.
+            from torchyard_agent.keeper.run_growth import RunGrowth
+
+            place = self._ranks.place
+            known = place.run_id, place.folder, self._start["members"][0], self._secret, self._timeouts.join_within_s
+            self._growth = RunGrowth(
+                *known, self._status, self._assignments, self._current_run, self._feed, self._expect_host
+            )
+        return self._growth
+
+    def _current_run(self) -> state_machine.Run:
+        assert self._run is not None
+        return self._run
+
+    def _expect_host(self, host: str) -> None:
+        """Lets a keeper connect for a host that is added to the run."""
+        self._members.forget(host)
+        self._callers[self._secret] = self._on_member
+        if self._replication is not None:
+            self._assignments.replicates = True
+            self._replication.add_host(host)
+
+    def dismiss_host(self, instruction: instructions.DismissHost) -> None:
+        ended = {
+            "run_id": self._ranks.place.run_id,
+            "state": RunState.STOPPED.value,
+            "reason": instruction.why,
+            "replicas": [],
+            "metrics": {},
+            "timings": {},
+        }
+        self._members.send(instruction.host, messages.RunEnded(ended))
+        if self._replication is not None:
+            self._replication.on_host_lost(instruction.host)
+
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
             # This host's order is carried out later, so that members get theirs before this host forks. Its results
@@ -368,6 +426,8 @@ class Primary:
         assert self._run is not None
         host, epoch = str(introduction.get("host")), str(introduction.get("epoch"))
         known = any(one.name == host for one in self._run.hosts) and host != self._host
+        if known and self._run.host(host).dismissed and self._members.channel(host) is None:
+            known = False
         if not known or not self._members.admits(host, epoch):
             log.warning("rejected a keeper with the name %s", host)
             stream.abort()
@@ -471,12 +531,14 @@ _EXECUTE: dict[type, Callable[[Primary, Any], None]] = {
     instructions.RecordReplicaState: Primary.record_replica_state,
     instructions.RecordGangRestart: Primary.record_gang_restart,
     instructions.RecordMembership: Primary.record_membership,
+    instructions.RecordWithdrawal: lambda self, change: self._status.withdrawal(*change),
     instructions.NotifyUser: lambda self, instruction: self._notify(instruction.reason),
     instructions.AcquireGpus: lambda self, order: self._order(order.host, order),
     instructions.StartRanks: Primary.start_ranks,
     instructions.StartGang: Primary.start_gang,
     instructions.StartReplica: Primary.start_replica,
     instructions.AnnounceReturn: Primary.announce_return,
+    instructions.DismissHost: Primary.dismiss_host,
     instructions.ClearGang: lambda self, order: self._order(order.host, order),
     instructions.EndRanks: Primary.end_ranks,
     instructions.Sweep: lambda self, order: self._order(order.host, order),

@@ -35,6 +35,7 @@ class RunResources:
         others: HeldPorts,
         checkpoint: str = "",
         gpus: tuple[str, ...] = (),
+        port_range: Any = None,
     ):
         self.address = address
         self.interface = interface
@@ -47,10 +48,18 @@ class RunResources:
         """The UUIDs of the run's GPUs, which a scheduled run locks only at its start."""
         self._holder = locks.holder
         self._others = others
+        self._port_range = port_range
+        self._more: list[HeldPorts] = []
 
     @property
     def ports(self) -> list[int]:
         return self._others.ports
+
+    async def hold_more(self, count: int) -> list[int]:
+        """Holds further ports until `release`. Raises NoPortFree."""
+        more = await in_a_thread(hold_ports, count, self._port_range)
+        self._more.append(more)
+        return more.ports
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begins to answer clients that ask for the holder of the GPUs."""
@@ -71,7 +80,8 @@ class RunResources:
 
     def release(self) -> None:
         self._locks.release()
-        self._others.release()
+        for held in (self._others, *self._more):
+            held.release()
         self.gang_socket.close()
 
     @staticmethod
@@ -119,7 +129,8 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
             hint = "Free some space there."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
         acquired.pop_all()
-    return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
+    gpus = tuple(prepare["gpus"])
+    return RunResources(address, interface, locks, gang, others, checkpoint, gpus, prepare["port_range"])
 
 
 def _data_network(prepare: Prepare) -> tuple[str, str]:

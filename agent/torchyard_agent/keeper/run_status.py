@@ -104,6 +104,10 @@ class RunStatus:
         fields = {"gang": gang, "generation": generation, "number": number, "step": int(step), "cause": cause}
         self._journal.write("membership", **fields, members=list(members), lost=list(lost))
 
+    def withdrawal(self, replica: str, why: str) -> None:
+        """Journals that a replica was not added to the run."""
+        self._journal.write("withdrawal", replica=replica, reason=why)
+
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
         """Stores a replica's metrics. Journals those of the first step, and others at most once in REPORT_EVERY_S."""
         self.metrics[replica] = metrics = valid_metrics(metrics)

@@ -64,7 +64,7 @@ def apply(view: Event, event: Event) -> None:
             {name: event[name] for name in ("time", "number", "step", "members", "lost", "cause")}
         )
     elif kind == "asked":
-        kept = ("time", "by", "from", "what", "uid", "force")
+        kept = ("time", "by", "from", "what", "uid", "force", "host", "replicas")
         view["asked"].append({name: event[name] for name in kept if name in event})
     elif kind == "booking_ends":
         view["booking_ends"] = {name: event[name] for name in ("time", "booking", "at", "reason")}

@@ -117,11 +117,14 @@ class RankEnvironment:
         )
         self._world_size += replica["processes"]
 
-    def share(self, replica: ReplicaPlan, generation: int = 0, attempt: int = 0) -> ReplicaAssignment:
+    def share(
+        self, replica: ReplicaPlan, generation: int = 0, attempt: int = 0, started_with: int = 0
+    ) -> ReplicaAssignment:
         """Returns the assignment of a replica for a generation of its gang, the first of which is 0.
 
         Args:
             attempt: The number of the replica's return to a gang that continued without it; 0 at the gang's start.
+            started_with: The number of ranks with which the generation began, if the replica was added to it later.
         """
         return ReplicaAssignment(
             name=replica["name"],
@@ -132,10 +135,10 @@ class RankEnvironment:
             trainer=replica["trainer"],
             gpus=replica["gpus"],
             generation=generation,
-            ranks=self._ranks(replica, generation, attempt),
+            ranks=self._ranks(replica, generation, attempt, started_with),
         )
 
-    def _ranks(self, replica: ReplicaPlan, generation: int, attempt: int) -> list[RankAssignment]:
+    def _ranks(self, replica: ReplicaPlan, generation: int, attempt: int, started_with: int) -> list[RankAssignment]:
         common = {
             **replica["env"],
             "TORCHYARD_WORLD_SIZE": str(self._world_size),
@@ -145,6 +148,8 @@ class RankEnvironment:
         }
         if attempt:
             common["TORCHYARD_RETURN"] = str(attempt)
+        if started_with:
+            common["TORCHYARD_STARTED_WITH"] = str(started_with)
         return [self._rank(replica, common, generation, number) for number in range(replica["processes"])]
 
     def _rank(

@@ -295,8 +295,8 @@ class _Remaining:
             kept = self._store.try_get(key) if self._store is not None else None
             if kept is None:
                 raise UsageProblem(
-                    f"{what}() was called before the first step on {self._environment.name}, which returns after its "
-                    "loss, and the result of the other workers was not kept.",
+                    f"{what}() was called before the first step on {self._environment.name}, which joins the others "
+                    "later, and the result of the other workers was not kept.",
                     f"At most {KEPT_CALLS} results of up to 64 KiB from before the first step are kept.",
                 )
             return [base64.b64decode(each) for each in json.loads(kept)]

@@ -3,9 +3,10 @@
 The primary's keeper decides which workers are lost, and when lost workers are members again. It writes each new
 membership, with a number, to the join store:
 
-    members/<gang>/<generation>     {"number": 2, "lost": ["worker-1", "worker-3"], "joined": 0}
+    members/<gang>/<generation>     {"number": 2, "lost": ["worker-1"], "joined": 0, "seats": [["worker-0", 1], …]}
 
-A lost worker that is started again returns in these steps:
+`seats` are the replicas with their numbers of ranks, in rank order: a worker that is added to the run has the ranks
+after all others. A lost worker that is started again returns in these steps, and an added worker joins in the same way:
 
     ready/<gang>/<generation>/<replica>/<attempt>   set by the worker, when it has distributed its model
     returning/<gang>/<generation>   k               set by the keeper: a worker waits
@@ -49,7 +50,7 @@ class Membership:
         self._environment = environment
         self._place = f"{environment.gang}/{environment.generation}"
         self._condition = threading.Condition()
-        self._newest = Members(0, tuple(range(environment.group_size)))
+        self._newest = Members(0, tuple(range(environment.started_with or environment.group_size)))
         self._returning = 0
         store.watch(f"members/{self._place}", self._on_change)
         store.watch(f"returning/{self._place}", self._on_returning)
@@ -95,8 +96,10 @@ class Membership:
     def _on_change(self, value: bytes) -> None:
         about = json.loads(value)
         lost = set(about["lost"])
-        left = tuple(rank for rank, replica in enumerate(self._replica_of) if replica not in lost)
         with self._condition:
             if about["number"] > self._newest.number:
+                if "seats" in about:
+                    self._replica_of = [str(name) for name, ranks in about["seats"] for _ in range(ranks)]
+                left = tuple(rank for rank, replica in enumerate(self._replica_of) if replica not in lost)
                 self._newest = Members(about["number"], left, about.get("joined", 0))
                 self._condition.notify_all()

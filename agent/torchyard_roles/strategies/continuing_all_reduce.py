@@ -13,6 +13,7 @@ import torch
 
 from torchyard_roles.coordination import gloo_shutdown
 from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce, hardware
@@ -30,6 +31,17 @@ class ContinuingAllReduce(AllReduce):
         self._store: JoinStore | None = None
         self._announced = False
         self._sections = 0
+
+    def share(self) -> DataShare:
+        """Return this worker's share. A worker that was added repeats the share of another one in another order.
+
+        All workers must make equally many steps in an epoch, and the others do not divide their data again before the
+        next restart.
+        """
+        parts = self._environment.started_with
+        if not parts:
+            return super().share()
+        return DataShare(self._rank % parts, parts, repetition=self._rank // parts)
 
     def start(self, device: torch.device) -> None:
         if device.type != "cpu":

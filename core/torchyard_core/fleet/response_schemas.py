@@ -97,6 +97,7 @@ _STATE = OneOf(frozenset(state.value for state in RunState))
 _STATE_ON_HOST = {"host": str, "state": OneOf(frozenset(state.value for state in ReplicaState))}
 _REPLICA = {"name": str, **_STATE_ON_HOST}
 _RUN = {"state": _STATE, "reason": str, "as_of": MAYBE_TEXT, "alive": bool, "silent?": bool, "died?": MAYBE_TEXT}
+_MEMBERSHIP = {"number": int, "step": int, "members": [str], "lost": [str], "cause": str}
 _ENTRY = ByWord(
     "event",
     {"event": str, "time": str, "epoch": str, "seq": int},
@@ -104,7 +105,8 @@ _ENTRY = ByWord(
         "run_state": {"state": _STATE, "reason?": MAYBE_TEXT},
         "replica_state": {"replica": str, **_STATE_ON_HOST, "reason?": MAYBE_TEXT},
         "gang_restart": {"gang": str, "generation": int, "cause": str},
-        "membership": {"number": int, "step": int, "members": [str], "lost": [str], "cause": str},
+        "membership": _MEMBERSHIP,
+        "withdrawal": {"replica": str, "reason": str},
         "booking_ends": {"booking": str, "at": str, "reason": str},
         "report": {
             "replica": str,
@@ -158,8 +160,15 @@ ANSWERS: dict[str, Any] = {
         "metrics": Each(dict),
         "timings": dict,
         "asked?": [dict],
+        "memberships?": [_MEMBERSHIP],
         "record": {"name?": str, "snapshot?": MAYBE_TEXT, "record?": _RECORD},
     },
+    "run.invite": {
+        "primary": {"host": str, "address": str, "gang_port": int},
+        "secret": str,
+        "replicas": [{"name": str, "host": str}],
+    },
+    "run.hold": {"address": str, "interface": str, "ports": [int], "gang_port": int, "run_dir": str},
     "bookings.evidence": {"idle?": [dict], "uses?": [dict]},
     "bookings.confirm": {"kept": bool},
     "checkpoints.list": {

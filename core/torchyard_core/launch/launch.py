@@ -144,7 +144,7 @@ class Launch:
             root = snapshot.root if snapshot else None
             if self.again is not None:
                 root = self.again.snapshot
-                provide_code(self.again, context.links, self.hosts, progress)
+                provide_code(self.again.run_id, root, self.again.links, context.links, self.hosts, progress)
             resume_from = self._resume_from()
             record = self._record(context.plan, reserved, early)
             lease.begin(context.plan.hosts, context.links)

@@ -256,25 +256,41 @@ def _no_record(run: KnownRun) -> RunFailed:
     )
 
 
-def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Makes the code of the run available on every host of `links`. Raises RunFailed if no host has the code."""
-    if again.snapshot is None:
+def provide_code(
+    run_id: str,
+    root: str | None,
+    sources: Mapping[str, AgentLink],
+    links: dict[str, AgentLink],
+    hosts: Hosts,
+    progress: LaunchProgress,
+) -> None:
+    """Makes the code of a run available on every host of `links`. Raises RunFailed if no host has the code.
+
+    Args:
+        run_id: The run, for messages.
+        root: The root hash of its code; None without code.
+        sources: Links to hosts that may have the code.
+        links: Links to the hosts that need it. A link that was replaced during the upload is updated.
+        hosts: Reopens links.
+        progress: The callbacks of the launch.
+    """
+    if root is None:
         return
-    offered = {host: link.submit("snapshot.offer", {"root": again.snapshot}) for host, link in links.items()}
+    offered = {host: link.submit("snapshot.offer", {"root": root}) for host, link in links.items()}
     answers = progress.wait_for_all(offered)
     lacking = {host: links[host] for host, answer in answers.items() if not answer["have"]}
     if not lacking:
         return
-    holders = {**again.links, **links}
+    holders = {**sources, **links}
     for host, link in holders.items():
-        manifest = None if host in lacking else _manifest(link, again.snapshot)
-        if manifest is not None and root_of(manifest) == again.snapshot:
+        manifest = None if host in lacking else _manifest(link, root)
+        if manifest is not None and root_of(manifest) == root:
             with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
                 _fetch(manifest, link, Path(folder), progress)
-                upload_to_all(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, progress)
+                upload_to_all(Snapshot(Path(folder), root, manifest), lacking, hosts, progress)
             links.update(lacking)
             return
-    message = f"no host that answers has the code of run {again.run_id} any more, which {' and '.join(lacking)} needs."
+    message = f"no host that answers has the code of run {run_id} any more, which {' and '.join(lacking)} needs."
     raise RunFailed(message, code="code_gone", hint=LaunchTopology())
 
 

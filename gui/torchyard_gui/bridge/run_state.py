@@ -186,6 +186,10 @@ class RunState:
             counts = {"step": event["step"], "remaining": left, "workers": left + lost}
             self._note(TimelineEvent(at, "membership", reason=str(event["cause"]), **counts), changes)
             changes.run = True
+        elif kind == "withdrawal":
+            moment = TimelineEvent(at, "withdrawal", replica=str(event["replica"]), reason=str(event["reason"]))
+            self._note(moment, changes)
+            changes.run = True
         elif kind == "asked":
             self._asked(event, at, changes)
         elif kind in ("checkpoint_saved", "checkpoint_carried"):
@@ -405,9 +409,10 @@ class RunState:
             self._add_totals(at)
 
     def _asked(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
-        """Adds a launch or stop request to the timeline."""
+        """Adds a request to launch, stop or grow the run to the timeline."""
         what = "force" if event.get("force") else str(event.get("what", ""))
-        self._note(TimelineEvent(at, "asked", what, by=user_of(dict(event))), changes)
+        host = str(event.get("host", ""))
+        self._note(TimelineEvent(at, "asked", what, host=host, by=user_of(dict(event))), changes)
 
     def _checkpoint(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         """Handles a checkpoint that was saved or copied, such as `step-000000001200` or `step-000000001200-final`."""

@@ -62,8 +62,8 @@ class TimelineEvent:
 
     time: float
     kind: str
-    """The kind of the event: run, replica, restart, membership, asked, first_step, host_lost, host_back,
-    checkpoint or checkpoint_copied.
+    """The kind of the event: run, replica, restart, membership, withdrawal, asked, first_step, host_lost,
+    host_back, checkpoint or checkpoint_copied.
     """
     state: str = ""
     replica: str = ""
@@ -72,7 +72,7 @@ class TimelineEvent:
     generation: int = 0
     """For a restart: the new generation of the gang."""
     by: str = ""
-    """For a request (`state`: launch, stop or force): the user, such as `kim@laptop`; "" if unknown."""
+    """For a request (`state`: launch, stop, force or grow): the user, such as `kim@laptop`; "" if unknown."""
     waiting: WaitingForHosts | None = None
     """For a run that waits before a restart: the hosts that it waits for."""
     step: int = 0

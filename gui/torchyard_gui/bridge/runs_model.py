@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 
@@ -25,10 +25,47 @@ from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.run_feed import RunFeed
 
+if TYPE_CHECKING:
+    from torchyard_core.app.grow_run import GrowRun
+    from torchyard_core.launch.growth import AddedWorkers
+
 FEEDS = 6
 """Maximum number of open feeds. The feed that was requested longest ago is closed first."""
 
 Failed = Callable[[TorchyardError], None]
+
+
+class GrowthJob:
+    """The addition of workers to a run on a thread."""
+
+    def __init__(self, model: FleetModel, run: KnownRun, host: str, count: int, pool: str):
+        self._model = model
+        self._about = run, host, count, pool or None
+        self._growing: GrowRun | None = None
+        self._is_cancelled = False
+        self.is_finished = False
+
+    def cancel(self) -> None:
+        """Leaves the run as it was, unless the workers have joined it."""
+        self._is_cancelled = True
+        if self._growing is not None:
+            self._growing.cancel()
+
+    def work(self) -> AddedWorkers | None:
+        """Adds the workers. Returns None after a cancellation. Raises TorchyardError. Runs on the thread."""
+        from torchyard_core.app.desktop import Desktop
+        from torchyard_core.app.grow_run import GrowRun
+        from torchyard_core.launch.progress import Cancelled
+
+        run, host, count, pool = self._about
+        desktop = Desktop.open(self._model.home, self._model.fleet)
+        self._growing = GrowRun(desktop, run, host, count=count, pool=pool)
+        if self._is_cancelled:
+            self._growing.cancel()
+        try:
+            return self._growing.run()
+        except Cancelled:
+            return None
 
 
 class RunsModel(QObject):
@@ -197,6 +234,31 @@ class RunsModel(QObject):
                 return TorchyardError(f"{place} cannot be written: {error.strerror}.", code="unwritable")
 
         return model.jobs.run(bring, lambda result: done(*result), failed, owner=owner, job=job)
+
+    def grow(
+        self,
+        run: KnownRun,
+        host: str,
+        count: int,
+        pool: str,
+        done: Callable[[AddedWorkers | None], None],
+        failed: Failed,
+        *,
+        owner: QObject | None = None,
+    ) -> GrowthJob:
+        """Adds workers to a live run on a host. `done` is called with None after a cancellation."""
+        job = GrowthJob(self.fleet_model, run, host, count, pool)
+
+        def finish(added: AddedWorkers | None) -> None:
+            job.is_finished = True
+            done(added)
+
+        def fail(error: TorchyardError) -> None:
+            job.is_finished = True
+            failed(error)
+
+        self.fleet_model.jobs.run(job.work, finish, fail, owner=owner)
+        return job
 
     def fetch_model(
         self,

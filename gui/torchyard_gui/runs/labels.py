@@ -156,7 +156,10 @@ def moment_in_words(moment: TimelineEvent) -> str:
             "launch": translate("Runs", "launched by {by}"),
             "stop": translate("Runs", "stop requested by {by}"),
             "force": translate("Runs", "immediate stop requested by {by}"),
+            "grow": translate("Runs", "workers added on {host} by {by}"),
         }.get(moment.state, translate("Runs", "{by}: {state}"))
+    elif moment.kind == "withdrawal":
+        text = translate("Runs", "{replica} was not added: {reason}")
     elif moment.kind == "first_step":
         text = translate("Runs", "first step")
     elif moment.kind in ("checkpoint", "checkpoint_copied"):
@@ -182,7 +185,8 @@ def moment_mark(moment: TimelineEvent) -> str:
         "replica": "failed" if moment.state == "failed" else "unknown",
         "restart": "restarting",
         "membership": "restarting",
-        "asked": "planned" if moment.state == "launch" else "stopping",
+        "asked": "planned" if moment.state in ("launch", "grow") else "stopping",
+        "withdrawal": "failed",
         "first_step": "running",
         "host_lost": "unknown",
         "host_back": "ok",

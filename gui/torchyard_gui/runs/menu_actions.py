@@ -16,6 +16,8 @@ class RunsActions(PageActions):
         self.stop = self._make("run", tr("Stop …"), "stop", "Ctrl+.", tr("Stop this run on all its hosts. Asks first"))
         tip = tr("Launch this run again, from a checkpoint or from the beginning. Asks first")
         self.restart = self._make("run", tr("Restart …"), "refresh", "Ctrl+Shift+R", tip)
+        tip = tr("Add workers to this run while it trains. Asks for the host first")
+        self.grow = self._make("run", tr("Add workers …"), "plus", "Ctrl+Alt+W", tip)
         tip = tr("Download the outputs and logs of this run")
         self.fetch = self._make("run", tr("Fetch …"), "download", "Ctrl+Shift+F", tip)
         tip = tr("Download only the model of this run's newest checkpoint, as one file that torch.load reads")

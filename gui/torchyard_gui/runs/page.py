@@ -19,6 +19,7 @@ from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.bridge.runs_model import RunsModel
+from torchyard_gui.runs.growth import AddWorkersDialog, GrowthFlow, can_grow
 from torchyard_gui.runs.labels import duration
 from torchyard_gui.runs.menu_actions import RunsActions
 from torchyard_gui.runs.notes import NotesDialog
@@ -79,6 +80,7 @@ class RunsPage(QWidget):
         self.run_view = RunView(model)
         self.restarting = RestartFlow(model.fleet_model, self.run_view.work, self)
         self.restarting.run_started.connect(self.show_run)
+        self.growing = GrowthFlow(model, self.run_view.work, self)
         topology = QAction(self.tr("Go to the topology"), self)
         topology.setToolTip(self.tr("Draw a cluster and press Launch there"))
         topology.triggered.connect(self.launch_wanted)
@@ -107,6 +109,7 @@ class RunsPage(QWidget):
         self.run_view.work.action_triggered.connect(self._cancel_work)
         acts.stop.triggered.connect(self.ask_to_stop)
         acts.restart.triggered.connect(self.ask_to_restart)
+        acts.grow.triggered.connect(self.ask_to_add_workers)
         acts.fetch.triggered.connect(self.ask_to_fetch)
         acts.fetch_model.triggered.connect(self.ask_to_fetch_model)
         acts.copy.triggered.connect(self._copy)
@@ -191,6 +194,17 @@ class RunsPage(QWidget):
     def _restart(self, feed: RunFeed, *, from_beginning: bool) -> None:
         picture = feed.picture
         self.restarting.launch(feed.run, picture.topology_text, picture.topology_file, from_beginning=from_beginning)
+
+    def ask_to_add_workers(self) -> None:
+        """Asks for a host and a number of workers, and adds them to the selected, live run."""
+        feed = self.feed
+        if feed is None or feed.picture.plan is None or self._is_working:
+            return
+        name = title_of(feed.run, self.model.runs)
+        hosts = list(self.model.fleet_model.fleet.hosts)
+        dialog = AddWorkersDialog(name, hosts, feed.picture.plan.topology, self)
+        dialog.confirmed.connect(lambda host, count, pool: self.growing.add(feed.run, name, host, count, pool))
+        dialog.open()
 
     def ask_to_fetch(self) -> None:
         """Asks for a folder, then downloads the files of the run to it."""
@@ -354,6 +368,7 @@ class RunsPage(QWidget):
 
     def close_feeds(self) -> None:
         self.restarting.close_launch()
+        self.growing.cancel()
         self.run_view.log.close_log()
         self._bar_timer.stop()
         self._refresh_timer.stop()
@@ -436,8 +451,9 @@ class RunsPage(QWidget):
 
     @property
     def _is_working(self) -> bool:
-        """Whether a fetch or a restart is in progress."""
-        return self.restarting.is_launching or (self.fetching is not None and not self.fetching.is_finished)
+        """Whether a fetch, a restart or an addition of workers is in progress."""
+        fetches = self.fetching is not None and not self.fetching.is_finished
+        return self.restarting.is_launching or self.growing.is_adding or fetches
 
     def _changed(self, changes: RunChanges) -> None:
         if changes.samples or changes.run:
@@ -457,6 +473,8 @@ class RunsPage(QWidget):
             picture = None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))
+        plan = picture.plan if picture is not None and not picture.is_over else None
+        acts.grow.setEnabled(plan is not None and can_grow(plan.topology))
         acts.notes.setEnabled(picture is not None)
         acts.compare.setEnabled(len(self.list_model.runs) > 1)
         acts.fetch.setEnabled(picture is not None)
@@ -481,6 +499,7 @@ class RunsPage(QWidget):
 
     def _cancel_work(self, number: int) -> None:
         self.restarting.cancel()
+        self.growing.cancel()
         if self.fetching is not None and not self.fetching.is_finished:
             self.fetching.cancel()
             self.run_view.work.clear()

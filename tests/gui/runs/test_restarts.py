@@ -13,7 +13,7 @@ from torchyard_gui.bridge.run_state_types import TimelineEvent, WaitingForHosts,
 from torchyard_gui.canvas import labels as canvas_words
 from torchyard_gui.canvas.racks.content import racks_of
 from torchyard_gui.runs.alerts import alerts_of
-from torchyard_gui.runs.labels import clock, moment_in_words
+from torchyard_gui.runs.labels import clock, moment_in_words, moment_mark
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import STATE
 
@@ -152,6 +152,31 @@ def test_checkpoints_are_events() -> None:
         "checkpoint at step 1,200 copied to gpu-b",
         "checkpoint at step 1,300 not copied to gpu-b: its disk is full",
     ]
+
+
+def test_a_worker_that_is_added_has_a_row_and_is_in_the_timeline(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    asked = {"by": "kim", "from": "laptop", "what": "grow", "host": "gpu-d", "replicas": ["worker-9", "worker-10"]}
+    run.play("asked", 20, **asked)
+    where = {"host": "gpu-d", "exit_code": None, "restarts": 0}
+    for number, name in enumerate(("worker-9", "worker-10")):
+        run.play("replica_state", 20 + number, replica=name, state="pending", **where)
+    run.play("replica_state", 22, replica="worker-9", state="running", **where)
+    run.play("replica_state", 22, replica="worker-10", state="stopped", reason="no module named x", **where)
+    run.play("withdrawal", 22, replica="worker-10", reason="no module named x")
+    names = [replica.name for replica in run.plan.replicas if replica.role.trains] + ["worker-9"]
+    fields = {"gang": "trainers", "generation": 0, "number": 1, "step": 812, "lost": []}
+    run.play("membership", 23, cause="worker-9 has joined", members=names, **fields)
+    picture = page.run_view.feed.picture
+    qtbot.waitUntil(lambda: any(moment.kind == "membership" for moment in picture.moments))
+    assert (picture.tracks["worker-9"].state, picture.tracks["worker-9"].host) == ("running", "gpu-d")
+    assert [moment_in_words(moment) for moment in picture.moments[-3:]] == [
+        "workers added on gpu-d by kim@laptop",
+        "worker-10 was not added: no module named x",
+        f"step 812: {len(names)} of {len(names)} workers continue: worker-9 has joined",
+    ]
+    assert [moment_mark(moment) for moment in picture.moments[-3:]] == ["planned", "failed", "restarting"]
+    table = page.run_view.table.replicas
+    qtbot.waitUntil(lambda: "worker-9" in {table.index(row, 0).data() for row in range(table.rowCount())})
 
 
 def test_a_membership_in_words() -> None:

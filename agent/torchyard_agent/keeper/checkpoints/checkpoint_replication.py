@@ -88,6 +88,10 @@ class CheckpointSender:
         for one in transfers:
             self._order(one.host, messages.FetchCheckpoint(one.name))
 
+    def add_host(self, host: str) -> None:
+        """Adds a host that has been added to the run."""
+        self._take(replication_policy.on_host_added(self._replication, host))
+
     def on_host(self, host: str, holds: str) -> None:
         self._take(replication_policy.on_host(self._replication, host, holds))
 

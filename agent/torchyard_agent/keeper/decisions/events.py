@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
+from torchyard_agent.protocol.messages import ReplicaPlan
+
 
 class Cause(NamedTuple):
     """The reason why a rank ended, worded as the end of a sentence: "exited with 1: ValueError: bad"."""
@@ -93,6 +95,21 @@ class BoundaryReached(NamedTuple):
     """The number of the `instructions.AnnounceReturn` that the members answer."""
 
 
+class ReplicasAdded(NamedTuple):
+    """Workers are to be added to the run on a host, which has `join_within_s` to connect if it is not a member yet."""
+
+    host: str
+    replicas: tuple[ReplicaPlan, ...]
+    join_within_s: float
+
+
+class ReplicasWithdrawn(NamedTuple):
+    """The addition of replicas was given up."""
+
+    replicas: tuple[str, ...]
+    why: str
+
+
 class HostReturned(NamedTuple):
     """A lost host's keeper has reconnected and does not run any process of the run, so the host is usable again."""
 
@@ -162,6 +179,8 @@ Event = Union[
     GangTrains,
     ReplicaReady,
     BoundaryReached,
+    ReplicasAdded,
+    ReplicasWithdrawn,
     HostReturned,
     GangCleared,
     StartDue,

@@ -8,6 +8,8 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 JOIN = "join"
 """Timer: the members' time to connect to the primary is over."""
+JOIN_ADDED = "join_added"
+"""Timer: the time of an added host to connect to the primary is over."""
 GPUS = "gpus"
 """Timer: the time for a scheduled run's GPUs to become free is over."""
 CHOOSE = "choose"
@@ -74,6 +76,13 @@ class RecordMembership(NamedTuple):
     """The number of the last AnnounceReturn whose replicas are members, or were lost again."""
 
 
+class RecordWithdrawal(NamedTuple):
+    """Journal that a replica was not added to the run."""
+
+    replica: str
+    why: str
+
+
 class NotifyUser(NamedTuple):
     """Runs the user's notification command, because the run may need the user's help to continue."""
 
@@ -116,6 +125,13 @@ class AnnounceReturn(NamedTuple):
     generation: int
     number: int
     """The number of the announcement in this generation."""
+
+
+class DismissHost(NamedTuple):
+    """Have the keeper of an added host end, since no replica was added there."""
+
+    host: str
+    why: str
 
 
 class ClearGang(NamedTuple):
@@ -167,12 +183,14 @@ Instruction = Union[
     RecordReplicaState,
     RecordGangRestart,
     RecordMembership,
+    RecordWithdrawal,
     NotifyUser,
     AcquireGpus,
     StartRanks,
     StartGang,
     StartReplica,
     AnnounceReturn,
+    DismissHost,
     EndRanks,
     ClearGang,
     Sweep,

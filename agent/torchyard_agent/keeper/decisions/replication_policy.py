@@ -75,6 +75,12 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
     )
 
 
+def on_host_added(replication: Replication, host: str) -> Decided:
+    """Adds a host that may hold the second copy, after all others."""
+    others = tuple(peer for peer in replication.peers if peer != host)
+    return replication._replace(peers=(*others, host)), []
+
+
 def receivers(replication: Replication) -> list[str]:
     """Returns the hosts in `routes` that receive the newest checkpoint, with hosts of evaluators first."""
     there = [route.host for route in replication.routes]

@@ -184,7 +184,8 @@ def _begin_clearing(step: Step, gang: Gang, cause: str) -> Gang:
     members = step.run.members(gang)
     hosts: dict[str, list[str]] = {}
     for one in members:
-        if not step.run.host(one.host).lost:
+        place = step.run.host(one.host)
+        if not place.lost and place.joined:
             hosts.setdefault(one.host, []).append(one.name)
     gang = step.set_gang(gang.name, phase=CLEARING, cause=cause, clearing=tuple(hosts))
     step.out.append(instructions.RecordGangRestart(gang.name, gang.generation + 1, cause))
@@ -206,7 +207,7 @@ def _others_train(run: Run, gang: Gang) -> bool:
 
 
 def _lost_hosts(run: Run, gang: Gang) -> list[str]:
-    members = [replica for replica in run.replicas if replica.gang == gang.name]
+    members = [replica for replica in run.replicas if replica.gang == gang.name and not replica.added]
     return [host.name for host in run.hosts if host.lost and any(one.host == host.name for one in members)]
 
 
@@ -234,7 +235,7 @@ def _restart(step: Step, gang: Gang) -> None:
         return
     if _trains(step.run, gang) and not _servers_are_up(step):
         return
-    members = [replica for replica in step.run.replicas if replica.gang == gang.name]
+    members = [replica for replica in step.run.replicas if replica.gang == gang.name and not replica.added]
     without = [one for one in members if one.host in lost]
     if without:
         too_few = _too_few(step.run, without)
@@ -254,6 +255,10 @@ def _restart(step: Step, gang: Gang) -> None:
         gang.name, phase=UP, generation=gang.generation + 1, failures=(), cause="", trains=False, membership=0
     )
     step.set_gang(gang.name, announced=0, joined=0)
+    if any(one.added for one in step.run.members(gang)):
+        from torchyard_agent.keeper.decisions import growth_policy  # See state_machine._on_growth().
+
+        growth_policy.on_restart(step, gang)
     for one in taking_part:
         step.set_replica(
             one.name,
@@ -298,7 +303,8 @@ def _too_few(run: Run, without: list[Replica]) -> str | None:
     """Returns why the run cannot continue without these replicas, or None if it can."""
     lost = {host.name for host in run.hosts if host.lost}
     for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
-        left = sum(one.pool == pool and not one.dropped and one.host not in lost for one in run.replicas)
+        there = [one for one in run.replicas if one.pool == pool and not one.dropped and not one.added]
+        left = sum(one.host not in lost for one in there)
         enough = run.policy["min_replicas"].get(pool)
         hosts = " and ".join(dict.fromkeys(one.host for one in without if one.pool == pool))
         if enough is None:

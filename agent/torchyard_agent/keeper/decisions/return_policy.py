@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torchyard_agent.keeper.decisions import instructions
 from torchyard_agent.keeper.decisions.events import BoundaryReached, GangCleared, ReplicaReady
-from torchyard_agent.keeper.decisions.state import UP, Gang, Replica, Step
+from torchyard_agent.keeper.decisions.state import UP, Gang, Replica, Run, Step
 from torchyard_agent.protocol.run_states import ReplicaState
 
 GONE = "gone"
@@ -35,7 +35,7 @@ def record_membership(step: Step, gang: Gang, cause: str) -> None:
     gang = step.set_gang(gang.name, membership=gang.membership + 1)
     members = step.run.members(gang)
     there = tuple(one.name for one in members if not one.missing)
-    lost = tuple(one.name for one in members if one.missing)
+    lost = tuple(one.name for one in members if one.missing and not one.added)
     step.out.append(
         instructions.RecordMembership(
             gang.name, gang.generation, gang.membership, there, lost, cause, joined=gang.joined
@@ -62,16 +62,23 @@ def settle(step: Step, gang: Gang) -> None:
     for one in step.run.members(gang):
         # A replica that ends before it is a member has not returned, also with the exit code 0.
         is_gone = one.missing and one.state.is_terminal and one.phase in (GONE, STARTED, READY)
-        if is_gone and not step.run.host(one.host).lost and _may_start(step, gang, one):
+        if is_gone and not step.run.host(one.host).lost and may_start(step, gang, one):
             step.set_replica(one.name, phase=CLEARING)
             order = instructions.ClearGang(one.host, one.name, gang.generation, (one.name,), LEFTOVERS_GRACE_S)
             step.out.append(order)
 
 
-def _may_start(step: Step, gang: Gang, replica: Replica) -> bool:
+def may_start(step: Step, gang: Gang, replica: Replica) -> bool:
+    """Returns whether a replica that is not a member may be started: the members train, and attempts are left."""
     left = [one for one in step.run.members(gang) if not one.missing]
     train = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
-    return train and gang.phase == UP and step.run.outcome is None and replica.returns < step.run.policy["max_restarts"]
+    allowed = not replica.withdrawn and not is_exhausted(step.run, replica)
+    return train and gang.phase == UP and step.run.outcome is None and allowed
+
+
+def is_exhausted(run: Run, replica: Replica) -> bool:
+    """Returns whether all attempts to start the replica alone were used up."""
+    return replica.returns >= run.policy["max_restarts"] + replica.uncounted
 
 
 def on_cleared(step: Step, event: GangCleared) -> None:
@@ -91,20 +98,25 @@ def on_pause_over(step: Step, gang: Gang, generation: int) -> None:
     for one in step.run.members(gang):
         if one.phase != PAUSING or step.now < one.start_at - TOLERANCE_S:
             continue
-        if step.run.host(one.host).lost or not _may_start(step, gang, one):
+        if step.run.host(one.host).lost or not may_start(step, gang, one):
             step.set_replica(one.name, phase=GONE)
-            continue
-        step.set_replica(
-            one.name,
-            state=ReplicaState.STARTING,
-            exit_code=None,
-            reason="",
-            failure=None,
-            restarts=one.restarts + 1,
-            phase=STARTED,
-            returns=one.returns + 1,
-        )
-        step.out.append(instructions.StartReplica(gang.name, gang.generation, one.name, one.returns + 1))
+        else:
+            start(step, gang, one, restarts=one.restarts + 1)
+
+
+def start(step: Step, gang: Gang, replica: Replica, restarts: int) -> None:
+    """Starts a replica alone, in the current generation of its gang."""
+    step.set_replica(
+        replica.name,
+        state=ReplicaState.STARTING,
+        exit_code=None,
+        reason="",
+        failure=None,
+        restarts=restarts,
+        phase=STARTED,
+        returns=replica.returns + 1,
+    )
+    step.out.append(instructions.StartReplica(gang.name, gang.generation, replica.name, replica.returns + 1))
 
 
 def on_ready(step: Step, event: ReplicaReady) -> None:
@@ -131,8 +143,11 @@ def on_boundary(step: Step, event: BoundaryReached) -> None:
         if one.phase == READY and one.state is ReplicaState.RUNNING and one.failure is None
     ]
     for one in ready:
-        step.set_replica(one.name, missing=False, phase="")
+        step.set_replica(one.name, missing=False, phase="", added=False)
     gang = step.set_gang(gang.name, joined=gang.announced)  # Replicas that were announced later are members too.
-    names = " and ".join(one.name for one in ready)
-    verb = "is" if len(ready) == 1 else "are"
-    record_membership(step, gang, f"{names} {verb} back" if ready else "a worker was lost again before its return")
+    back, new = [one.name for one in ready if not one.added], [one.name for one in ready if one.added]
+    parts = [
+        *([f"{' and '.join(back)} {'is' if len(back) == 1 else 'are'} back"] if back else []),
+        *([f"{' and '.join(new)} {'has' if len(new) == 1 else 'have'} joined"] if new else []),
+    ]
+    record_membership(step, gang, " and ".join(parts) or "a worker was lost again before its return")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torchyard_agent.keeper.decisions import instructions
 from torchyard_agent.keeper.decisions.events import Cause
 from torchyard_agent.keeper.decisions.instructions import Instruction
-from torchyard_agent.protocol.messages import Policy
+from torchyard_agent.protocol.messages import Policy, ReplicaPlan
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 COLLECT_S = 1.0
@@ -58,6 +58,17 @@ class Replica(NamedTuple):
     """The number of times that the lost replica was started alone."""
     start_at: float = 0.0
     """The time before which the lost replica is not started."""
+    added: bool = False
+    """Whether the replica was added to the running run and has not been a member yet (see `growth_policy`)."""
+    withdrawn: bool = False
+    """Whether an added replica will not become a member."""
+    uncounted: int = 0
+    """The number of `returns` that do not count as restarts: 1 for a replica that was added."""
+
+
+def replica_of(plan: ReplicaPlan) -> Replica:
+    """Returns the initial state of a planned replica."""
+    return Replica(plan["name"], plan["host"], plan["role"], plan["index"], plan["gang"], plan["trainer"], plan["pool"])
 
 
 class Host(NamedTuple):
@@ -73,6 +84,8 @@ class Host(NamedTuple):
     """Whether the host holds the run's GPUs, which hosts of a scheduled run lock at its start."""
     held_by: str = ""
     """A description of the process that uses the GPUs, if the host could not lock them; else ""."""
+    dismissed: bool = False
+    """Whether the host was added to the running run and has left it, since no replica was added there."""
 
 
 class Failure(NamedTuple):

@@ -18,7 +18,17 @@ from typing import Any, Callable
 from torchyard_agent.keeper.decisions import events, instructions, restart_policy, return_policy
 from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.instructions import Instruction
-from torchyard_agent.keeper.decisions.state import COLLECT_S, KILL_AFTER_S, Failure, Gang, Host, Replica, Run, Step
+from torchyard_agent.keeper.decisions.state import (
+    COLLECT_S,
+    KILL_AFTER_S,
+    Failure,
+    Gang,
+    Host,
+    Replica,
+    Run,
+    Step,
+    replica_of,
+)
 from torchyard_agent.protocol.messages import Policy, ReplicaPlan
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
@@ -47,10 +57,7 @@ def begin(
         hosts: The names of the hosts, beginning with the primary's.
         scheduled: The start time of a scheduled run as text. The hosts join, but do not start ranks before `StartDue`.
     """
-    known = tuple(
-        Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
-        for one in replicas
-    )
+    known = tuple(map(replica_of, replicas))
     gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
     there = tuple(Host(name, ready=not scheduled) for name in hosts)
     run = Run(policy, known, there, gangs, meeting_point, lease_s, collect_s)
@@ -70,12 +77,14 @@ def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instructio
     step = Step(run, now)
     _ON[type(event)](step, event)
     restart_policy.settle(step)
+    if any(one.added for one in step.run.replicas):
+        _on_growth(step, None)
     _settle(step)
     return step.run, step.out
 
 
 def _on_joined(step: Step, event: events.HostJoined) -> None:
-    step.set_host(event.host, joined=True)
+    step.set_host(event.host, joined=True, connected=True)
     if not step.run.scheduled and not step.run.host(event.host).ready and step.run.outcome is None:
         step.out.append(instructions.AcquireGpus(event.host, step.run.only_if_idle))
     _start_when_ready(step)
@@ -209,12 +218,15 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
 def _on_timer(step: Step, event: events.TimerFired) -> None:
     if event.timer == instructions.JOIN:
         late = [host.name for host in step.run.hosts if not host.joined]
-        if late and step.run.outcome is None:
+        # All hosts of a run that has started have joined; hosts that were added since have a timer of their own.
+        if late and step.run.outcome is None and not step.run.started:
             step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
             for name in late:
                 step.set_host(name, lost=True, connected=False)
             step.choose_cause()
             step.end(step.run.replicas, KILL_AFTER_S)
+    elif event.timer == instructions.JOIN_ADDED:
+        _on_growth(step, event)
     elif event.timer == instructions.GPUS:
         _on_gpus_timeout(step)
     elif event.timer == instructions.CHOOSE:
@@ -233,6 +245,13 @@ def _on_cleared(step: Step, event: events.GangCleared) -> None:
         restart_policy.on_cleared(step, event)
     else:
         return_policy.on_cleared(step, event)
+
+
+def _on_growth(step: Step, event: events.ReplicasAdded | events.ReplicasWithdrawn | events.TimerFired | None) -> None:
+    # Few runs grow, and each module that is imported adds to the memory of every keeper.
+    from torchyard_agent.keeper.decisions import growth_policy
+
+    growth_policy.apply(step, event)
 
 
 def _did_not_join(host: str, run: Run) -> Failure:
@@ -256,6 +275,8 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
     events.GangTrains: restart_policy.on_trains,
     events.ReplicaReady: return_policy.on_ready,
     events.BoundaryReached: return_policy.on_boundary,
+    events.ReplicasAdded: _on_growth,
+    events.ReplicasWithdrawn: _on_growth,
     events.StartDue: _on_start_due,
     events.GpusAcquired: _on_gpus_acquired,
     events.GpusBusy: _on_gpus_busy,
@@ -270,7 +291,7 @@ def _settle(step: Step) -> None:
     run = step.run
     if run.state in (RunState.STARTING, RunState.RESTARTING) and run.started and run.outcome is None:
         waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
-        none_waits = not any(replica.state in waiting for replica in run.replicas)
+        none_waits = not any(replica.state in waiting and not replica.missing for replica in run.replicas)
         if none_waits and (run.state is RunState.STARTING or restart_policy.trainers_are_up(run)):
             step.record_run(RunState.RUNNING, "")
     _settle_success(step)

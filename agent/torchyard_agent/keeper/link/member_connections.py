@@ -42,6 +42,13 @@ class MemberConnections:
         )
         return channel
 
+    def forget(self, host: str) -> None:
+        """Closes the channel of a host that has left the run, so that another keeper may act for the host."""
+        channel = self._channels.pop(host, None)
+        self._epochs.pop(host, None)
+        if channel is not None:
+            channel.close()
+
     def send(self, host: str, message: FromPrimary) -> None:
         """Sends a message to one member, or drops it if the member's host has not joined yet."""
         if host in self._channels:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
 
-app = typer.Typer(help="Runs that were started: list, show, logs, stop, restart, fetch.", no_args_is_help=True)
+app = typer.Typer(help="Runs that were started: list, show, logs, stop, restart, grow, fetch.", no_args_is_help=True)
 
 ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
@@ -267,6 +267,57 @@ def restart(
         )
         launch.prepare()
         launch_and_follow(launch, chosen, fleet, view, interrupts, [], detach=detach, as_json=as_json)
+
+
+@app.command("grow")
+def grow(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    host: Annotated[str, typer.Option(metavar="NAME", help="The host of the new workers.", show_default=False)],
+    replicas: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="The number of new workers.")] = 1,
+    pool: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Their pool, where the run has several pools of workers.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Add workers to a live run with `on_worker_loss: continue`.
+
+    The new workers take parameters, optimizer state and position from the memory of another worker at a step boundary;
+    the others train meanwhile. The host need not be a host of the run. Ctrl-C, and any failure before the workers have
+    joined, leave the run as it was.
+
+    Exit code 0: all of them have joined. 1: the run continues without them, or has ended. 3: a host could not be
+    reached.
+
+    Example: torchyard runs grow last --host gpu-d --replicas 2
+    """
+    from torchyard_core.app.grow_run import GrowRun
+    from torchyard_core.cli.commands.run import callbacks_for, view_for
+    from torchyard_core.cli.interrupts import counting_interrupts
+    from torchyard_core.launch.progress import Cancelled
+
+    chosen = command_context(context)
+    with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        view = view_for(as_json=False)
+        callbacks = None if as_json else callbacks_for(chosen, view, as_json=False)
+        growing = GrowRun(chosen.desktop(fleet), run, host, count=replicas, pool=pool, callbacks=callbacks)
+        try:
+            with interrupts.calling(growing.cancel):
+                if as_json:
+                    added = growing.run()
+                else:
+                    with view:
+                        added = growing.run()
+        except Cancelled:
+            raise RunFailed(f"run {run.run_id} continues as it was.", code="interrupted") from None
+    if as_json:
+        about = {"step": added.step, "workers": added.workers, "planned": added.planned}
+        print_json({"run_id": run.run_id, "host": host, "replicas": list(added.names), **about})
+    else:
+        verb = "has" if len(added.names) == 1 else "have"
+        say(f"{' and '.join(added.names)} {verb} joined run {run.run_id}.")
+        say(f"step {added.step}: {added.workers} of {added.planned} workers")
 
 
 @app.command("fetch")

@@ -57,9 +57,45 @@ def check_connectivity(
             listen = {"token": token, "address": prepared[host]["address"], "ports": ports}
             pending[host] = in_background(_listen, link, listen)
         listening: dict[str, Any] = progress.wait_for_all(pending)
-        return _verdicts(listening, _try_all(token, links, listening, progress))
+        return _verdicts(listening, _try_all(token, links, listening, directions(list(links)), progress))
     finally:
         # The answer need not be awaited, since each host handles this request before the request that starts the run.
+        for link in links.values():
+            link.submit("network.close", {"token": token})
+
+
+def check_added_host(
+    host: str,
+    prepared: Prepared,
+    links: Mapping[str, AgentLink],
+    port_ranges: Mapping[str, tuple[int, int] | None],
+    progress: LaunchProgress,
+) -> list[Check]:
+    """Tests the connections between a host that is added to a live run and the hosts of the run, in both directions.
+
+    Args:
+        host: The host.
+        prepared: Its answer to `run.prepare`.
+        links: The links to this host and to the hosts of the run that answer.
+        port_ranges: The ports that the firewall of each host admits; None for all ports.
+        progress: The callbacks of the launch.
+    """
+    token = secrets.token_hex(16)
+    members = [member for member in links if member != host]
+    try:
+        pending: Answers = {}
+        ports = [prepared["gang_port"], *prepared["ports"]][:MAX_PORTS]
+        pending[host] = in_background(
+            _listen, links[host], {"token": token, "address": prepared["address"], "ports": ports}
+        )
+        for member in members:  # The ports that these hosts hold for the run are in use.
+            allowed = port_ranges.get(member)
+            there = {"towards": prepared["address"], "port_range": list(allowed) if allowed else None}
+            pending[member] = in_background(_listen, links[member], {"token": token, **there})
+        listening: dict[str, Any] = progress.wait_for_all(pending)
+        tested = [pair for member in members for pair in ((host, member), (member, host))]
+        return _verdicts(listening, _try_all(token, links, listening, tested, progress))
+    finally:
         for link in links.values():
             link.submit("network.close", {"token": token})
 
@@ -69,15 +105,19 @@ def _listen(link: AgentLink, listen: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = link.call("network.listen", listen, ANSWER_S)
         return answer
     except AgentRefused as refusal:
-        return {"error": refusal.message, "address": listen["address"], "ports": []}
+        return {"error": refusal.message, "address": listen.get("address"), "ports": []}
 
 
 def _try_all(
-    token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], progress: LaunchProgress
+    token: str,
+    links: Mapping[str, AgentLink],
+    listening: Mapping[str, Any],
+    tested: Sequence[tuple[str, str]],
+    progress: LaunchProgress,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Returns the targets that could not be reached, by source host."""
+    """Tests connections as (source, target). Returns the targets that could not be reached, by source host."""
     targets_of: dict[str, list[dict[str, Any]]] = {host: [] for host in links}
-    for source, target in directions(list(links)):
+    for source, target in tested:
         there = listening[target]
         targets_of[source] += [{"host": target, "address": there["address"], "port": port} for port in there["ports"]]
     pending: Answers = {
