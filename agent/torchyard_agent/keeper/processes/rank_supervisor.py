@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import signal
-from pathlib import Path
 from typing import Any, Callable
 
 from torchyard_agent.background_threads import in_a_thread
@@ -265,7 +264,7 @@ class RankSupervisor:
         """
         if is_stop:
             try:
-                Path(self.place.stop_file).touch()
+                os.close(os.open(self.place.stop_file, os.O_WRONLY | os.O_CREAT, 0o600))
             except OSError as error:
                 log.warning("the ranks do not learn that the run is stopped: %s", error)
         self._ending |= names
