@@ -21,6 +21,7 @@ from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import PeerLost
 from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.parameter_server import remote_optimizer
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.parameter_server.sharded_pair import ShardedPair
 from torchyard_roles.strategies.sharded.sharded_model import check_all_trained
@@ -70,6 +71,9 @@ class ShardedDownpour(Strategy):
     def prepare(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
+        """Shard the models. Raises UsageProblem if servers cannot train them or run the optimizers."""
+        for each in optimizers:
+            remote_optimizer.class_name(each)
         check_all_trained(models, optimizers, "downpour")
         self._inside.prepare(models, optimizers, device)
 

@@ -55,9 +55,6 @@ class ShardedPair:
         finite: The check of the optimizer's gradients.
         device: The device of the group's collective calls.
         is_first: Whether this is the group's first rank.
-
-    Raises:
-        UsageProblem: Servers cannot run the optimizer.
     """
 
     def __init__(
@@ -69,7 +66,6 @@ class ShardedPair:
         *,
         is_first: bool,
     ) -> None:
-        remote_optimizer.class_name(optimizer)
         self.steps = 0
         self._model = model
         self._optimizer: Any = optimizer
