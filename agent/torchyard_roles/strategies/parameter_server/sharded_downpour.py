@@ -76,6 +76,9 @@ class ShardedDownpour(Strategy):
             remote_optimizer.class_name(each)
         check_all_trained(models, optimizers, "downpour")
         self._inside.prepare(models, optimizers, device)
+        if self._environment.group > 0:  # The servers have the chief's values.
+            assert self.sharded_saving is not None
+            self.sharded_saving.needs_values = False
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,11 @@ from torch import nn
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, difference
 from tests.roles.strategies.parameter_server.test_mixed_precision import descend as descend_scaled
 from tests.roles.strategies.parameter_server.test_sandblaster import batches, network
-from torchyard_roles.errors import EnvironmentProblem, UsageProblem
-from torchyard_roles.strategies.parameter_server.sharded_downpour import ShardedDownpour
+from torchyard_roles.errors import EnvironmentProblem, PeerLost, UsageProblem
+from torchyard_roles.peers import Peers, TrainerAddress
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
+from torchyard_roles.strategies.parameter_server.sharded_downpour import FAILED, WAITS, ShardedDownpour
+from torchyard_roles.strategies.registry import choose
 
 pytestmark = pytest.mark.train
 
@@ -142,6 +147,57 @@ def test_with_a_scaler_it_does_what_one_process_does(pull_every: int) -> None:
     assert difference(whole(model), expected.state_dict()) == 0
 
 
+def test_each_of_several_optimizers_has_its_own_exchange() -> None:
+    run, data, model, expected = run_of(), batches(STEPS, 8), made(), made()
+
+    def optimizers_of(each: nn.Module) -> list[torch.optim.Optimizer]:
+        first, second = each[0], each[2]
+        return [torch.optim.SGD(first.parameters(), lr=0.1), torch.optim.AdamW(second.parameters(), lr=0.01)]
+
+    optimizers, others = optimizers_of(model), optimizers_of(expected)
+    with run.serving():
+        strategy = ShardedDownpour(run.environment(0))
+        strategy.start(CPU)
+        strategy.prepare([model], optimizers, CPU)
+        for optimizer in optimizers:
+            strategy.distribute(model, optimizer, CPU)
+        for batch in data:
+            for each, steppers in ((model, optimizers), (expected, others)):
+                each.zero_grad()
+                nn.functional.mse_loss(each(batch[0]), batch[1]).backward()
+                for optimizer in steppers:
+                    optimizer.step()
+        strategy.finish()
+        strategy.leave()
+        assert run.ended()
+    assert difference(whole(model), expected.state_dict()) < 1e-12
+
+
+def test_parameters_of_a_restarted_server_reach_the_shards(tmp_path: Path) -> None:
+    run, model = replace(run_of(checkpoint_every_s=600.0), folder=str(tmp_path), run_id="run"), made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = batches(3, 8)
+
+    def step(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+    with run.serving():
+        strategy = distributed(run, model, optimizer)
+        saved = whole(model)
+        for server in run.servers_now:
+            server.save_for_itself()
+        step(data[0])
+        for number in range(2):
+            run.replace_server(number)
+        step(data[1])  # This step finds that the servers were lost, and its push is lost too.
+        assert difference(whole(model), saved) == 0
+        step(data[2])
+        assert difference(whole(model), saved) > 0
+        strategy.leave()
+
+
 def test_the_servers_keep_the_buffers_of_the_first_rank() -> None:
     run, model = run_of(), nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -189,3 +245,31 @@ def test_models_and_optimizers_that_cannot_be_exchanged_are_refused_before_they_
 def test_without_servers_nothing_begins() -> None:
     with pytest.raises(EnvironmentProblem, match="needs parameter servers, but none take part"):
         ShardedDownpour(run_of().environment(0)).start(CPU)
+
+
+def test_the_strategy_is_chosen_for_groups_of_several_ranks_of_downpour_only() -> None:
+    alone = run_of().environment(0)
+    assert isinstance(choose(alone), ParameterServerStrategy)
+    assert isinstance(choose(replace(alone, group_size=2, world_size=2)), ShardedDownpour)
+    with pytest.raises(UsageProblem, match="sandblaster trains whole models"):
+        choose(replace(alone, strategy="sandblaster"))
+
+
+def test_a_failed_exchange_of_the_first_rank_ends_the_wait_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = run_of().environment(0)
+    first = ShardedDownpour(environment)
+    sent: list[int] = []
+
+    def fail() -> None:
+        raise EnvironmentProblem("no servers")
+
+    monkeypatch.setattr(first, "_broadcast", sent.extend)
+    with pytest.raises(EnvironmentProblem):
+        first._on_first_rank(fail)
+    assert sent == [FAILED]
+    trainer = TrainerAddress("worker-0", "127.0.0.1", 1, 2, 0)
+    other = ShardedDownpour(replace(environment, group_rank=1, group_size=2, peers=Peers(trainers=(trainer,))))
+    messages = iter([[WAITS], [WAITS], sent])
+    monkeypatch.setattr(other, "_broadcast", lambda _: next(messages))
+    with pytest.raises(PeerLost, match=r"worker-0\.0 on 127\.0\.0\.1 is gone: its exchange"):
+        other._await_first()
