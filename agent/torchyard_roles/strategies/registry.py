@@ -12,6 +12,7 @@ from torchyard_roles.strategies.continuing_all_reduce import ContinuingAllReduce
 from torchyard_roles.strategies.diloco.strategy import Diloco
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
+from torchyard_roles.strategies.parameter_server.sharded_downpour import ShardedDownpour
 from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
@@ -47,10 +48,10 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
                     f"Set strategy.{setting} to {default}, or leave out the argument.",
                 )
         return own(environment) if environment.world_size > 1 else SingleProcess()
-    if environment.options.shard != "none" and environment.strategy not in ("all_reduce", "diloco"):
+    if environment.options.shard != "none" and environment.strategy not in ("all_reduce", "diloco", "downpour"):
         raise UsageProblem(
             f"strategy.shard is {environment.options.shard}, but {environment.strategy} trains whole models.",
-            "Set strategy.shard to none, or strategy.kind to all_reduce or diloco.",
+            "Set strategy.shard to none, or strategy.kind to all_reduce, diloco or downpour.",
         )
     if environment.options.shard != "none" and environment.options.on_worker_loss == "continue":
         raise UsageProblem(
@@ -58,6 +59,8 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
             "continue.",
             "Set strategy.on_worker_loss to restart, or strategy.shard to none.",
         )
+    if environment.strategy == "downpour" and environment.options.shard != "none" and environment.group_size > 1:
+        return ShardedDownpour(environment)
     if environment.strategy in ("sandblaster", "downpour"):
         # A single worker uses the servers too, since the servers run the optimizer.
         return ParameterServerStrategy(environment)

@@ -1,9 +1,12 @@
-"""Ranks of worker groups that train independently: the first rank of each group, and the end of a group."""
+"""Ranks of worker groups that train independently: first ranks, their calls for the group, and the end of a group."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import TypeVar
 
 import torch.distributed as dist
 
@@ -11,7 +14,11 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, RolesError
 from torchyard_roles.exchange.tensor_connection import Peer
 
+T = TypeVar("T")
+
 TOGETHER_S = 10.0
+BEAT_S = 5.0
+"""Interval of the first rank's messages to its group while it waits for servers or other groups."""
 
 
 def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
@@ -41,3 +48,32 @@ def wait_for_all_ranks() -> None:
     with suppress(RuntimeError, RolesError):
         store.set(f"group/finished/{dist.get_rank()}", "1")
         store.wait([f"group/finished/{rank}" for rank in range(dist.get_world_size())], timedelta(seconds=TOGETHER_S))
+
+
+def call_with_beats(call: Callable[[], T], beat: Callable[[], object]) -> T:
+    """Run `call` in a thread and return its result. Raises its exceptions.
+
+    Args:
+        beat: Is called periodically meanwhile, to send the group's other ranks a message that they wait for. Otherwise
+            their collective call would time out.
+    """
+    results: list[T] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # The waiting thread raises this error again.
+            problems.append(error)
+
+    thread = threading.Thread(target=run, name="first-rank", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(BEAT_S)
+        if problems:
+            break
+        if thread.is_alive():
+            beat()
+    if problems:
+        raise problems[0]
+    return results[0]

@@ -181,7 +181,8 @@ class Strategy(FrozenModel):
     error_feedback: bool = True
     """DiLoCo: whether the error of an encoding is added to the values of the next round."""
     shard: Shard = Shard.NONE
-    """All-reduce: `host` divides the model over the ranks of each host, `all` over all ranks; `none` copies it."""
+    """All-reduce, and worker groups of DiLoCo and downpour: `host` divides the model over the ranks of each host, `all`
+    over all ranks; `none` copies it."""
     shard_modules: tuple[Text, ...] = ()
     """Classes of the modules that are gathered as one. By default the class with most parameters that occurs at least
     twice."""

@@ -33,6 +33,8 @@ SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
 CHIEF = "{name: chief, role: chief, replicas: 1, hosts: [gpu-a]}"
 TWO_WORKERS = "{name: workers, role: worker, replicas: 2, hosts: [gpu-b, gpu-c], placement: spread}"
 TWO_GROUPS = "{name: workers, role: worker, replicas: 2, hosts: [gpu-a, gpu-b], placement: spread}"
+SHARDED_GROUPS = "{name: workers, role: worker, replicas: 4, hosts: [gpu-a]}"
+"""Workers on one host, since the hosts of the lab share no folder for sharded checkpoints."""
 THREE_GROUPS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 EVALUATOR = "{name: scorer, role: evaluator, replicas: 1, hosts: [gpu-c]}"
 
@@ -110,8 +112,15 @@ def trained(
             ASYNCHRONOUS,
         ),
         ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], HOGWILD_OPTIONS, ASYNCHRONOUS),
+        pytest.param(
+            "kind: downpour, shard: all, worker_groups: 2, max_staleness: 8",
+            [SHARDED_GROUPS, "{name: servers, role: ps, replicas: 2, hosts: [gpu-b, gpu-c]}", EVALUATOR],
+            DOWNPOUR_OPTIONS,
+            ASYNCHRONOUS,
+            marks=pytest.mark.proof,
+        ),
     ],
-    ids=["sandblaster", "reducers", "mixed", "downpour", "hogwild"],
+    ids=["sandblaster", "reducers", "mixed", "downpour", "hogwild", "sharded-downpour"],
 )
 def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     desktop: Desktop,

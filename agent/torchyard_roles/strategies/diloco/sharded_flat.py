@@ -8,7 +8,6 @@ collect() before the exchange and spread() after it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -73,12 +72,3 @@ def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool
         else flat
         for flat in flats
     ]
-
-
-def reshard(models: Sequence[torch.nn.Module]) -> None:
-    """Frees the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
-    for model in models:
-        for module in model.modules():
-            free: Any = getattr(module, "reshard", None)
-            if free is not None and hasattr(module, "set_requires_gradient_sync"):
-                free()

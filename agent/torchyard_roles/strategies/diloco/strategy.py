@@ -9,7 +9,6 @@ After Douillard et al., DiLoCo: Distributed Low-Communication Training of Langua
 from __future__ import annotations
 
 import atexit
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -38,17 +37,16 @@ from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedback
 from torchyard_roles.strategies.diloco.group_average import GroupAverage, Outcome
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters, flats_of
 from torchyard_roles.strategies.diloco.server_average import ServerAverage
-from torchyard_roles.strategies.diloco.sharded_flat import reshard, sharded_flats
+from torchyard_roles.strategies.diloco.sharded_flat import sharded_flats
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
+from torchyard_roles.strategies.sharded.sharded_model import check_all_trained, reshard
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
-from torchyard_roles.strategies.worker_group_ranks import first_ranks, wait_for_all_ranks
+from torchyard_roles.strategies.worker_group_ranks import call_with_beats, first_ranks, wait_for_all_ranks
 from torchyard_roles.strategy_options import Options
 
 BACKGROUND_ENDS_S = 3.0
 """Longest wait in seconds for the end of an exchange that is abandoned."""
-BEAT_S = 5.0
-"""Interval of the first rank's messages to its group while it waits for other groups."""
 
 
 @dataclass
@@ -126,7 +124,7 @@ class Diloco(Strategy):
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
         if self._is_sharded:
-            _check_sharded(models, optimizers)
+            check_all_trained(models, optimizers, "diloco")
         self._inside.prepare(models, optimizers, device)
 
     def distribute(
@@ -559,27 +557,9 @@ class Diloco(Strategy):
         """Runs `call` on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
         if self._is_alone:
             return call()
-        results: list[Outcome] = []
-        problems: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                results.append(call())
-            except BaseException as error:  # The waiting thread raises this error again.
-                problems.append(error)
-
-        thread = threading.Thread(target=run, name="diloco-round", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(BEAT_S)
-            if problems:
-                raise problems[0]
-            if thread.is_alive():
-                self._broadcast([-1])
-        if problems:
-            raise problems[0]
-        self._broadcast([results[0]])
-        return results[0]
+        outcome = call_with_beats(call, lambda: self._broadcast([-1]))
+        self._broadcast([outcome])
+        return outcome
 
     def _await_beats(self) -> Outcome:
         while (outcome := self._broadcast([0])[0]) < 0:
@@ -593,18 +573,6 @@ def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
         return SingleProcess()
     inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
     return ShardedAllReduce(inside) if environment.options.shard != "none" else AllReduce(inside)
-
-
-def _check_sharded(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises UsageProblem for parameters that no optimizer trains, which sharded groups do not exchange."""
-    trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
-    for model in models:
-        for name, parameter in model.named_parameters():
-            if id(parameter) not in trained or not parameter.requires_grad:
-                raise UsageProblem(
-                    f"No optimizer trains the parameter `{name}`, which diloco does not support with strategy.shard.",
-                    "Give it to an optimizer, make it a buffer, or set strategy.shard to none.",
-                )
 
 
 def _check_served(options: Options) -> None:

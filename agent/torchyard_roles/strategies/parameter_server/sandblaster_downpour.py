@@ -38,17 +38,23 @@ class ParameterServerStrategy(Strategy):
     """The parameter server strategy of one worker, which has a WorkerPair for each model and optimizer.
 
     Args:
-        chunk_bytes, overlaps: Passed to WorkerPair.
+        chunk_bytes, overlaps, steps_between_pulls: Passed to WorkerPair.
     """
 
     needs_optimizer = "the parameter servers take the optimizer's steps"
 
     def __init__(
-        self, environment: Environment, *, chunk_bytes: int | None = None, overlaps: bool | None = None
+        self,
+        environment: Environment,
+        *,
+        chunk_bytes: int | None = None,
+        overlaps: bool | None = None,
+        steps_between_pulls: bool = True,
     ) -> None:
         self._environment = environment
         self._chunk_bytes = chunk_bytes
         self._overlaps = overlaps
+        self._steps_between_pulls = steps_between_pulls
         self.pairs: list[WorkerPair] = []
         """The pairs in the order of distribute(). start() connects the first one."""
         self._boundaries: deque[tuple[int, list[int]]] = deque(maxlen=REMEMBERED)
@@ -72,7 +78,13 @@ class ParameterServerStrategy(Strategy):
         self._connect_next()
 
     def _connect_next(self) -> WorkerPair:
-        pair = WorkerPair(self._environment, len(self.pairs), chunk_bytes=self._chunk_bytes, overlaps=self._overlaps)
+        pair = WorkerPair(
+            self._environment,
+            len(self.pairs),
+            chunk_bytes=self._chunk_bytes,
+            overlaps=self._overlaps,
+            steps_between_pulls=self._steps_between_pulls,
+        )
         self.pairs.append(pair)
         pair.connect()
         return pair

@@ -36,10 +36,17 @@ class WorkerPair:
 
     Args:
         overlaps: Whether an exchange overlaps with the next step. The default is true with several asynchronous groups.
+        steps_between_pulls: Whether the worker's own optimizer steps while no parameters are pulled.
     """
 
     def __init__(
-        self, environment: Environment, number: int, *, chunk_bytes: int | None = None, overlaps: bool | None = None
+        self,
+        environment: Environment,
+        number: int,
+        *,
+        chunk_bytes: int | None = None,
+        overlaps: bool | None = None,
+        steps_between_pulls: bool = True,
     ) -> None:
         options = environment.options
         self._environment = environment
@@ -54,11 +61,14 @@ class WorkerPair:
         self._push_every = options.push_every if self._asynchronous else 1
         self._pull_every = options.pull_every if self._asynchronous else 1
         self._chunk_bytes = chunk_bytes
+        self._steps_between_pulls = steps_between_pulls
         self._links: list[ServerLink] = []
         self.parameters: list[torch.nn.Parameter] = []
         self._kept: set[str] = set()
         """Servers that kept their parameters when this group restarted."""
         self.steps = 0
+        self.changes = 0
+        """The number of times that this class has changed the parameters."""
         self._sent_options: list[remote_optimizer.Arguments] = []
         self._is_restored = False
         self._flushed = 0
@@ -216,7 +226,7 @@ class WorkerPair:
             self._begin(gradients, pushes=pushes, pulls=pulls, void=void and single, changed=changed, clip=clip)
             if not self._overlaps:
                 waited = self._finish()
-        if not pulls and not void:
+        if self._steps_between_pulls and not pulls and not void:
             self._local_step()
             self._note()
         return waited
@@ -444,6 +454,7 @@ class WorkerPair:
 
     def _note(self) -> None:
         """Records the current parameters, so that they are not taken for changes by the script."""
+        self.changes += 1
         self._installed.note()
         if self._guard is not None:
             self._guard.installed()

@@ -90,3 +90,31 @@ def spread_buffers(models: Sequence[torch.nn.Module], device: torch.device) -> N
             values = buffer.detach().to(device).contiguous()
             dist.broadcast(values, src=0)
             buffer.detach().copy_(values)
+
+
+def reshard(models: Sequence[torch.nn.Module]) -> None:
+    """Free the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
+    for model in models:
+        for module in model.modules():
+            free: Any = getattr(module, "reshard", None)
+            if free is not None and hasattr(module, "set_requires_gradient_sync"):
+                free()
+
+
+def check_all_trained(
+    models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], strategy: str
+) -> None:
+    """Raise UsageProblem for parameters that no optimizer trains, which sharded worker groups do not exchange.
+
+    Args:
+        strategy: The kind of the strategy that exchanges between the groups.
+    """
+    trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if id(parameter) not in trained or not parameter.requires_grad:
+                raise UsageProblem(
+                    f"No optimizer trains the parameter `{name}`, which {strategy} does not support with "
+                    "strategy.shard.",
+                    "Give it to an optimizer, make it a buffer, or set strategy.shard to none.",
+                )

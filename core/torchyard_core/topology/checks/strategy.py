@@ -54,7 +54,8 @@ def _unused_settings(topology: Topology) -> Findings:
     for setting in (*SHARD_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings)):
         if setting.key in used or getattr(strategy, setting.key) == type(strategy).model_fields[setting.key].default:
             continue
-        users = " and ".join(spec.kind for spec in all_specs() if setting.key in spec.settings)
+        *others, last = (spec.kind for spec in all_specs() if setting.key in spec.settings)
+        users = f"{', '.join(others)} and {last}" if others else last
         message = f"`{setting.key}` is for {users}; {strategy.kind} does not use it"
         finding = error_finding if setting.is_essential else warning_finding
         yield finding("strategy-ignores", message, "strategy", setting.key)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchyard_core.problems import Findings, warning_finding
-from torchyard_core.topology.model import Role, StrategyKind, Topology
+from torchyard_core.topology.model import Role, Shard, StrategyKind, Topology
+from torchyard_core.topology.strategies.sharding import SHARD_KEYS, check_shard_settings, check_sharded_groups
 from torchyard_core.topology.strategies.spec import (
     Participants,
     RoleCounts,
@@ -21,13 +22,16 @@ def _traffic(participants: Participants) -> Traffic:
     servers = participants.servers
     server_groups = contiguous_blocks(servers, min(participants.strategy.server_groups, len(servers)))
     bundles: list[Bundle] = []
+    is_sharded = participants.strategy.shard is not Shard.NONE
     for number, group in enumerate(groups):
-        bundles += served(group, server_groups[number % len(server_groups)], in_step=False)
+        # The first rank of a group that shards its model exchanges for the whole group.
+        exchanging = group[:1] if is_sharded else group
+        bundles += served(exchanging, server_groups[number % len(server_groups)], in_step=False)
     return Traffic(tuple(bundles), (*groups_of(groups, serves=False), *groups_of(server_groups, serves=True)))
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
-    """Yields a warning if `max_staleness` is too low for the number of worker groups.
+    """Yields a warning if `max_staleness` is too low for the number of worker groups, and problems of sharding.
 
     The exchange of a group overlaps its next step. If G groups push in turn, each push is therefore computed from
     parameters that are 2G−1 versions old.
@@ -40,6 +44,8 @@ def _check(topology: Topology, counts: RoleCounts) -> Findings:
             f"with `max_staleness` {strategy.max_staleness}: set it to {2 * groups - 1} or more"
         )
         yield warning_finding("strategy-counts", message, "strategy", "max_staleness")
+    yield from check_shard_settings(topology)
+    yield from check_sharded_groups(topology, counts)
 
 
 SPEC = StrategySpec(
@@ -74,7 +80,7 @@ SPEC = StrategySpec(
             "warm_start_steps", "Warm start", "Steps that group 0 trains alone before the other groups begin."
         ),
     ),
-    shared_settings=("worker_groups", "server_groups", "reduction_order", "on_nan"),
+    shared_settings=("worker_groups", "server_groups", "reduction_order", "on_nan", *SHARD_KEYS),
     edge_labels=(("push {steps}", "push_every"), ("pull {steps}", "pull_every")),
     traffic=_traffic,
     check=_check,

@@ -174,10 +174,11 @@ def test_continuing_without_lost_workers_needs_cpus_a_smaller_minimum_and_whole_
 
 
 def test_sharding_under_another_strategy_is_an_error_and_its_settings_without_it_a_warning() -> None:
-    strategy = "{kind: downpour, shard: all, shard_modules: [Block]}"
+    strategy = "{kind: sandblaster, shard: all, shard_modules: [Block]}"
     lines = problems(WORKERS, "{name: s, role: ps, replicas: 1}", strategy=strategy)
-    assert "3: error strategy-ignores `shard` is for all_reduce and diloco; downpour does not use it" in lines
-    assert "3: warning strategy-ignores `shard_modules` is for all_reduce and diloco; downpour does not use it" in lines
+    users = "all_reduce, downpour and diloco; sandblaster does not use it"
+    assert f"3: error strategy-ignores `shard` is for {users}" in lines
+    assert f"3: warning strategy-ignores `shard_modules` is for {users}" in lines
     (line,) = problems(WORKERS, strategy="{kind: all_reduce, shard_modules: [Block]}")
     assert (
         line
@@ -186,18 +187,19 @@ def test_sharding_under_another_strategy_is_an_error_and_its_settings_without_it
     assert problems(WORKERS, strategy="{kind: all_reduce, shard: host, shard_modules: [Block]}") == []
 
 
-def test_a_worker_group_of_one_rank_has_nothing_to_shard() -> None:
+@pytest.mark.parametrize(("kind", "more"), [("diloco", []), ("downpour", ["{name: s, role: ps, replicas: 1}"])])
+def test_a_worker_group_of_one_rank_has_nothing_to_shard(kind: str, more: list[str]) -> None:
     for strategy, pool in (
-        ("{kind: diloco, shard: all}", "{name: w, role: worker, replicas: 4, gpus: 1}"),
-        ("{kind: diloco, shard: all, worker_groups: 3}", "{name: w, role: worker, replicas: 4}"),
+        (f"{{kind: {kind}, shard: all}}", "{name: w, role: worker, replicas: 4, gpus: 1}"),
+        (f"{{kind: {kind}, shard: all, worker_groups: 3}}", "{name: w, role: worker, replicas: 4}"),
     ):
-        [line] = problems(pool, strategy=strategy)
+        [line] = problems(pool, *more, strategy=strategy)
         assert line.startswith("3: error strategy-counts `shard` divides a model over the ranks of a worker group, but")
     for strategy, pool in (
-        ("{kind: diloco, shard: all}", "{name: w, role: worker, replicas: 4, gpus: 2}"),
-        ("{kind: diloco, shard: host, worker_groups: 2}", "{name: w, role: worker, replicas: 4}"),
+        (f"{{kind: {kind}, shard: all}}", "{name: w, role: worker, replicas: 4, gpus: 2}"),
+        (f"{{kind: {kind}, shard: host, worker_groups: 2}}", "{name: w, role: worker, replicas: 4}"),
     ):
-        assert problems(pool, strategy=strategy) == []
+        assert problems(pool, *more, strategy=strategy) == []
 
 
 def test_a_lone_worker_has_nothing_to_reduce() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchyard_core.topology.model import Launcher, Pool, Program, Role, Strategy, StrategyKind, Topology
+from torchyard_core.topology.model import Launcher, Pool, Program, Role, Shard, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_core.topology.strategies.traffic import Pattern, Traffic
 
@@ -75,6 +75,13 @@ def test_downpour_has_groups_that_push_and_pull_out_of_step() -> None:
     ]
     assert len(pairs(traffic)) == 6 * 2
     assert not any(bundle.in_step for bundle in traffic.bundles)
+
+
+def test_only_the_first_workers_of_sharded_downpour_groups_exchange_with_the_servers() -> None:
+    roles = (Role.WORKER, 4), (Role.PS, 2)
+    traffic = traffic_of(design(Kind.DOWNPOUR, *roles, worker_groups=2, shard=Shard.ALL))
+    assert pairs(traffic) == [(worker, server) for worker in ("worker-0", "worker-2") for server in ("ps-0", "ps-1")]
+    assert [group.number for group in traffic.groups] == [0, 1]
 
 
 def test_diloco_averages_among_the_first_workers_of_the_groups() -> None:

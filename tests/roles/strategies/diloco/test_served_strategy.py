@@ -36,7 +36,7 @@ class ServedGroups(Groups):
             "TORCHYARD_REPLICA": f"ps-{number}",
             "TORCHYARD_ROLE": "ps",
             "TORCHYARD_RUN_ID": "run-1",
-            "TORCHYARD_STRATEGY": "diloco",
+            "TORCHYARD_STRATEGY": str(self._options["kind"]),
             "TORCHYARD_OPTIONS": json.dumps(self._options),
             "TORCHYARD_GROUPS": str(len(self._sizes)),
             "TORCHYARD_PEERS": self._peers,

@@ -66,6 +66,7 @@ def test_sharded_groups_equal_groups_with_whole_models(
     assert len(sharded[1]["parts"]["blocks.0.0.weight"]) == 2
 
 
+@pytest.mark.proof
 def test_a_stopped_run_of_sharded_groups_resumes_exactly(start: Start, tmp_path: Path) -> None:
     expected = run(start, tmp_path / "whole", "all", 26, **STREAMING)
     checkpoints, folder = tmp_path / "checkpoints", tmp_path / "stopped"
