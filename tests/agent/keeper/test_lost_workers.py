@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
 PROGRAM = ROOT / "tests" / "roles" / "programs" / "lost_workers" / "loses_workers.py"
 END_S = 400
 """Timeout for a run in which torch is imported up to three times, one after another, on a loaded machine."""
-REDUCER = ROOT / "tests" / "roles" / "programs" / "served.py"
+REDUCER = (sys.executable, str(ROOT / "tests" / "roles" / "programs" / "served.py"))
 EPOCHS = PROGRAM.with_name("returns_to_epochs.py")
 
 
@@ -38,12 +39,14 @@ async def train(
     max_restarts: int = 0,
     program: Path = PROGRAM,
     reducers: int = 0,
+    reducer: Sequence[str] = REDUCER,
     **options: object,
 ) -> dict[str, Any]:
     """Runs the program on all workers, and returns the run's end.
 
     Args:
         reducers: The number of reducers; if it is 0, the strategy is `all_reduce`.
+        reducer: The command of a reducer.
         options: Options of the strategy.
     """
     environment = {
@@ -59,7 +62,7 @@ async def train(
     }
     command = [sys.executable, str(program), *map(str, arguments)]
     commands = {f"worker-{number}": command for number in range(workers)}
-    commands |= {f"reducer-{number}": [sys.executable, str(REDUCER)] for number in range(reducers)}
+    commands |= {f"reducer-{number}": list(reducer) for number in range(reducers)}
     own = {name: {"TORCHYARD_REPLICA": name, "TORCHYARD_ROLE": name.partition("-")[0]} for name in commands}
     if reducers:
         environment["TORCHYARD_STRATEGY"] = "reduction_server"
@@ -340,6 +343,47 @@ def test_lost_workers_return_to_reducers(run_scenario: RunScenario, reducers: in
         assert ended["state"] == "succeeded", ended
         assert check_all_are_equal(a, 3)[-5:] == [[0, 1, 2]] * 5
         assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+
+    run_scenario(scenario)
+
+
+DYING_REDUCER = """
+import os, signal
+import torchyard_roles
+from torchyard_roles.strategies.reduction_server.reducer import Reducer
+
+add = Reducer._add
+
+def add_or_die(self, current, chunk, rank, at, *rest, **named):
+    if at[0] == 3 and os.environ["TORCHYARD_GENERATION"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, current, chunk, rank, at, *rest, **named)
+
+Reducer._add = add_or_die
+torchyard_roles.join()
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("reducers", [1, 3])
+def test_a_reducer_and_a_worker_that_are_lost_in_one_step_both_return(run_scenario: RunScenario, reducers: int) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(
+            cluster,
+            a,
+            3,
+            5,
+            "returns=1",
+            "1:3:backward",
+            max_restarts=1,
+            reducers=reducers,
+            reducer=[sys.executable, "-c", DYING_REDUCER],
+        )
+        assert ended["state"] == "succeeded", ended
+        assert check_all_are_equal(a, 3)[-5:] == [[0, 1, 2]] * 5
+        restarts = {event["gang"] for event in a.journal() if event["event"] == "gang_restart"}
+        assert restarts == {f"reducer-{number}" for number in range(reducers)}
 
     run_scenario(scenario)
 
