@@ -87,9 +87,24 @@ def test_the_next_worker_saves_checkpoints_until_a_lost_chief_is_back(team: Team
     stop(run)
 
 
-def test_workers_continue_without_a_lost_host_and_its_worker_returns_with_it(team: Team) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "pools"),
+    [
+        pytest.param(CONTINUE, [WORKERS], id="all_reduce"),
+        # The lost worker sums a share of the gradients.
+        pytest.param(
+            CONTINUE.replace("all_reduce", "reduction_server"),
+            [WORKERS, "{name: reducers, role: reducer, replicas: 1, hosts: [gpu-a]}"],
+            id="reduction_server",
+            marks=pytest.mark.proof,
+        ),
+    ],
+)
+def test_workers_continue_without_a_lost_host_and_its_worker_returns_with_it(
+    team: Team, strategy: str, pools: list[str]
+) -> None:
     team.impatient(lease_s=5.0, heartbeat_s=0.4)
-    run = launch(team, CONTINUE, WORKERS)
+    run = launch(team, strategy, *pools)
     wait_for_starts(run, 1, *NAMES)
     away = run.places["worker-2"]
     team.lab[away].cut_cable()

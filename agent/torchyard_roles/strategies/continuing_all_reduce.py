@@ -51,7 +51,10 @@ class ContinuingAllReduce(AllReduce):
                 "Set strategy.on_worker_loss to restart.",
             )
         self._store = JoinStore.of(self._environment)
-        self.members = ReplaceableGroup(self._store, self._environment)
+        self.members = self._make_group(self._store)
+
+    def _make_group(self, store: JoinStore) -> ReplaceableGroup:
+        return ReplaceableGroup(store, self._environment)
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         group = self.members

@@ -13,6 +13,7 @@ from torchyard_roles.strategies.diloco.strategy import Diloco
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.parameter_server.sharded_downpour import ShardedDownpour
+from torchyard_roles.strategies.reduction_server.continuing import ContinuingReductionServer
 from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
@@ -77,6 +78,8 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
         return AllReduce(environment)  # A single Hogwild group has no other groups to exchange with.
     if environment.strategy == "hogwild":
         return Hogwild(environment)
+    if environment.strategy == "reduction_server" and environment.options.on_worker_loss == "continue":
+        return ContinuingReductionServer(environment)
     if environment.strategy == "reduction_server":
         return ReductionServer(environment)
     raise NotInThisVersion(

@@ -404,14 +404,14 @@ class ReplaceableGroup(GlooGroup):
             except (PeerLost, StoreTimeout) as error:
                 errors.append(RuntimeError(str(error)))
 
-        before = set(_connections())
+        before = set(self._connections())
         # The constructors cannot be interrupted, so they run in a thread. Each ends after CONNECT_S at the latest.
         thread = threading.Thread(target=create, name="torchyard-connect", daemon=True)
         thread.start()
         while thread.is_alive():
             thread.join(POLL_S if len(groups) else 0.005)
             self._check_members()
-        self._sockets = [each for each in _connections() if each not in before]
+        self._sockets = [each for each in self._connections() if each not in before]
         if errors:
             raise Interrupted((str(errors[0]).splitlines() or ["the members could not connect"])[0])
         self._control, self._data = groups
@@ -431,6 +431,27 @@ class ReplaceableGroup(GlooGroup):
                 continue
         self._sockets = []
         _delete(groups)
+
+    def _connections(self) -> list[int]:
+        """Return the descriptors of this process's connected TCP sockets that may belong to a process group."""
+        found = []
+        for path in Path("/proc/self/fd").iterdir():
+            descriptor = int(path.name)
+            try:
+                if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    continue
+                with socket.socket(fileno=os.dup(descriptor)) as each:
+                    if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
+                        each.getpeername()
+                        if not self._is_other(each):
+                            found.append(descriptor)
+            except OSError:  # It was closed in the meantime, or is not connected.
+                continue
+        return found
+
+    def _is_other(self, connection: socket.socket) -> bool:
+        """Return whether a connection that may be new is known not to belong to a process group."""
+        return False
 
 
 class _Closed:
@@ -454,23 +475,6 @@ def _options(how: Any) -> Any:
     options.reduceOp = how
     options.timeout = timedelta(seconds=STEP_S)
     return options
-
-
-def _connections() -> list[int]:
-    """Returns the descriptors of this process's connected TCP sockets."""
-    found = []
-    for path in Path("/proc/self/fd").iterdir():
-        descriptor = int(path.name)
-        try:
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(descriptor)) as each:
-                if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
-                    each.getpeername()
-                    found.append(descriptor)
-        except OSError:  # The socket was closed in the meantime, or is not connected.
-            continue
-    return found
 
 
 def _delete(groups: list[Any]) -> threading.Thread:

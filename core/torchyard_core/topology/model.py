@@ -201,7 +201,7 @@ class Strategy(FrozenModel):
     on_nan: OnNan = OnNan.FAIL
     """What to do with a step whose gradients are not finite."""
     on_worker_loss: OnWorkerLoss = OnWorkerLoss.RESTART
-    """All-reduce: what to do when a worker is lost: `restart` all, or `continue` with `min_replicas` or more."""
+    """All-reduce and reduction server: after the loss of a worker, `restart` all, or `continue` with `min_replicas`."""
     bucket_mb: int = Field(default=64, ge=1)
     """Size of the gradient buckets, in MiB."""
 

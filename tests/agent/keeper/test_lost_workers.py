@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
 PROGRAM = ROOT / "tests" / "roles" / "programs" / "lost_workers" / "loses_workers.py"
 END_S = 400
 """Timeout in seconds for a run in which torch is imported up to three times, one after another, on a loaded machine."""
+REDUCER = (sys.executable, str(ROOT / "tests" / "roles" / "programs" / "served.py"))
 EPOCHS = PROGRAM.with_name("returns_to_epochs.py")
 
 
@@ -36,8 +38,17 @@ async def train(
     how: str = "continue",
     max_restarts: int = 0,
     program: Path = PROGRAM,
+    reducers: int = 0,
+    reducer: Sequence[str] = REDUCER,
+    **options: object,
 ) -> dict[str, Any]:
-    """Runs the program on all workers, and returns the run's end."""
+    """Runs the program on all workers, and returns the run's end.
+
+    Args:
+        reducers: The number of reducers; if it is 0, the strategy is `all_reduce`.
+        reducer: The command of a reducer.
+        options: Options of the strategy.
+    """
     environment = {
         "PYTHONPATH": str(ROOT / "agent"),
         "OMP_NUM_THREADS": "1",
@@ -50,10 +61,17 @@ async def train(
         "TORCHYARD_GANG": "trainers",
     }
     command = [sys.executable, str(program), *map(str, arguments)]
-    names = [f"worker-{number}" for number in range(workers)]
+    commands = {f"worker-{number}": command for number in range(workers)}
+    commands |= {f"reducer-{number}": list(reducer) for number in range(reducers)}
+    own = {name: {"TORCHYARD_REPLICA": name, "TORCHYARD_ROLE": name.partition("-")[0]} for name in commands}
+    if reducers:
+        environment["TORCHYARD_STRATEGY"] = "reduction_server"
     await cluster.begin(
-        *(replica(name, host.name, command, env={**environment, "TORCHYARD_REPLICA": name}) for name in names),
-        options={"kind": "all_reduce", "on_worker_loss": how},
+        *(
+            replica(name, host.name, command, env={**environment, **own[name]}, address=f"127.0.0.1:{free_port()}")
+            for name, command in commands.items()
+        ),
+        options={"kind": "reduction_server" if reducers else "all_reduce", "on_worker_loss": how, **options},
         on_worker_loss=how,
         min_replicas={"worker": least},
         max_restarts=max_restarts,
@@ -262,6 +280,154 @@ def test_workers_that_are_killed_at_random_return(run_scenario: RunScenario, see
         assert not [event for event in a.journal() if event["event"] == "gang_restart"]
 
     run_scenario(scenario)
+
+
+def test_workers_whose_gradients_reducers_sum_continue_without_a_lost_one(run_scenario: RunScenario) -> None:
+    """The reducer and all workers sum shares of the gradients, of which the lost worker takes its own with it."""
+
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(cluster, a, 3, 8, "1:4:backward", reducers=1)
+        states = {one["name"]: one["state"] for one in ended["replicas"]}
+        assert ended["state"] == "succeeded", ended
+        assert (states["worker-1"], states["reducer-0"]) == ("failed", "succeeded")
+        check_survivors(a, [0, 2], 8)
+        assert "the exchange goes through the reducers and the workers, which all sum a share" in a.output("worker-0")
+        assert [line["ranks"] for line in lines(a, 0)[:-1]] == [[0, 1, 2]] * 4 + [[0, 2]] * 4
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+
+    run_scenario(scenario)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("workers", "reducers", "order", "kills", "survivors"),
+    [
+        (4, 4, "rank", ["2:4:backward", "0:9:step"], [1, 3]),
+        (4, 2, "rank", ["2:4:backward", "0:9:step"], [1, 3]),
+        (4, 2, "arrival", ["1:3:forward", "2:3:backward"], [0, 3]),
+        (4, 1, "rank", ["1:3:backward", "3:0:join"], [0, 2]),
+        (4, 1, "rank", ["0:2:forward", "1:4:backward", "2:6:step"], [3]),
+        (2, 1, "rank", ["0:3:backward"], [1]),
+    ],
+    ids=["reducers", "mixed, then reducers", "two at once", "one while it joins", "all but one", "the ring"],
+)
+def test_survivors_whose_gradients_reducers_sum_continue_as_one_process_would(
+    run_scenario: RunScenario, workers: int, reducers: int, order: str, kills: list[str], survivors: list[int]
+) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(cluster, a, workers, 14, *kills, reducers=reducers, reduction_order=order)
+        assert ended["state"] == "succeeded", ended
+        check_survivors(a, survivors, 14)
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+
+    run_scenario(scenario)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("reducers", "arguments"),
+    [
+        (1, ["returns=1", "1:4:backward"]),
+        (3, ["returns=1", "0:3:step"]),
+        (2, ["returns=2", "1:3:forward", "2:5:backward"]),
+        (1, ["returns=1", "1:3:forward", "1:1:back"]),
+    ],
+    ids=["mixed", "the chief", "two workers", "one that is lost again in the transfer"],
+)
+def test_lost_workers_return_to_reducers(run_scenario: RunScenario, reducers: int, arguments: list[str]) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(cluster, a, 3, 5, *arguments, max_restarts=2, reducers=reducers)
+        assert ended["state"] == "succeeded", ended
+        assert check_all_are_equal(a, 3)[-5:] == [[0, 1, 2]] * 5
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+
+    run_scenario(scenario)
+
+
+DYING_REDUCER = """
+import os, signal
+import torchyard_roles
+from torchyard_roles.strategies.reduction_server.reducer import Reducer
+
+add = Reducer._add
+
+def add_or_die(self, current, chunk, rank, at, *rest, **named):
+    if at[0] == 3 and os.environ["TORCHYARD_GENERATION"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, current, chunk, rank, at, *rest, **named)
+
+Reducer._add = add_or_die
+torchyard_roles.join()
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("reducers", [1, 3])
+def test_a_reducer_and_a_worker_that_are_lost_in_one_step_both_return(run_scenario: RunScenario, reducers: int) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(
+            cluster,
+            a,
+            3,
+            5,
+            "returns=1",
+            "1:3:backward",
+            max_restarts=1,
+            reducers=reducers,
+            reducer=[sys.executable, "-c", DYING_REDUCER],
+        )
+        assert ended["state"] == "succeeded", ended
+        assert check_all_are_equal(a, 3)[-5:] == [[0, 1, 2]] * 5
+        restarts = {event["gang"] for event in a.journal() if event["event"] == "gang_restart"}
+        assert restarts == {f"reducer-{number}" for number in range(reducers)}
+
+    run_scenario(scenario)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(8))
+def test_workers_that_are_killed_at_random_return_to_reducers(run_scenario: RunScenario, seed: int) -> None:
+    random = Random(100 + seed)
+    killed = random.sample(range(4), 2)
+    places = [random.choice(["forward", "backward", "step", str(random.randrange(200))]), "join"]
+    kills = [f"{rank}:{random.randrange(2, 12)}:{place}" for rank, place in zip(killed, places, strict=True)]
+
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(
+            cluster, a, 4, 5, f"returns={len(killed)}", *kills, max_restarts=2, reducers=random.choice([1, 2])
+        )
+        assert ended["state"] == "succeeded", (kills, ended)
+        assert check_all_are_equal(a, 4)[-5:] == [[0, 1, 2, 3]] * 5
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+
+    run_scenario(scenario)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("reducers", [1, 3])
+def test_without_losses_the_result_is_bitwise_that_of_reduction_server(tmp_path: Path, reducers: int) -> None:
+    digests = []
+    for how in ("restart", "continue"):
+        (tmp_path / how).mkdir()
+        cluster = KeeperCluster(tmp_path / how, os.urandom(6).hex())
+
+        async def scenario(cluster: KeeperCluster = cluster, how: str = how) -> None:
+            (a,) = await cluster.add("gpu-a")
+            ended = await train(cluster, a, 3, 20, how=how, reducers=reducers)
+            assert ended["state"] == "succeeded", ended
+            check_survivors(a, [0, 1, 2], 20)
+            digests.append(lines(a, 0)[-1]["digest"])
+
+        try:
+            asyncio.run(scenario())
+        finally:
+            cluster.close()
+    assert digests[0] == digests[1]
 
 
 KILLS = 200

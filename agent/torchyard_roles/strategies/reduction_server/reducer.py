@@ -7,6 +7,9 @@ The header of a chunk contains its (step, bucket, number) as "chunk". After a re
 sender already has the sum and sends the chunk for the other ranks. If the sum is made in rank order, the sender sends
 its own part, since the same order gives the same bits; otherwise it sends the sum itself, marked "final".
 
+If trainers continue without lost ones (`continuing`), each membership has its own connections and sums. The first
+connection of a newer membership discards the incomplete sums of the earlier one.
+
 One thread receives from all ranks, adds, and sends complete sums. With one thread per connection, half of the time was
 spent waiting for the GIL.
 """
@@ -47,16 +50,23 @@ EXIT_RESERVE_S = 1.0
 
 
 class Terms(NamedTuple):
-    """The parameters of the exchange that must be equal on all ranks of a generation."""
+    """The parameters of the exchange that must be equal on all ranks of a membership."""
 
     generation: int
     world: int
     order: str
     chunk_bytes: int
+    membership: int = 0
+    """The number of the membership in the generation; 0 unless trainers continue without lost ones."""
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """The age of the terms: a later epoch replaces an earlier one."""
+        return self.generation, self.membership
 
 
 class _Round:
-    """The state of one generation of trainers."""
+    """The state of one generation of trainers, or of one of its memberships."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -246,14 +256,20 @@ class Reducer:
             raise ProtocolError(f"{self.name} has no rank {rank} of {terms.world} with the order {terms.order!r}.")
         with self._lock:
             current = self._round
-            if current is None or terms.generation > current.terms.generation:
-                gone = list(current.links.values()) if current else []
-                current = self._round = _Round(terms)
-                for link in gone:
-                    link.connection.cut()
+            if current is None or terms.epoch > current.terms.epoch:
+                gone, current = current, _Round(terms)
+                self._round = current
+                if gone is not None:
+                    gone.sums.clear()
+                    if terms.generation > gone.terms.generation:
+                        for link in gone.links.values():
+                            link.connection.cut()
+                    # The members of an earlier membership learn of the new one from the keeper, and then disconnect.
             elif terms != current.terms:
-                if terms.generation < current.terms.generation:
-                    raise ProtocolError(f"Generation {terms.generation} of the trainers was replaced by a newer one.")
+                if terms.epoch < current.terms.epoch:
+                    what = "Generation" if terms.generation < current.terms.generation else "Membership"
+                    number = terms.generation if what == "Generation" else terms.membership
+                    raise ProtocolError(f"{what} {number} of the trainers was replaced by a newer one.")
                 raise ProtocolError(
                     f"{self.name} sums for {current.terms}, but rank {rank} comes with {terms}: "
                     "all trainers must run the same topology and version."
@@ -291,10 +307,10 @@ class Reducer:
 
     def _admit(self, connection: Connection, introduction: dict[str, Any]) -> tuple[_Link, _Round]:
         try:
-            rank, generation, world, chunk_bytes = (
-                int(introduction[name]) for name in ("rank", "generation", "world", "chunk_bytes")
+            rank, generation, world, chunk_bytes, membership = (
+                int(introduction[name]) for name in ("rank", "generation", "world", "chunk_bytes", "membership")
             )
-            terms = Terms(generation, world, str(introduction["order"]), chunk_bytes)
+            terms = Terms(generation, world, str(introduction["order"]), chunk_bytes, membership)
         except (KeyError, ValueError, TypeError):
             raise ProtocolError(f"{self.name} sums gradients, which {connection.peer} did not ask for.") from None
         current = self._join(terms, rank)

@@ -83,6 +83,7 @@ class ReduceClient:
         peers: The reducers, in the same order on every rank.
         weights: The relative sizes of the reducers' shares, the same on every rank; 0 for no share.
         order: The order of summation, `rank` or `arrival`.
+        generation, membership: The newest ones replace all earlier ones at the reducers.
         divisor: A number by which the sums are divided; the number of ranks gives means.
         local: The reducers of this process by their number among the peers.
         chunk_bytes: The chunk size in bytes, the same on all ranks. resize() changes it.
@@ -103,6 +104,7 @@ class ReduceClient:
         *,
         name: str = "",
         generation: int = 0,
+        membership: int = 0,
         divisor: int = 1,
         local: Mapping[int, Reducer] | None = None,
         chunk_bytes: int = CHUNK_BYTES,
@@ -116,7 +118,7 @@ class ReduceClient:
             raise ValueError(f"a chunk has at most {MAX_CHUNK} bytes")
         self.name = name or f"worker-{me}"
         self.rank = me
-        self.terms = Terms(generation, world, order, max(chunk_bytes, LARGEST_CHUNK))
+        self.terms = Terms(generation, world, order, max(chunk_bytes, LARGEST_CHUNK), membership)
         self._chunk_bytes = chunk_bytes
         self.window = window
         self.divisor = divisor

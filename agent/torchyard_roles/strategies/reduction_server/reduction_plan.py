@@ -43,9 +43,16 @@ def times(workers: int, reducers: int) -> dict[str, float]:
     return found
 
 
-def choose(workers: int, reducers: int) -> ReductionPlan:
-    """Returns the fastest plan, with a sentence that explains it."""
+def choose(workers: int, reducers: int, *, ring: bool = True) -> ReductionPlan:
+    """Return the fastest plan, with a sentence that explains it.
+
+    Args:
+        ring: Whether the ring may be chosen. If not, there must be reducers; a single worker uses them too.
+    """
     found = times(workers, reducers)
+    if not ring:
+        del found["ring"]
+        found = found or {"reducers": 1.0}
     # min() returns the first of equal plans, which is the simplest.
     kind = min(found, key=lambda name: round(found[name], 9))
     weights: tuple[float, ...] = ()

@@ -24,7 +24,7 @@ def check_strategy(topology: Topology) -> Findings:
     yield from _worker_groups(topology, spec, counts)
     yield from _server_groups(topology, spec, counts)
     yield from spec.check(topology, counts)
-    if topology.strategy.on_worker_loss is OnWorkerLoss.CONTINUE and spec.kind is not StrategyKind.ALL_REDUCE:
+    if topology.strategy.on_worker_loss is OnWorkerLoss.CONTINUE and "on_worker_loss" not in spec.settings:
         message = f"{spec.kind} cannot continue without a lost worker in this version. Set `on_worker_loss` to restart"
         yield error_finding("worker-loss", message, "strategy", "on_worker_loss")
     yield from _unused_settings(topology)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchyard_core.problems import Findings, error_finding, warning_finding
-from torchyard_core.topology.model import OnWorkerLoss, Role, Shard, StrategyKind, Topology
+from torchyard_core.problems import Findings
+from torchyard_core.topology.model import StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import ring_time
 from torchyard_core.topology.strategies.sharding import SHARD_KEYS, check_shard_settings
 from torchyard_core.topology.strategies.spec import (
@@ -11,10 +11,10 @@ from torchyard_core.topology.strategies.spec import (
     Participants,
     RoleCounts,
     StrategyPreset,
-    StrategySetting,
     StrategySpec,
 )
 from torchyard_core.topology.strategies.traffic import Traffic, ring
+from torchyard_core.topology.strategies.worker_loss import check_worker_loss
 
 
 def _traffic(participants: Participants) -> Traffic:
@@ -22,35 +22,8 @@ def _traffic(participants: Participants) -> Traffic:
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
-    yield from _check_worker_loss(topology)
+    yield from check_worker_loss(topology)
     yield from check_shard_settings(topology)
-
-
-def _check_worker_loss(topology: Topology) -> Findings:
-    """Yields problems of `on_worker_loss: continue`."""
-    if topology.strategy.on_worker_loss is not OnWorkerLoss.CONTINUE:
-        return
-    if topology.strategy.shard is not Shard.NONE:
-        message = (
-            "with `shard`, a lost worker takes its part of the parameters with it, so training cannot continue without "
-            "it. Set on_worker_loss to restart, or shard to none"
-        )
-        yield error_finding("worker-loss", message, "strategy", "on_worker_loss")
-    for position, pool in enumerate(topology.pools):
-        if not pool.role.trains:
-            continue
-        if pool.gpus:
-            message = (
-                f"pool `{pool.name}` trains on GPUs, and on_worker_loss: continue is for CPUs in this version. Set it "
-                "to restart"
-            )
-            yield error_finding("worker-loss", message, "pools", position, "gpus")
-        if pool.role is Role.WORKER and (pool.min_replicas is None or pool.min_replicas >= pool.replicas):
-            message = (
-                f"pool `{pool.name}` cannot lose a worker without a restart: set its `min_replicas` to less than "
-                f"{pool.replicas}, the fewest workers with which the run continues"
-            )
-            yield warning_finding("worker-loss", message, "pools", position, "min_replicas")
 
 
 def _exchange_cost(trainers: int, servers: int) -> ExchangeCost:
@@ -66,16 +39,7 @@ SPEC = StrategySpec(
         "Three workers in a ring.",
         ({"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},),
     ),
-    own_settings=(
-        StrategySetting(
-            "on_worker_loss",
-            "On a lost worker",
-            "Restart all workers at the newest checkpoint, or continue without the lost one while its pool has "
-            "min_replicas or more.",
-            choices=((OnWorkerLoss.RESTART, "restart all"), (OnWorkerLoss.CONTINUE, "continue")),
-        ),
-    ),
-    shared_settings=("on_nan", *SHARD_KEYS),
+    shared_settings=("on_worker_loss", "on_nan", *SHARD_KEYS),
     check=_check,
     traffic=_traffic,
     exchange_cost=_exchange_cost,

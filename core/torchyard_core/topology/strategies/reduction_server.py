@@ -7,6 +7,7 @@ from torchyard_core.topology.model import Role, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction, reducers_that_beat_the_ring
 from torchyard_core.topology.strategies.spec import ExchangeCost, Participants, RoleCounts, StrategyPreset, StrategySpec
 from torchyard_core.topology.strategies.traffic import Traffic, ring, served
+from torchyard_core.topology.strategies.worker_loss import check_worker_loss
 
 _COST_SENTENCES = {
     Reduction.RING: "{trainers}, {servers}: the ring is as fast, about {time}, and is taken.",
@@ -40,6 +41,7 @@ def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
+    yield from check_worker_loss(topology)
     processes = sum(pool.replicas * max(1, pool.gpus) for pool in topology.pools if pool.role.trains)
     if processes == 1:
         message = "reduction_server sums the gradients of 2 workers or more, and there is 1: add one, or choose none"
@@ -58,7 +60,7 @@ SPEC = StrategySpec(
         ),
     ),
     server_role=Role.REDUCER,
-    shared_settings=("bucket_mb", "reduction_order", "on_nan"),
+    shared_settings=("bucket_mb", "reduction_order", "on_worker_loss", "on_nan"),
     traffic=_traffic,
     exchange_cost=_exchange_cost,
     check=_check,

@@ -8,6 +8,7 @@ from importlib import import_module
 from torchyard_core.topology.model import OnNan, ReductionOrder, StrategyKind
 from torchyard_core.topology.strategies.sharding import SHARD_SETTINGS
 from torchyard_core.topology.strategies.spec import StrategySetting, StrategySpec
+from torchyard_core.topology.strategies.worker_loss import WORKER_LOSS_SETTING
 
 SHARED_SETTINGS = (
     StrategySetting(
@@ -36,6 +37,7 @@ SHARED_SETTINGS = (
     StrategySetting(
         "bucket_mb", "Bucket, MiB", "Gradients are sent in buckets of this size while others are still computed."
     ),
+    WORKER_LOSS_SETTING,
     *SHARD_SETTINGS,
 )
 """Settings that have an effect under more than one strategy."""

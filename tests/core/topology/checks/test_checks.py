@@ -272,10 +272,18 @@ def test_settings_of_other_strategies(setting: str) -> None:
     assert line.startswith("3: warning strategy-ignores")
 
 
-def test_continuing_without_lost_workers_needs_all_reduce_cpus_and_min_replicas() -> None:
+def test_continuing_without_lost_workers_needs_a_synchronous_strategy_cpus_and_min_replicas() -> None:
     continuing = "{kind: KIND, on_worker_loss: continue}"
     few = "{name: workers, role: worker, replicas: 2, min_replicas: 1}"
+    reducers = "{name: reducers, role: reducer, replicas: 2}"
     assert problems(few, strategy=continuing.replace("KIND", "all_reduce")) == []
+    assert problems(few, reducers, strategy=continuing.replace("KIND", "reduction_server")) == []
+    [line] = problems(
+        "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}",
+        reducers,
+        strategy=continuing.replace("KIND", "reduction_server"),
+    )
+    assert "error worker-loss pool `workers` trains on GPUs" in line
     [line] = problems(few, strategy=continuing.replace("KIND", "hogwild"))
     assert "error worker-loss hogwild cannot continue without a lost worker in this version" in line
     [line] = problems("{name: workers, role: worker, replicas: 2}", strategy=continuing.replace("KIND", "all_reduce"))

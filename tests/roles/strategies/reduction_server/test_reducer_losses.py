@@ -20,7 +20,8 @@ from tests.roles.strategies.reduction_server.reducers import (
     parts_of,
     reducers,
 )
-from torchyard_roles.errors import PeerLost, RolesError
+from tests.waiting import wait_until
+from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.reduction_server import reducer as reducer_module
 from torchyard_roles.strategies.reduction_server.chunk_sum import Deliver
@@ -260,3 +261,34 @@ def test_a_sum_that_arrives_while_the_exchange_fails_ends_its_future_once(
     with pytest.raises(PeerLost):
         future.result(0)
     client.close()
+
+
+def test_a_newer_membership_discards_the_sums_of_the_interrupted_step_and_counts_on_its_own_members(
+    reducers: Callable[[int], Reducers],
+) -> None:
+    mine = reducers(2)
+    before = [mine.client(rank, 3) for rank in range(3)]
+    interrupted = [before[rank].reduce(torch.full((100_000,), 7.0), 4, 0) for rank in (0, 2)]
+    rounds = [each._round for each in mine.all if each._round is not None]
+    sent = [2] * before[0].window  # The other chunks wait for credit.
+    wait_until(lambda: all([len(chunk.arrived) for chunk in one.sums.values()] == sent for one in rounds))
+    parts = parts_of(2, 100_000)
+
+    def repeat(place: int) -> torch.Tensor:
+        client = mine.client(place, 2, membership=1, divisor=2)
+        flat = parts[place].clone()
+        client.reduce(flat, 4, 0).result(DEADLINE_S)
+        client.close()
+        return flat
+
+    means = on_ranks(2, repeat)
+    assert all(torch.equal(mean, in_rank_order(parts) / 2) for mean in means)
+    assert [one.sums for one in rounds] == [{}, {}]
+    assert not any(each.done() for each in interrupted)
+    with pytest.raises(ProtocolError, match="Membership 0 of the trainers was replaced by a newer one"):
+        mine.client(1, 3)
+    for client in before:
+        client.close(goodbye=False)
+    later = mine.client(0, 1, generation=1)
+    later.reduce(torch.ones(10), 0, 0).result(DEADLINE_S)
+    later.close()

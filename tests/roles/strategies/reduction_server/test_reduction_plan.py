@@ -50,3 +50,14 @@ def test_workers_help_too_few_reducers_and_no_link_takes_longer_than_planned(wor
 def test_without_reducers_it_is_the_ring_and_one_worker_has_nothing_to_exchange() -> None:
     assert choose(8, 0).kind == "ring"
     assert choose(1, 3).time == 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "reducers", "kind"),
+    [(1, 1, "reducers"), (1, 3, "reducers"), (2, 1, "mixed"), (2, 2, "reducers"), (3, 1, "mixed"), (3, 3, "reducers")],
+)
+def test_workers_that_are_left_of_more_stay_with_the_reducers(workers: int, reducers: int, kind: str) -> None:
+    plan = choose(workers, reducers, ring=False)
+    assert plan.kind == kind
+    assert len(plan.weights) == workers + reducers
+    assert sum(plan.weights) == pytest.approx(1)

@@ -1,0 +1,265 @@
+"""reduction_server that continues without lost workers (`strategy.on_worker_loss: continue`).
+
+Memberships, votes and the return of workers are those of all_reduce (`replaceable_group`); only the sums of the
+gradients come from reducers. Each membership has new connections to the reducers, whose introduction contains its
+number and size:
+
+1. After a loss the members disconnect from the reducers, and connect the control group of the new membership, for which
+   they wait for each other. So no member sends parts of the earlier membership any more.
+2. Then they connect to the reducers. At the first connection of a newer membership a reducer discards all incomplete
+   sums, and waits for one part of each member from then on. Connections of earlier memberships are refused.
+3. The members agree on the last operation that all of them have completed, and repeat the interrupted exchange, since
+   sums are used only after the vote that all of them have arrived everywhere. They are divided by the members' number.
+
+A reducer therefore needs no messages from the keeper. Its own loss is handled as without the setting: the clients wait
+for its replacement, and send the unfinished step again. In a mixed plan a lost worker takes its share of the sums with
+it, so each membership chooses its plan again, and its reducers are those of its members. The ring is chosen only if
+it is the plan of all workers; the reducers would otherwise end.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Callable, NoReturn
+
+import torch
+
+from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
+from torchyard_roles.exchange.tensor_connection import Peer, listen_at
+from torchyard_roles.strategies.all_reduce import hardware
+from torchyard_roles.strategies.continuing_all_reduce import ContinuingAllReduce
+from torchyard_roles.strategies.gradient_averaging import GradientAverager
+from torchyard_roles.strategies.gradient_buckets import Average
+from torchyard_roles.strategies.reduction_server import reduction_plan
+from torchyard_roles.strategies.reduction_server.reducer import Reducer
+from torchyard_roles.strategies.reduction_server.reducer_client import (
+    CONNECT_S,
+    RECONNECT_S,
+    ReduceClient,
+    fitting_chunk,
+)
+from torchyard_roles.strategies.reduction_server.strategy import FINISH_S
+from torchyard_roles.strategies.replaceable_group import POLL_S, STEP_S, Interrupted, ReplaceableGroup
+
+if TYPE_CHECKING:
+    import socket
+
+    from torchyard_roles.coordination.join_store_client import JoinStore
+    from torchyard_roles.coordination.membership import Members
+    from torchyard_roles.environment import Environment
+
+NEWS_S = 5.0
+"""Longest wait for a new membership that explains an error of a reducer."""
+
+
+class ReducedGroup(ReplaceableGroup):
+    """A replaceable group with connections to the reducers. Each worker has one rank."""
+
+    def __init__(self, store: JoinStore, environment: Environment) -> None:
+        self._environment = environment
+        peers = environment.peers
+        self._trainers = [Peer(each.name, each.address, each.port) for each in peers.trainers]
+        self._own = self._trainers[environment.rank or 0]
+        self._reducer: Reducer | None = None
+        """The reducer in this process, from the first mixed plan on."""
+        self._connecting: Future[ReduceClient] | None = None
+        """The client of the current membership."""
+        self._rounds = 0
+        """The rounds of the current membership."""
+        self._others = {(each.address, each.port) for each in (*peers.reducer, *self._trainers)}
+        super().__init__(store, environment)
+
+    @property
+    def client(self) -> ReduceClient | None:
+        """The client of the current membership, once it is connected."""
+        connecting = self._connecting
+        is_connected = connecting is not None and connecting.done() and connecting.exception() is None
+        return connecting.result() if is_connected and connecting is not None else None
+
+    def reduce(self, flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
+        """Start to replace a tensor by its mean over all members. Return a function that waits for it.
+
+        The function raises Interrupted. After an interruption the tensor must not be used again.
+        """
+        if len(self.ranks) == 1:
+            return lambda: None
+        client = self.client
+        if client is None:
+            return _fail
+        future = client.reduce(flat, round_, bucket)
+        return lambda: self._result(future)
+
+    def after_round(self, _: int) -> None:
+        """Adapt the chunk size to the rate that the first member has measured, after 1, 2, 4, 8 … rounds."""
+        self._rounds += 1
+        client = self.client
+        if client is None or len(self.ranks) == 1 or self._rounds & (self._rounds - 1):
+            return
+        seen = torch.tensor([client.bytes_a_second], dtype=torch.float64, device="cpu")
+        self.broadcast([seen])
+        if rate := float(seen):
+            client.resize(fitting_chunk(rate))
+
+    def close(self) -> None:
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            _end(connecting, goodbye=True)
+        super().close()
+        if self._reducer is not None:
+            self._reducer.finish(FINISH_S)
+            self._reducer = None
+
+    def abandon(self) -> None:
+        """End all threads after an exception, without waiting for other processes."""
+        client = self.client
+        if client is not None:
+            client.close(goodbye=False)
+        if self._reducer is not None:
+            self._reducer.close()
+
+    def _open(self, members: Members) -> None:
+        environment = self._environment
+        reducers = environment.peers.reducer
+        plan = reduction_plan.choose(len(members.ranks), len(reducers), ring=False)
+        place = members.ranks.index(self._rank)
+        local: dict[int, Reducer] = {}
+        if plan.kind == "mixed":
+            if self._reducer is None:
+                self._reducer = Reducer(listen_at(self._own), environment.key, self._own.name).start()
+            local[len(reducers) + place] = self._reducer
+        super()._open(members)
+        self._rounds = 0
+        connecting = self._connecting = Future()
+
+        def connect() -> None:
+            try:
+                client = ReduceClient(
+                    [*reducers, *(self._trainers[rank] for rank in members.ranks)],
+                    plan.weights,
+                    environment.key,
+                    place,
+                    len(members.ranks),
+                    environment.options.reduction_order,
+                    name=environment.name,
+                    generation=environment.generation,
+                    membership=members.number,
+                    divisor=len(members.ranks),
+                    local=local,
+                    # A reducer may be on its way back at the same time.
+                    connect_s=RECONNECT_S if members.number else CONNECT_S,
+                )
+            except Exception as error:  # The thread that waits for the client raises it.
+                connecting.set_exception(error)
+            else:
+                connecting.set_result(client)
+
+        # The constructor cannot be interrupted, so it runs in a thread.
+        threading.Thread(target=connect, name="torchyard-connect-reducers", daemon=True).start()
+        self._result(connecting)
+
+    def _shut_down(self) -> None:
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            # The disconnection waits for the threads of the connections, and for a connection in progress.
+            threading.Thread(target=_end, args=(connecting,), name="torchyard-disconnect", daemon=True).start()
+        super()._shut_down()
+
+    def _is_other(self, connection: socket.socket) -> bool:
+        own, peer = connection.getsockname()[:2], connection.getpeername()[:2]
+        return peer in self._others or (self._reducer is not None and own[1] == self._own.port)
+
+    def _result(self, future: Future[ReduceClient] | Future[torch.Tensor]) -> None:
+        """Wait for a future of the current membership. Raises Interrupted, or the error of the reducers."""
+        deadline = time.monotonic() + STEP_S
+        while True:
+            try:
+                future.result(POLL_S)
+            except concurrent.futures.TimeoutError:
+                self._check_members()
+                if time.monotonic() > deadline:
+                    raise Interrupted("not all ranks came in time") from None
+            except RolesError as error:
+                self._interrupt(error)
+            else:
+                return
+
+    def _interrupt(self, error: RolesError) -> NoReturn:
+        """Raise Interrupted for the loss of a worker, or if there is a new membership; otherwise raise the error."""
+        reducers = [each.name for each in self._environment.peers.reducer]
+        is_loss = isinstance(error, PeerLost) and error.name not in reducers
+        if is_loss or self.membership.wait_for_change(self._members.number, NEWS_S):
+            raise Interrupted(error.message) from None
+        raise error
+
+
+def _end(connecting: Future[ReduceClient], *, goodbye: bool = False) -> None:
+    try:
+        client = connecting.result()
+    except Exception:  # It could not connect.
+        return
+    client.close(goodbye=goodbye)
+
+
+def _fail() -> NoReturn:
+    raise Interrupted("the group has ended")
+
+
+class ContinuingReductionServer(ContinuingAllReduce):
+    """reduction_server whose connections are replaced after a loss. torch.distributed is not initialized."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        workers = len(environment.peers.trainers) or environment.world_size
+        self._plan = reduction_plan.choose(workers, len(environment.peers.reducer))
+
+    def start(self, device: torch.device) -> None:
+        if any(each.ranks > 1 for each in self._environment.peers.trainers):
+            raise UsageProblem(
+                "strategy.on_worker_loss: continue was chosen, and a worker has several processes; this version of "
+                "reduction_server supports it for workers of one process only.",
+                "Set strategy.on_worker_loss to restart.",
+            )
+        super().start(device)
+
+    def _make_group(self, store: JoinStore) -> ReplaceableGroup:
+        if self._plan.kind == "ring":
+            return super()._make_group(store)
+        return ReducedGroup(store, self._environment)
+
+    def _make_averager(self, device: torch.device) -> GradientAverager:
+        group = self.members
+        if self._environment.rank == 0:
+            print(f"torchyard: {self._plan.sentence}", flush=True)
+        if not isinstance(group, ReducedGroup):
+            return super()._make_averager(device)
+
+        def through_reducers() -> Average:
+            return group.reduce
+
+        averager = GradientAverager(
+            device,
+            through_reducers,
+            bucket_bytes=self._environment.options.bucket_mb * 1024 * 1024,
+            hardware=hardware(device),
+            after_round=group.after_round,
+            group=group,
+        )
+        group.on_repeat = averager.withdraw
+        return averager
+
+    def statistics(self) -> dict[str, float]:
+        """Return the metrics of reduction_server."""
+        found = super().statistics()
+        client = self.members.client if isinstance(self.members, ReducedGroup) else None
+        if client is not None and self._averager is not None:
+            exposed_s = sum(self._averager.times())
+            wait_s = min(exposed_s, max(found["wait_s"], client.times().wait_s))
+            found.update(exchange_s=exposed_s - wait_s, wait_s=wait_s)
+        return found
+
+    def abandon(self) -> None:
+        if isinstance(self.members, ReducedGroup):
+            self.members.abandon()
