@@ -33,7 +33,7 @@ class ContinuingAllReduce(AllReduce):
         self._sections = 0
 
     def share(self) -> DataShare:
-        """Return this worker's share. A worker that was added repeats the share of another one in another order.
+        """Returns this worker's share. A worker that was added repeats the share of another one in another order.
 
         All workers must make equally many steps in an epoch, and the others do not divide their data again before the
         next restart.

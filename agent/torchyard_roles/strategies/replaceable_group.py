@@ -433,7 +433,7 @@ class ReplaceableGroup(GlooGroup):
         _delete(groups)
 
     def _connections(self) -> list[int]:
-        """Return the descriptors of this process's connected TCP sockets that may belong to a process group."""
+        """Returns the descriptors of this process's connected TCP sockets that may belong to a process group."""
         found = []
         for path in Path("/proc/self/fd").iterdir():
             descriptor = int(path.name)
@@ -450,7 +450,7 @@ class ReplaceableGroup(GlooGroup):
         return found
 
     def _is_other(self, connection: socket.socket) -> bool:
-        """Return whether a connection that may be new is known not to belong to a process group."""
+        """Returns whether a connection that may be new is known not to belong to a process group."""
         return False
 
 

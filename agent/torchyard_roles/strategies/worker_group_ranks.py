@@ -51,7 +51,7 @@ def wait_for_all_ranks() -> None:
 
 
 def call_with_beats(call: Callable[[], T], beat: Callable[[], object]) -> T:
-    """Run `call` in a thread and return its result. Raises its exceptions.
+    """Runs `call` in a thread, and returns its result. Raises its exceptions.
 
     Args:
         beat: Is called periodically meanwhile, to send the group's other ranks a message that they wait for. Otherwise

@@ -95,7 +95,7 @@ class StepActions:
         self._topology  # noqa: B018 - shows the page
 
     def _book(self, step: steps.BookGpus) -> None:
-        # The dialog parses GPUs by name, so the calendar need not be loaded.
+        # The dialog parses the names of the GPUs itself, so the calendar need not be loaded.
         self._bookings.dialogs.book((step.gpus,), length(step.length))
 
     def _show_field(self, step: steps.SetField) -> None:

@@ -1,4 +1,4 @@
-"""Tests of prompts for credentials: each credential is requested once, by one login at a time, until it is rejected."""
+"""Tests of prompts for credentials: one login at a time requests a credential, and again only after a rejection."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class ShardedDownpour(Strategy):
         self._exchange(lambda served: served.save(folder, step))
 
     def _check(self) -> None:
-        """Check the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
+        """Checks the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
         for each in self._inside.finite:
             each.check()
 
@@ -166,7 +166,7 @@ class ShardedDownpour(Strategy):
         return bool(self._pairs) and self._environment.group == 0 and differs
 
     def finish(self) -> bool:
-        """Make the last exchanges. The ranks of the chief's group wait until all other groups have ended."""
+        """Makes the last exchanges. The ranks of the chief's group wait until all other groups have ended."""
         if self._finished or not self._pairs:
             return False
         self._check()
@@ -186,7 +186,7 @@ class ShardedDownpour(Strategy):
         self._inside.abandon()
 
     def _exchange(self, call: Callable[[ParameterServerStrategy], object]) -> None:
-        """Run `call` on the first rank, and distribute the parameters that its copies have received meanwhile.
+        """Runs `call` on the first rank, and distributes the parameters that its copies have received meanwhile.
 
         All ranks call this method.
         """
@@ -198,7 +198,7 @@ class ShardedDownpour(Strategy):
                 pair.distribute_values()
 
     def _on_first_rank(self, call: Callable[[], object]) -> list[int]:
-        """Run `call`, and return for each pair whether its copy has new parameters."""
+        """Runs `call`, and returns for each pair whether its copy has new parameters."""
         assert self._served is not None
         pairs = [0] * len(self._pairs)
         problems: list[BaseException] = []
@@ -223,7 +223,7 @@ class ShardedDownpour(Strategy):
         return pairs
 
     def _await_first(self) -> list[int]:
-        """Wait for the call on the first rank, and return its result. Raises PeerLost if the call has failed there."""
+        """Waits for the call on the first rank, and returns its result. Raises PeerLost if the call has failed there."""
         outcome = WAITS
         while outcome == WAITS:
             outcome, *pairs = self._broadcast([WAITS] * (1 + len(self._pairs)))

@@ -110,7 +110,7 @@ class ShardedPair:
                 copy.grad.copy_(values)
 
     def distribute_values(self) -> None:
-        """Set the parameters of all ranks to the values of the first rank's copy. Called by all ranks."""
+        """Sets the parameters of all ranks to the values of the first rank's copy. Called by all ranks."""
         reshard([self._model])
         for number, parameter in enumerate(self._parameters.values()):
             values = self.whole.parameters[number].detach() if self.whole is not None else None
@@ -118,11 +118,11 @@ class ShardedPair:
         self._note()
 
     def distribute_buffers(self) -> None:
-        """Set the buffers of all ranks to the first rank's. Called by all ranks."""
+        """Sets the buffers of all ranks to the first rank's. Called by all ranks."""
         spread_buffers([self._model], self._device)
 
     def prepare_step(self) -> bool:
-        """Check the parameters and unscale the gradients, and return whether this step's gradients are skipped.
+        """Checks the parameters, unscales the gradients, and returns whether this step's gradients are skipped.
 
         The result is the same on all ranks. Call this method in the optimizer's step(), after the check for gradients
         that are not finite.
@@ -157,7 +157,7 @@ class ShardedPair:
         return False
 
     def begin(self, served: ParameterServerStrategy) -> None:
-        """Begin the exchange of the copy with the servers. Called on the first rank."""
+        """Begins the exchange of the copy with the servers. Called on the first rank."""
         assert self.whole is not None
         served.distribute(self.whole.model, self.whole.optimizer, torch.device("cpu"))
 
@@ -175,7 +175,7 @@ class ShardedPair:
         optimizer.step()
 
     def step_locally(self) -> None:
-        """Take a step of this rank's own optimizer, between two pulls."""
+        """Takes a step of this rank's own optimizer, between two pulls."""
         self._own_step()
         self._note()
 
@@ -191,6 +191,6 @@ class ShardedPair:
 
 
 def _own_part(tensor: Any) -> torch.Tensor:
-    """Return this rank's part of a DTensor, in the same memory."""
+    """Returns this rank's part of a DTensor, in the same memory."""
     part: torch.Tensor = tensor.detach().to_local()
     return part

@@ -80,7 +80,7 @@ class ReducedGroup(ReplaceableGroup):
         return connecting.result() if is_connected and connecting is not None else None
 
     def reduce(self, flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
-        """Start to replace a tensor by its mean over all members. Return a function that waits for it.
+        """Starts to replace a tensor by its mean over all members. Returns a function that waits for it.
 
         The function raises Interrupted. After an interruption the tensor must not be used again.
         """
@@ -113,7 +113,7 @@ class ReducedGroup(ReplaceableGroup):
             self._reducer = None
 
     def abandon(self) -> None:
-        """End all threads after an exception, without waiting for other processes."""
+        """Ends all threads after an exception, without waiting for other processes."""
         client = self.client
         if client is not None:
             client.close(goodbye=False)
@@ -172,7 +172,7 @@ class ReducedGroup(ReplaceableGroup):
         return peer in self._others or (self._reducer is not None and own[1] == self._own.port)
 
     def _result(self, future: Future[ReduceClient] | Future[torch.Tensor]) -> None:
-        """Wait for a future of the current membership. Raises Interrupted, or the error of the reducers."""
+        """Waits for a future of the current membership. Raises Interrupted, or the error of the reducers."""
         deadline = time.monotonic() + STEP_S
         while True:
             try:
@@ -187,7 +187,7 @@ class ReducedGroup(ReplaceableGroup):
                 return
 
     def _interrupt(self, error: RolesError) -> NoReturn:
-        """Raise Interrupted for the loss of a worker, or if there is a new membership; otherwise raise the error."""
+        """Raises Interrupted for the loss of a worker, or if there is a new membership; otherwise raises the error."""
         reducers = [each.name for each in self._environment.peers.reducer]
         is_loss = isinstance(error, PeerLost) and error.name not in reducers
         if is_loss or self.membership.wait_for_change(self._members.number, NEWS_S):
@@ -251,7 +251,7 @@ class ContinuingReductionServer(ContinuingAllReduce):
         return averager
 
     def statistics(self) -> dict[str, float]:
-        """Return the metrics of reduction_server."""
+        """Returns the metrics of reduction_server."""
         found = super().statistics()
         client = self.members.client if isinstance(self.members, ReducedGroup) else None
         if client is not None and self._averager is not None:

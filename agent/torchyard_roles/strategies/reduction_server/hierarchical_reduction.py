@@ -206,5 +206,5 @@ class HierarchicalReduction:
 
 
 def _on(stream: Any) -> Any:
-    """Returns a context for GPU work in a stream, or an empty context on the CPU (None)."""
+    """Returns a context manager for GPU work in a stream, or a null context if `stream` is None, as on the CPU."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)

@@ -44,7 +44,7 @@ def times(workers: int, reducers: int) -> dict[str, float]:
 
 
 def choose(workers: int, reducers: int, *, ring: bool = True) -> ReductionPlan:
-    """Return the fastest plan, with a sentence that explains it.
+    """Returns the fastest plan, with a sentence that explains it.
 
     Args:
         ring: Whether the ring may be chosen. If not, there must be reducers; a single worker uses them too.

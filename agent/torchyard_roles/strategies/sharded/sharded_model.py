@@ -93,7 +93,7 @@ def spread_buffers(models: Sequence[torch.nn.Module], device: torch.device) -> N
 
 
 def reshard(models: Sequence[torch.nn.Module]) -> None:
-    """Free the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
+    """Frees the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
     for model in models:
         for module in model.modules():
             free: Any = getattr(module, "reshard", None)
@@ -104,7 +104,7 @@ def reshard(models: Sequence[torch.nn.Module]) -> None:
 def check_all_trained(
     models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], strategy: str
 ) -> None:
-    """Raise UsageProblem for parameters that no optimizer trains, which sharded worker groups do not exchange.
+    """Raises UsageProblem for parameters that no optimizer trains, which sharded worker groups do not exchange.
 
     Args:
         strategy: The kind of the strategy that exchanges between the groups.

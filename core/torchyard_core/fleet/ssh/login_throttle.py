@@ -74,7 +74,8 @@ class Backoff:
     def next(self) -> float:
         """Returns the pause in seconds after another failure.
 
-        Its maximum doubles with each failure, up to `most_s`. The pause is random, from half of the maximum on.
+        The pause is random, between half the maximum and the maximum. The maximum doubles with each failure, up to
+        `most_s`.
         """
         whole = min(self._most_s, self._first_s * 2.0 ** min(self.failures, 30))
         self.failures += 1

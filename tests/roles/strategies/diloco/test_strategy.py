@@ -102,7 +102,10 @@ def outer_step(
 
 
 class Streamed:
-    """The definition of streaming in one process: two fragments, one per linear module, the last with the buffer."""
+    """A reference implementation of streaming in one process, with one fragment per linear module.
+
+    The second fragment also contains the buffer.
+    """
 
     def __init__(self, workers: Sequence[dict[str, Any]], every: int, overlap: int, mixing: float) -> None:
         self.workers, self.every, self.overlap, self.mixing = workers, every, overlap, mixing
