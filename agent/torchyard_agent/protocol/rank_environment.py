@@ -286,7 +286,7 @@ class RankEnvironment:
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # A replica that is not a trainer is treated as a world of one rank, so that one command works for all pools.
+            # A replica that is not a trainer is treated as a world of one rank, so one command works for all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,

@@ -223,7 +223,7 @@ class ShardedDownpour(Strategy):
         return pairs
 
     def _await_first(self) -> list[int]:
-        """Waits for the call on the first rank, and returns its result. Raises PeerLost if the call has failed there."""
+        """Waits for the first rank's call, and returns its result. Raises PeerLost if the call has failed there."""
         outcome = WAITS
         while outcome == WAITS:
             outcome, *pairs = self._broadcast([WAITS] * (1 + len(self._pairs)))

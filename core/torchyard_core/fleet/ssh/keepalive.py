@@ -64,7 +64,7 @@ class KeepalivePacketizer(Packetizer):
             raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        # During a send no request is sent, since it would block behind the unsent message. It still counts as unanswered.
+        # During a send, a request would block behind the unsent message. The interval counts as unanswered.
         if not self._sending:
             self._ask()
 

@@ -112,7 +112,7 @@ def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) 
                 continue
             tried.append(order)
             other.place_pools(order)
-            # Of equal results, `max` returns the first: that of the usual order, which keeps chief and workers together.
+            # Of equal results, `max` returns that of the usual order, which keeps chief and workers together.
             best = max(best, other, key=lambda one: one.placed)
     return best
 
