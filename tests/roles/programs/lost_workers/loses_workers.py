@@ -24,7 +24,21 @@ from typing import Any
 import torch
 
 import torchyard_roles
+from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
+
+average_gradients = GradientAverager._average
+averaged_over: list[int] = []
+"""The ranks whose gradients the last step has averaged. A loss between this and the step's end changes the members."""
+
+
+def record_ranks(averager: GradientAverager, kind: int, round_: int) -> object:
+    found = average_gradients(averager, kind, round_)
+    averaged_over[:] = getattr(averager._group, "ranks", ())
+    return found
+
+
+GradientAverager._average = record_ranks  # type: ignore[method-assign, assignment]
 
 
 def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -114,7 +128,7 @@ def main(steps: int, *arguments: str) -> None:
             optimizer.register_step_post_hook(die)
         optimizer.step()
         members = cluster._strategy.members
-        memberships.append(list(range(cluster.world_size)) if members is None else list(members.ranks))
+        memberships.append(list(range(cluster.world_size)) if members is None else list(averaged_over))
         mean = cluster.mean(loss.detach()).item()
         line = {"step": step, "ranks": memberships[-1], "chief": cluster.is_chief, "mean": mean, "seed": seed}
         print(json.dumps(line | {"at": time.time()}), flush=True)
