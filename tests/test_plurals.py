@@ -50,6 +50,7 @@ SEVERAL = (
     "nothing was booked: number {number} of the {count} bookings of the series",
     # The total exceeds a number that is at least 1, or a total of 1 has a sentence of its own.
     "{count} of {all} GPUs",
+    "step {added.step}: {added.workers} of {added.planned} workers",
     "only on {count} of {hosts} hosts",
     "{answering} of {hosts} hosts answer",
     "The first {count} of {all} ",

@@ -54,7 +54,7 @@ def words_of(text: str) -> str:
     [
         ("pools: [", 2, "topology.yaml:"),
         ("pools:\n  - {name: w, role: worker, replcas: 2}\nprogram: {script: train.py}", 1, "replcas.*replicas"),
-        ("pools:\n  - {name: w, role: worker, replicas: 0}\nprogram: {script: train.py}", 1, "replicas.*at least 1"),
+        ("pools:\n  - {name: w, role: worker, replicas: 0}\nprogram: {script: train.py}", 1, "replicas.*from 1 to"),
         ("pools:\n  - {name: w, role: worker, replicas: 1}\nprogram: {script: tran.py}", 1, "tran.py"),
         (
             "pools:\n  - {name: w, role: worker, replicas: 1, hosts: [gpu-x]}\nprogram: {script: train.py}",
@@ -187,7 +187,7 @@ def test_a_full_disk(lab3: Lab, desktop: Desktop, tmp_path: Path) -> None:
     host.exec(["mkdir", "-p", "/root/.torchyard"], check=True)
     host.exec(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", "/root/.torchyard"], check=True)
     try:
-        refused(run(desktop, topology(tmp_path / "full", ON_ONE)), 3, "gpu-a", "No space left", "room")
+        refused(run(desktop, topology(tmp_path / "full", ON_ONE)), 3, "gpu-a", "No space left", "disk space")
     finally:
         for _, argv in host.processes():
             assert argv

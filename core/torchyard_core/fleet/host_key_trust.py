@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from torchyard_core.errors import HostError, UsageError
 from torchyard_core.fleet.inventory import Host, Inventory
-from torchyard_core.fleet.ssh.login_errors import with_jump_of
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.ssh import SshDialer
@@ -47,6 +46,9 @@ def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
     try:
         fingerprint, line = dialer.host_key(host)
     except HostError as error:
+        # The package imports paramiko, which the window does not import before its first paint.
+        from torchyard_core.fleet.ssh.login_errors import with_jump_of
+
         raise with_jump_of(behind.name, error) from error
     kind = line.split()[1]
     return ShownKey(host, kind, fingerprint, line, dialer.known_keys(host).get(kind))

@@ -9,16 +9,15 @@ from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtWidgets import QComboBox, QDialog, QWidget
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.topology.model import OnWorkerLoss, Role, StrategyKind, Topology
-from torchyard_gui.bridge.runs_model import RunsModel
 from torchyard_gui.widgets import FormRow, NoticeBar, label
 from torchyard_gui.widgets.dialogs import WIDTH, DialogButtons, dialog_layout
 from torchyard_gui.widgets.input_fields import NumberField
 
 if TYPE_CHECKING:
     from torchyard_core.launch.growth import AddedWorkers
-    from torchyard_gui.bridge.runs_model import GrowthJob
+    from torchyard_core.launch.runs.known_runs import KnownRun
+    from torchyard_gui.bridge.runs_model import GrowthJob, RunsModel
 
 MOST = 1000
 

@@ -161,7 +161,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     qtbot.waitUntil(lambda: dialog._known.stringList() == ["alpha", "beta"], timeout=WITHIN_MS)
     write(qtbot, dialog, name="a", port="70000")
     assert dialog.rows["name"].note.text() == "The fleet has a host “a” already."
-    assert "at most 65535" in dialog.rows["port"].note.text()
+    assert "from 1 to 65535" in dialog.rows["port"].note.text()
     press(qtbot, dialog.agree_button)
     assert dialog.isVisible()
     write(qtbot, dialog, name="alpha", port="2200")
@@ -310,7 +310,7 @@ def test_a_host_is_edited_at_every_key_and_the_edit_is_undone(three: FleetModel,
     assert dialog.fields["labels"].text() == "rack=r1"
     write(qtbot, dialog, port="70000")
     press(qtbot, dialog.agree_button)
-    assert "at most 65535" in dialog.rows["port"].note.text()
+    assert "from 1 to 65535" in dialog.rows["port"].note.text()
     write(qtbot, dialog, port="2200", python="/opt/torch/bin/python", name="beta")
     press(qtbot, dialog.agree_button)
     assert yaml.safe_load(three.fleet_file.read_text())["hosts"][1] == {

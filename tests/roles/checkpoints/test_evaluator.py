@@ -176,7 +176,7 @@ def test_another_models_checkpoint_is_refused_with_a_sentence(tmp_path: Path) ->
     from torchyard_roles.checkpoints.evaluator import evaluations
 
     write_checkpoint(tmp_path, 10, 1.0)
-    with pytest.raises(UsageProblem, match=r"another model's: it has weight \(float32, 1×1\) where"):
+    with pytest.raises(UsageProblem, match=r"belongs to another model: it has weight \(float32, 1×1\) where"):
         next(evaluations(tmp_path, torch.nn.Linear(2, 1), "run-1"))
     assert json.loads((tmp_path / "step-000000000010" / "checkpoint.json").read_text())["step"] == 10
 
