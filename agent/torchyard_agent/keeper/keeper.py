@@ -326,7 +326,7 @@ class Keeper:
     async def grow(self, connection: Connection, params: Params) -> Any:
         """Adds replicas to the live run (`protocol.growth_messages.Grow`)."""
         growth, replicas = self._primary().growth, params["replicas"]
-        host = growth.check(params)  # type: ignore[arg-type]  # a client's request
+        host = growth.check(params)  # type: ignore[arg-type]  # The parameters are untyped JSON.
         names = [str(replica["name"]) for replica in replicas]
         entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
         # As in `_stop`, an error in the decisions must end the keeper and not only this request.

@@ -13,7 +13,7 @@ from torchyard_roles.strategies.diloco.strategy import Diloco
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.parameter_server.sharded_downpour import ShardedDownpour
-from torchyard_roles.strategies.reduction_server.continuing import ContinuingReductionServer
+from torchyard_roles.strategies.reduction_server.continuing_reduction_server import ContinuingReductionServer
 from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess

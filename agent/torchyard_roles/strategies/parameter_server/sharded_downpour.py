@@ -206,13 +206,13 @@ class ShardedDownpour(Strategy):
         def checked() -> None:
             try:
                 call()
-            except BaseException as error:
+            except BaseException as error:  # The exception is raised again, also one such as SystemExit.
                 problems.append(error)
                 raise
 
         try:
             call_with_beats(checked, lambda: self._broadcast([WAITS, *pairs]))
-        except BaseException:
+        except BaseException:  # The other ranks must not wait for this rank after any exception.
             if problems:  # Otherwise a broadcast has failed.
                 self._broadcast([FAILED, *pairs])
             raise

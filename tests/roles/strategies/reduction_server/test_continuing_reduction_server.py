@@ -15,7 +15,10 @@ import torch
 from torchyard_roles.coordination.membership import Members
 from torchyard_roles.environment import Environment, read
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError, UsageProblem
-from torchyard_roles.strategies.reduction_server.continuing import ContinuingReductionServer, ReducedGroup
+from torchyard_roles.strategies.reduction_server.continuing_reduction_server import (
+    ContinuingReductionServer,
+    ReducedGroup,
+)
 from torchyard_roles.strategies.registry import choose
 from torchyard_roles.strategies.replaceable_group import Interrupted
 
