@@ -44,7 +44,7 @@ class ReplicatedState:
 
     def empty(self, name: str) -> torch.Tensor:
         """Returns a tensor of torch.uint8 into which the named state can be received."""
-        return torch.empty(self._sizes[name], dtype=torch.uint8)
+        return torch.empty(self._sizes[name], dtype=torch.uint8, device="cpu")
 
     def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
         """Stores the buffers that `session` has sent, which become valid for these groups after their current round."""
