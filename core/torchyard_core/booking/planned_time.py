@@ -49,7 +49,7 @@ class PlannedTime:
 
     @property
     def length_words(self) -> str:
-        """The length in the syntax of an input field: `8h`."""
+        """The length, formatted for an input field: `8h`."""
         return command_length(self.length)
 
     def to_text(self) -> str:
@@ -113,7 +113,8 @@ def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> Pla
 def when_booked(booking: Booking, start: datetime, zone: str) -> str:
     """Formats the time of a booking: `until 18:00` if it has begun at `start`, otherwise `from 14:00 to 18:00`.
 
-    A day is included if it differs from the day of the time before it, which is `start` for the first time.
+    The day of the first time is included only if it differs from the day of `start`, and the day of the second time
+    only if it differs from the day of the first.
     """
     end = until(start, booking.end, zone)
     if booking.start <= start:

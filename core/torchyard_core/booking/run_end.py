@@ -1,6 +1,6 @@
 """Release of bookings at the end of the runs for which they were made.
 
-This is done by a desktop of the booking's owner: by one that is connected when the run ends, otherwise by the next one
+A desktop of the booking's owner releases the booking: one that is connected when the run ends, otherwise the next one
 that connects.
 """
 

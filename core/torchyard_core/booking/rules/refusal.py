@@ -29,7 +29,7 @@ class Circumstances:
     slots: Sequence[Slot]
     user: str
     hours: Mapping[datetime, float]
-    """GPU-hours of the owner's other bookings, by start of the week."""
+    """GPU-hours of the owner's other bookings in each week. Keys are the starts of weeks."""
     clashing: tuple[Clashing, ...] = ()
     """Other live bookings of the wanted GPUs in the wanted time."""
 

@@ -54,7 +54,7 @@ class BookingQueries:
             return self.load_slots(connection)
 
     def load_slots(self, connection: Connection, among: Sequence[str] = ()) -> tuple[Slot, ...]:
-        """Returns the slots in `among` if all of them exist, otherwise all slots."""
+        """Returns the slots in `among`, or all slots if one of those does not exist."""
         chosen = select(tables.gpus)
         rows = connection.execute(chosen.where(tables.gpus.c.id.in_(among)) if among else chosen).all()
         if among and len(rows) < len(among):
@@ -281,9 +281,11 @@ class BookingQueries:
     def load_hours(
         self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
     ) -> Mapping[datetime, float]:
-        """Returns the GPU-hours of the owner's bookings in and around the weeks of the interval, by start of the week.
+        """Returns the GPU-hours of the owner's bookings in and around the weeks of the interval.
 
-        Returns nothing without a quota, and for an empty interval or one of more than 400 days.
+        Keys are the starts of weeks.
+
+        Returns an empty dictionary if the owner has no quota, and for an empty interval or one of more than 400 days.
         """
         if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
             return {}

@@ -88,7 +88,7 @@ class Waitlist:
         try:
             rules = self._queries.load_rules(connection)
         except StoreUnreadable:
-            return ()  # The waitlist is skipped, so that bookings can still be released.
+            return ()  # The waitlist cannot be processed without the rules, but bookings can still be released.
         until = max((one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting), default=now)
         around = Interval(now, min(until, now + LONGEST_SEARCH))
         hours = {one.owner: self._queries.load_hours(connection, one.owner, around, rules) for one in waiting}

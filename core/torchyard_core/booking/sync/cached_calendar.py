@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""Maximum difference in length for which a loaded period is reused for a shorter one."""
+"""A loaded period is reused for a shorter period if it is longer by at most this."""
 RETRY_S = 3.0
-"""Pause in seconds between attempts to reach an unavailable database, so that redrawing does not wait for timeouts."""
+"""Pause in seconds between attempts to reach an unavailable database, so that not every redraw waits for a timeout."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Calendar:
             self._is_copying = False
 
     def rest(self) -> None:
-        """Closes the connection to a team's database, from now on after each call.
+        """Closes the connection to a team's database, now and after each later call.
 
         This applies until `BookingStore.keep_connection(True)` is called.
         """
@@ -263,7 +263,7 @@ class Calendar:
         return is_whole
 
     def _copy(self) -> LocalCopy:
-        # The import loads sqlite3, which is necessary only to read or write the local copy.
+        # This import loads sqlite3, which is necessary only to read or write the local copy.
         from torchyard_core.booking.sync.local_copy import LocalCopy
 
         return LocalCopy(self._cache, self._url)
@@ -275,7 +275,8 @@ def _load(read: _Loaded | None, store: BookingStore, asked: Interval) -> _Loaded
         return read.with_changes(changes)
     # The position is read before the bookings, so that no change between the two reads is missed.
     position = store.position()
-    # The period is extended to whole hours, so that a moving window reads all bookings only once an hour.
+    # The period is extended to whole hours, so that a period that moves with the current time is read completely only
+    # once an hour.
     hour = timedelta(hours=1)
     time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
     return _Loaded(time, position, store.bookings(time.start, time.end))
@@ -309,7 +310,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _open_store(url: str, person: str) -> BookingStore:
-    # The import of SQLAlchemy takes 0.3 s, and most commands do not need it.
+    # Importing SQLAlchemy takes 0.3 s, and most commands do not need it.
     from torchyard_core.booking.store import open_store
 
     return open_store(url, person)

@@ -177,7 +177,8 @@ RULES = [
                                      gpu.name || ' cannot be booked by ' || person || ' for all of that time');
           END IF;
         END $$""",
-    # The lock serialises the transactions of a person, so each counts the bookings made by the earlier transactions.
+    # The lock serialises the transactions of a person, so each transaction counts the bookings made by the earlier
+    # ones.
     f"""CREATE FUNCTION torchyard.refuse_quota(booking text) RETURNS void LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           rules CONSTANT jsonb := torchyard.team_rules();
@@ -294,9 +295,9 @@ TRIGGERS = [
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]
-# The function runs as the tables' owner, since the user who releases GPUs books them for another user. The caller
-# chooses the GPUs and the time, so the function checks that the entry requests them and that the rules allow them for
-# the entry's owner.
+# The function runs as the tables' owner, since a user who releases GPUs books them for a user on the waitlist. The
+# caller chooses the GPUs and the time, so the function checks that the waitlist entry requests them and that the rules
+# allow them for its owner.
 SERVE = f"""
     CREATE FUNCTION torchyard.serve(waiting text, booking text, slots text[], starts timestamptz, ends timestamptz)
     RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$

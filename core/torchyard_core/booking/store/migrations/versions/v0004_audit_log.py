@@ -31,7 +31,8 @@ def downgrade() -> None:
 
 def sqlite() -> list[str]:
     def row(which: str) -> str:
-        # JSON cannot hold a blob, which SQLite allows in any column. The conversion allows such a row to be repaired.
+        # JSON cannot hold a blob, which SQLite allows in any column. Because of this conversion, such a row can still
+        # be repaired.
         columns = ", ".join(
             f"'{name}', CASE typeof({which}.{name}) WHEN 'blob' THEN hex({which}.{name}) ELSE {which}.{name} END"
             for name in KEPT
