@@ -127,7 +127,7 @@ def _dash(text: str, document: ParsedYaml, position: int) -> int:
     start = document.spans[("hosts",)].start
     search_from = _content_end(text, document, position - 1) if position else _line_start(text, start)
     dash = re.compile(rf"^ {{{_column(text, start)}}}-(?=\s)", re.MULTILINE).search(text, search_from)
-    # In an unusual layout, 0 makes the edit cut too much. `_checked` then rewrites the file.
+    # In an unusual layout, returning 0 makes the edit cut too much. `_checked` then rewrites the file.
     return dash.start() if dash is not None else 0
 
 

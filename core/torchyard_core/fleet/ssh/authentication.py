@@ -29,7 +29,7 @@ from torchyard_core.next_steps import Advice, SetHostField
 LOGIN_TIMEOUT_S = 60.0
 """Timeout in seconds of each authentication request. It is long, since logins of 10 s occur on slow hosts."""
 PATIENT_FOR_S = 10.0
-"""Time in seconds after which a connection closed during a prompt counts as expired (LoginGraceTime)."""
+"""If a server closes the connection during a prompt after at least this many seconds, the login counts as expired."""
 METHODS = ("publickey", *ASKING_METHODS)
 """Methods in the order of attempts."""
 
@@ -146,7 +146,10 @@ class Login:
         return accepted
 
     def _opened_key(self, file: KeyFile) -> paramiko.PKey | None:
-        """Returns the key, or None if it is encrypted and the user cannot be prompted or skips it. Raises BadKey."""
+        """Returns the key, or None if it is encrypted and the user cannot be prompted or skips it.
+
+        Raises BadKey if the file is unusable.
+        """
         if not file.encrypted:
             return file.open()
         if not self._may_ask:

@@ -49,7 +49,8 @@ def explain(route: Route, error: BaseException) -> HostError:
 def with_jump_of(host: str, error: HostError) -> HostError:
     """Returns the error of a login on `host`, with steps that exist in the fleet file.
 
-    A bastion on the way is no host of the fleet: in place of the bastion's field, `proxy_jump` of `host` is set.
+    A bastion is not in the fleet file. A step that would set a field of the bastion sets `proxy_jump` of `host`
+    instead.
     """
     edit = SetHostField(host, "proxy_jump")
     advice = tuple(

@@ -38,7 +38,7 @@ class Route:
     """One login on the way to a host. `via` is the previous login. Equal routes can share a login."""
 
     name: str = field(compare=False)
-    """Name for messages: the host's name in the fleet, or the bastion's name as written."""
+    """The name for messages: the host's name in the fleet, or the bastion's name as written in the configuration."""
     address: str
     port: int
     user: str
@@ -183,7 +183,7 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """Returns the existing key files of a route: the configured files, or without any, those with default names."""
+    """Returns the existing key files of a route: the configured files or, without any, those with default names."""
     named = [Path(path) for path in route.identity_files]
     default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or default if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
