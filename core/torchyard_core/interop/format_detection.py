@@ -40,7 +40,7 @@ _SINGA = re.compile(
     r"|\bneuralnet\s*:?\s*[{<]|^[ \t]*cluster\s*(?::\s*<|[{<]|\[\s*[{<])",
     re.MULTILINE,
 )
-"""Keys and blocks that no other format has."""
+"""Keys and blocks that only SINGA's format has."""
 _SLOTS = re.compile(r"^[ \t]*[^\s#]\S*[ \t]+slots=\d", re.MULTILINE)
 _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config", "accelerate")
 """Formats whose documents are always YAML or JSON."""
@@ -132,7 +132,10 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "deepspeed": lambda _data, text: _SLOTS.search(text) is not None,
     "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
 }
-"""Tests of each format, in this order. For text that does not parse, `data` has only keys."""
+"""The test for each format, in the order in which the tests are tried.
+
+For text that does not parse, `data` has only keys.
+"""
 
 
 def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:

@@ -35,7 +35,7 @@ class Format:
     read: Callable[[str, str], Imported] | None
     write: Callable[[Topology, ExportOptions], Exported] | None
     forms: tuple[str, ...] = ()
-    """Forms of an export, the default first."""
+    """The forms in which a document can be written, the default first."""
     suffix: str = ".yaml"
     takes_image: bool = False
     takes_replica: bool = False

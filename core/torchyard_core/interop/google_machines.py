@@ -17,9 +17,9 @@ USUAL = "NVIDIA_TESLA_T4"
 
 
 def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, Any]:
-    """Returns keys of a pool for the accelerator type and number at two locations; empty without accelerators.
+    """Returns the keys of a pool for the accelerators whose type and number are at two locations of the document.
 
-    Raises FileProblem for TPUs, and for a number without a type.
+    Returns no keys if there are no accelerators. Raises FileProblem for TPUs, and for a number without a type.
     """
     name = reader.text(kind)
     if name is None or name.upper() == UNSPECIFIED:

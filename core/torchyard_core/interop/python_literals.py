@@ -84,7 +84,7 @@ class PythonText:
         return next((one for one in found if isinstance(one, ast.Dict)), None)
 
     def settled(self, node: ast.expr) -> ast.expr:
-        """Returns the value of a name. Returns the node itself unless the text assigns the name exactly once."""
+        """Returns the value of a name if the text assigns the name exactly once. Otherwise, returns the node itself."""
         for _ in range(MAX_DEPTH):
             if not isinstance(node, ast.Name) or node.id not in self._constants:
                 break
@@ -94,7 +94,7 @@ class PythonText:
         return node
 
     def document(self, node: ast.expr, as_written: Collection[str] = ()) -> Document:
-        """Returns the data of a value.
+        """Converts an expression to plain data.
 
         Computed values under the keys `as_written` are kept as source text; others raise FileProblem.
         """
@@ -147,7 +147,7 @@ class _Values:
         self._count = 0
 
     def of(self, node: ast.expr, place: Place) -> Any:
-        """Returns the data of an expression at a location. Raises FileProblem for a computed value."""
+        """Converts the expression at a location to plain data. Raises FileProblem for a computed value."""
         self.composed.key_lines.setdefault(place, node.lineno)
         self._count += 1
         if self._count > MAX_VALUES or len(place) > MAX_DEPTH:

@@ -32,7 +32,7 @@ class Component:
     node: int | None
     """Node rank of the first replica among the trainers; None for other roles."""
     first: Mapping[str, int] = field(default_factory=dict)
-    """Index of the first replica in its job: by TF type, worker pool or role."""
+    """Index of the component's first replica within a job. The keys are TF types, worker pools and roles."""
     tf_type: str | None = None
     worker_pool: str = ""
     job: str = ""
@@ -154,7 +154,7 @@ def _quoted(word: str, values: Mapping[str, str]) -> str:
 def cluster_variables(one: Component, several: bool) -> list[str]:
     """Returns the lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES.
 
-    TF_CONFIG is omitted unless the run has `several` replicas, and for reducers.
+    TF_CONFIG is omitted for reducers, and if the run has only one replica.
     """
     lines = [_exported("CLUSTER_SPEC", "$POOLS", one.worker_pool, one.first[one.worker_pool])]
     if several and one.tf_type is not None:

@@ -1,6 +1,6 @@
 """Import of DeepSpeed's hostfile: a host in each line, with its slots, which are processes with a GPU each.
 
-Source: the parser of the `deepspeed` launcher 0.19. Both parsers ignore what follows the number of slots.
+Source: the parser of the `deepspeed` launcher 0.19. As in that parser, any text after the number of slots is ignored.
 """
 
 from __future__ import annotations

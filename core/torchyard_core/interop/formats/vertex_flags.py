@@ -71,7 +71,7 @@ def _listed(value: str) -> list[str]:
 
 
 def _as_list(entries: list[str]) -> str:
-    """Returns a list flag's value.
+    """Formats the value of a list flag.
 
     The separator is a comma unless an entry contains a comma, or the first entry begins with `^`.
     """
