@@ -24,7 +24,10 @@ class BookingOptions:
     booking_id: str | None = None
     """`--booking`: the ID of the booking on whose GPUs the run starts."""
     usual_length: timedelta | None = None
-    """Length to propose where a booking is needed. None derives it from the last successful run of the same name."""
+    """The length that is proposed if a booking is needed.
+
+    None means that of the last successful run of the same name.
+    """
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class LaunchCalendar(Protocol):
         """Raises an error if the plan uses GPUs that the calendar does not allow this launch to use."""
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
-        """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar."""
+        """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar if there is none."""
 
     def begun(self) -> None:
         """Records that the run was submitted."""

@@ -19,7 +19,7 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A yes-or-no question to the user. `advice` applies to the answer no."""
+    """A yes-or-no question to the user. `advice` is shown if the answer is no."""
 
     code: str
     message: str

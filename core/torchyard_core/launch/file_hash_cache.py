@@ -67,7 +67,7 @@ class FileHashCache:
         self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Writes the entries of the files of this pass. Entries of other files, such as deleted ones, are dropped.
+        """Writes the entries that were looked up or added. Other entries, such as those of deleted files, are dropped.
 
         Errors are ignored, since the file is only a cache.
         """

@@ -141,7 +141,7 @@ class Planner:
         self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """Returns the name of the next host that was or could not be connected, with its link or error.
+        """Waits for the next host. Returns its name, and its link or the error of the connection.
 
         Raises Cancelled within 0.2 s of a cancellation.
         """

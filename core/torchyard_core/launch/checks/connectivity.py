@@ -88,7 +88,7 @@ def check_added_host(
         pending[host] = in_background(
             _listen, links[host], {"token": token, "address": prepared["address"], "ports": ports}
         )
-        for member in members:  # The ports that these hosts hold for the run are in use.
+        for member in members:  # These hosts cannot listen on their ports for the run, which the run itself uses.
             allowed = port_ranges.get(member)
             there = {"towards": prepared["address"], "port_range": list(allowed) if allowed else None}
             pending[member] = in_background(_listen, links[member], {"token": token, **there})

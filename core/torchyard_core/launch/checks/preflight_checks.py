@@ -20,7 +20,7 @@ NOFILE_A_RANK = 8
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""Fraction of a GPU's memory above which the memory of processes that use the GPU prevents the launch."""
+"""The launch is prevented if running processes use more than this fraction of a GPU's memory."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""

@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 class Follower:
-    """Yields the events of a run as they happen, and maintains the `view` that results from them.
+    """Yields the events of a run as they happen, and updates the `view` of the run accordingly.
 
     A lost connection is reported as a `connection` event with the time of the last journal entry. After a new
     connection, the journal is replayed from that entry. A follower does not close its links. Call `close` if not all
@@ -158,7 +158,7 @@ class Follower:
             )
 
     def _is_old(self, entry: Event) -> bool:
-        """Returns whether the entry was seen before, since an earlier follower of the run may use the same link."""
+        """Returns whether the entry was seen before. An earlier follower of the run may have used the same link."""
         seen = self.view["seen"]
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
