@@ -189,7 +189,7 @@ class TopologyDocument:
             self._become(path, DocumentState(value), Written(value, exact), raw)
 
     def reload(self) -> None:
-        """Reads the file again. Raises FileProblem."""
+        """Reads the file again. Raises FileProblem if it is not readable text."""
         if self.path is not None:
             self.open(self.path)
 

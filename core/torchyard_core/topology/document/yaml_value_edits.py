@@ -44,7 +44,10 @@ class ValueEdits:
         return "".join([*text, self.document.text[at:end]])
 
     def record(self, place: Place, old: Any, new: Any) -> None:
-        """Records the changes that turn the value `old` at a location into `new`. Raises UnsupportedStyle."""
+        """Records the changes that turn the value `old` at a location into `new`.
+
+        Raises UnsupportedStyle if the text's style does not support them.
+        """
         if old == new:
             return
         span = self._span(place)

@@ -24,7 +24,7 @@ def _traffic(participants: Participants) -> Traffic:
     bundles: list[Bundle] = []
     is_sharded = participants.strategy.shard is not Shard.NONE
     for number, group in enumerate(groups):
-        # The first rank of a group that shards its model exchanges for the whole group.
+        # If the ranks of a group shard the model, the first of them exchanges parameters for the whole group.
         exchanging = group[:1] if is_sharded else group
         bundles += served(exchanging, server_groups[number % len(server_groups)], in_step=False)
     return Traffic(tuple(bundles), (*groups_of(groups, serves=False), *groups_of(server_groups, serves=True)))

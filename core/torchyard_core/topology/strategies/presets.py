@@ -140,7 +140,7 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ...]]:
-    """Returns the topology's servers and reducers whose role neither the preset's strategy nor its pools use, by role.
+    """Returns the topology's servers and reducers that neither the preset's strategy nor its pools use, by role.
 
     Returns nothing with launcher `command`.
     """
@@ -162,7 +162,7 @@ def with_preset(
     """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
     A pool of the preset is added only if the topology has no pool of its role. `removes_unused` removes the replicas
-    that `unused_replicas` returns. Other settings of the strategy are reset. Without `has_gpus` the new replicas
+    that `unused_replicas` returns. Other settings of the strategy are reset. If `has_gpus` is false, the new replicas
     require no GPUs.
     """
     chosen = preset(key)
