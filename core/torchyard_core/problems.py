@@ -42,7 +42,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that the validation of a document returns, and that its checks return."""
+"""Maximum number of problems that are returned by the validation of a document, and by its further checks."""
 
 
 def no_lines(place: Place) -> int | None:

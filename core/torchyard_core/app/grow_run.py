@@ -45,7 +45,7 @@ class GrowRun:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Requests that `run` stop and leave the run as it was, unless the workers have joined it."""
+        """Asks `run()` to stop and to leave the run as it was. Has no effect once the workers have joined the run."""
         self._is_cancelled = True
         if self._growth is not None:
             self._growth.cancel()

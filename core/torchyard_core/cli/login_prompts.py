@@ -14,7 +14,7 @@ from torchyard_core.text_sanitizer import printable
 
 
 def terminal_questions() -> Prompter | None:
-    """Returns the prompts on the terminal, or None without a terminal. Logins that need an answer then fail."""
+    """Returns the prompts on the terminal, or None if there is no terminal. Logins that need an answer then fail."""
     return TerminalQuestions() if sys.stdin.isatty() else None
 
 

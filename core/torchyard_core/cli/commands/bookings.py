@@ -250,7 +250,7 @@ def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Seq
 def _found(chosen: CommandContext, booking_id: str) -> Booking:
     """Returns the booking with this ID, or the only one whose ID begins with it, from the database.
 
-    Raises UsageError or StoreUnavailable.
+    Raises UsageError if no booking or several bookings match, or StoreUnavailable.
     """
     store = chosen.calendar().store()
     found = store.bookings_named(booking_id) if booking_id else ()

@@ -56,7 +56,7 @@ ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
 )
 STOP_WITHIN_S = 300.0
-"""Time limit in seconds for a stop, longer than any usual grace."""
+"""Maximum time in seconds to wait for the end of a run that is being stopped. It is longer than any usual grace."""
 
 
 @app.command("list")

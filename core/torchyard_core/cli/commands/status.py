@@ -21,7 +21,7 @@ from torchyard_core.formatting import counted, memory, percent, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""Time from now within which the next booking of a GPU must begin to be shown."""
+"""The next booking of a GPU is shown only if it begins within this time."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:

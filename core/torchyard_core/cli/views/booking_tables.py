@@ -94,7 +94,7 @@ def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:
-    """Parses the times of `--from` and `--to`. Raises Refused."""
+    """Parses the times of `--from` and `--to`. Raises Refused if they are invalid."""
     begin = moment(start, zone, now)
     return begin, end_moment(end, begin, zone, now)
 

@@ -214,7 +214,10 @@ class ChiefLog:
             pass
 
     def raise_failure(self) -> None:
-        """Raises the OSError of a failed write, if any, such as the one after the reader has closed the pipe."""
+        """Raises the OSError of a failed write, if any.
+
+        For example, a write fails after the reader has closed the pipe.
+        """
         if self._failure is not None:
             raise self._failure
 
