@@ -82,7 +82,10 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
-    """Returns the options for the times of a search result. `now` is the option for an immediate start."""
+    """Returns the options `--from`, `--to` and `--zone` for a search result.
+
+    `now` replaces `--from` for an immediate start.
+    """
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"

@@ -284,7 +284,7 @@ class _PlacementAttempt:
         return self._took(replica, home)
 
     def _lane(self, replica: Replica, slot: Slot | None = None) -> tuple[str, str, bool]:
-        """Returns the host of a slot (by default the home), and the replica's class and whether it has GPUs."""
+        """Returns the host of a slot (by default the replica's home), the replica's class, and whether it has GPUs."""
         return (slot or self._homes[replica.name]).host, spread_class(replica.role), bool(replica.pool.gpus)
 
     def _took(self, replica: Replica, slot: Slot | None, on: str = "") -> bool:
