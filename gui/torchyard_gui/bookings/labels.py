@@ -18,7 +18,7 @@ translate = QCoreApplication.translate
 
 
 def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
-    """Returns an error as sentences. The first word is capitalized if it has only letters, so that `gpu-a:0` is not."""
+    """Returns an error as sentences. The first word is capitalized only if it consists of letters, unlike `gpu-a:0`."""
     message = error.message
     if message.partition(" ")[0].isalpha():
         message = message[0].upper() + message[1:]

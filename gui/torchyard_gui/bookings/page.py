@@ -189,9 +189,9 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Shows a day, week or month, or the agenda.
+        """Shows the days of a day, week or month, or the agenda.
 
-        The chosen day becomes that of the keyboard cursor if the cursor is on the shown days.
+        If the keyboard cursor is on one of the shown days, that day becomes the chosen day.
         """
         cursor = self.surface.cursor_
         if cursor is not None and self.surface.axis.starts[0] <= cursor.start < self.surface.axis.days[-1].end:

@@ -71,7 +71,7 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
 
 
 def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
-    """Returns the boxes for a GPU's use without a booking. If such use goes on, the last box extends to now."""
+    """Returns the boxes for a GPU's use without a booking. If this use continues, the last box extends to now."""
     row = picture.lanes.lane_of.get(gpu)
     if row is None:
         return []

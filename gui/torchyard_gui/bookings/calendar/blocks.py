@@ -17,8 +17,9 @@ from torchyard_gui.bookings.calendar.lanes import Lanes, Row
 HUES = 5
 LEAST_HELD = timedelta(minutes=1)
 SHORTEST_SHOWN = timedelta(minutes=5)
-"""Duration below which idle times and uses without a booking are not shown, since programs that start or stop cause
-them.
+"""Minimum duration of the idle times and uses without a booking that are shown.
+
+Programs that start or stop cause shorter ones.
 """
 
 
@@ -111,13 +112,13 @@ class Usage:
     unbooked: Mapping[str, Sequence[Interval]]
     """Intervals of use without a booking, by GPU."""
     idle: Mapping[str, Sequence[Interval]]
-    """Intervals by booking in which none of its GPUs was in use, as far as the hosts were observed."""
+    """For each booking, the intervals in which none of its GPUs was in use, as far as the hosts were observed."""
 
 
 class UsageBuilder:
     """Computes `Usage` incrementally.
 
-    While the records of use stay the same, only changed and current bookings are compared with them.
+    While the usage records stay the same, only changed and current bookings are compared with them.
 
     Hosts are not watched all the time, and unwatched time is not regarded as idle. Idle time is the time that an agent
     reports as idle, the past time of a booking that was released as unused (`NO_SHOW`), and the time in which none of

@@ -21,7 +21,7 @@ from torchyard_gui.bookings.calendar.lanes import Row
 from torchyard_gui.bookings.calendar.time_axis import Axis
 
 Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
-"""Returns why GPUs cannot be booked from start to end, or ""; the booking is the one that is changed, if any."""
+"""Returns why GPUs cannot be booked from start to end, or "". The booking is the one to be changed, or None."""
 
 
 class GestureTarget(Protocol):

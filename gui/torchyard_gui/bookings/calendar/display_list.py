@@ -46,7 +46,7 @@ class DisplayList:
     used_now: Mapping[str, UseNow] = field(default_factory=dict)
     """Current use without a booking, by slot."""
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    """The blocks of each lane in order of their start, by the lane's top."""
+    """The blocks of each lane in order of their start. Keys are the tops of lanes."""
 
     def following(self, block: Block) -> tuple[Block, ...]:
         """Returns the next block on the block's first lane, if there is one."""

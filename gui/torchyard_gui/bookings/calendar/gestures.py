@@ -94,7 +94,7 @@ class MoveBooking(_Edit):
         return tuple(sorted([*stay, *(self._lanes[number + lanes] for number in numbers.values())]))
 
     def _number(self, position: QPoint) -> int:
-        """Returns the index of the lane at a position, or 0 without lanes."""
+        """Returns the index of the lane at a position, or 0 if there are no lanes."""
         row = self._target.lane_at(position)
         return self._lanes.index(row.slots[0].id) if row is not None else 0
 

@@ -60,7 +60,7 @@ class Lanes:
         return tuple(row for row in self.rows[first : bisect_right(self._tops, bottom)] if row.bottom > top)
 
     def lane_at(self, y: float) -> Row | None:
-        """Returns the lane at a vertical position in pixels, or None without lanes.
+        """Returns the lane at a vertical position in pixels, or None if there are no lanes.
 
         On a heading or a folded host, and above all rows, the next lane below is returned. If there is none, and below
         all rows, the last lane is returned.

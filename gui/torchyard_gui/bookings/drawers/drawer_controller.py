@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 PASSED_FOR = timedelta(minutes=1)
-"""Maximum time since the start of a slot that is still offered."""
+"""A free slot is offered until this time after its start."""
 
 
 class DrawerController(QObject):

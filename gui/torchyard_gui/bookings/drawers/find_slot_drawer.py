@@ -31,7 +31,7 @@ from torchyard_gui.widgets.screen_reader import announce
 SOON_MS = 250
 NAMES = 112
 EARLIER = timedelta(minutes=1)
-"""Minimum difference between two starts for a slot to count as the earlier one."""
+"""A slot counts as earlier than another one only if it starts earlier by at least this time."""
 SAME_WITHIN = timedelta(minutes=15)
 
 
