@@ -16,7 +16,7 @@ from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
-"""Delay in milliseconds that merges bursts of answers into one planning."""
+"""Delay in milliseconds that merges a burst of answers, so that the planner runs only once."""
 
 
 class HostAvailability(QObject):

@@ -144,7 +144,7 @@ class LaunchJob(QObject):
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
             booking = BookingOptions(planned.length, planned.start)
-        else:  # The default time is not a choice of the user.
+        else:  # A default planned time was not chosen by the user, so its length is not used.
             booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
 
@@ -159,7 +159,7 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """Returns a check. A passed check of a host is given the remark of the host's link, if there is one."""
+        """Returns a check. The remark of a host's link, if any, is added to a passed check of that host."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check

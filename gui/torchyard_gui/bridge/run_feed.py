@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EVENTS_EVERY_MS = 100
 """Time in milliseconds for which events are collected before they are processed together."""
 SAMPLES_EVERY_MS = 400
-"""Interval at which samples are read; well below the one second between samples, so that none is lost."""
+"""Interval in milliseconds at which samples are read. Hosts send a sample every second, so none is lost."""
 SAMPLES_REPORTED_EVERY_S = 0.95
 """Minimum time between two reports of samples, slightly less than the second between two samples."""
 SLICE_S = 0.008
@@ -39,8 +39,9 @@ SLICE_S = 0.008
 LOOK_EVERY_MS = 2000
 """Interval in milliseconds of the check for silent hosts."""
 WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
-"""Time in seconds between two checks beyond which the window itself was blocked. No host then counts as silent, because
-the window has unread messages.
+"""Time in seconds between two checks above which the window itself must have been blocked.
+
+In that case no host counts as silent, because the window has unread messages.
 """
 
 
