@@ -145,7 +145,7 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns the second line of a chip in a design: its GPUs and, in the frame of a group, its host.
+    """Returns the second line of a chip in an edited topology: its GPUs and, in the frame of a group, its host.
 
     For a replica that is not placed, it is the number of GPUs that the replica needs.
     """
@@ -369,7 +369,7 @@ def rack_sentence(rack: RackContent, use: str) -> str:
 
 
 def short_rack_use(rack: RackContent) -> str:
-    """Returns a short text about the GPUs of a rack that the design uses, or "" if it has no known GPU."""
+    """Returns a short text about the GPUs of a rack that the topology uses, or "" if the rack has no known GPU."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total} used").format(used=rack.used, total=len(rack.layout.slots))

@@ -41,7 +41,7 @@ HIGHLIGHT_MS = 6000
 
 
 class TopologyScene(QGraphicsScene):
-    """Scene of a design (`show_plan`) or of a live run (`show_states`)."""
+    """Scene of an edited topology (`show_plan`) or of a live run (`show_states`)."""
 
     selection_changed = Signal(list)
     """Emitted with the names of the selected replicas, in the plan's order."""
@@ -91,7 +91,7 @@ class TopologyScene(QGraphicsScene):
         self._highlighting = QTimer(self, singleShot=True, interval=HIGHLIGHT_MS)
         self._highlighting.timeout.connect(self._end_highlight)
         self.keeps = False
-        """Whether racks keep their places where possible, as while the user edits a design."""
+        """Whether racks keep their places where possible, as while the user edits a topology."""
 
         theme().changed.connect(self._take_theme)
 
@@ -100,9 +100,9 @@ class TopologyScene(QGraphicsScene):
     ) -> None:
         """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
-        With `keep`, as while the user edits a design, racks keep their places where possible, and replicas that moved
-        without being selected are highlighted for a while. Existing items of racks and edges are reused. In the
-        arrangement *By group*, frames of groups are shown instead of hosts.
+        With `keep`, which is used while the user edits a topology, racks keep their places where possible, and replicas
+        that moved without being selected are highlighted for a while. Existing items of racks and edges are reused. In
+        the arrangement *By group*, frames of groups are shown instead of hosts.
         """
         self.touched.emit()
         self._shown = (plan, hosts, also)
@@ -177,7 +177,7 @@ class TopologyScene(QGraphicsScene):
         self._mark(moved)
 
     def show_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
-        """Shows the live states of replicas; None shows the design again."""
+        """Shows the live states of replicas; None shows the edited topology again."""
         self.touched.emit()
         self._states = dict(states) if states is not None else None
         for item in self._racks.values():
@@ -196,7 +196,10 @@ class TopologyScene(QGraphicsScene):
         self._show_headings()
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Sets the problem of each affected replica. A design marks their chips with a triangle."""
+        """Sets the problem of each affected replica.
+
+        In an edited topology, the chips of these replicas have a triangle.
+        """
         touched = {*self._problems, *problems}
         self._problems = dict(problems)
         self._mark(touched)

@@ -181,7 +181,7 @@ class CanvasView(ZoomView):
     def wheelEvent(self, event: QWheelEvent) -> None:
         super().wheelEvent(event)
         if self._gesture is not None:
-            # The wheel has moved the scene below the pointer.
+            # The wheel has moved the scene, so a different point is below the pointer.
             self._gesture.move(event.position().toPoint())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:

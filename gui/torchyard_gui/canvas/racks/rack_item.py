@@ -67,7 +67,7 @@ class RackItem(QGraphicsRectItem):
             self.update()
 
     def set_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
-        """Sets the live states of the replicas; None shows the design."""
+        """Sets the live states of the replicas; None shows the edited topology."""
         old, self._states = self._states, states
         if states is None or old is None:
             if states is not old:
