@@ -33,7 +33,7 @@ class SuggestedAction:
 
 
 def state_word(status: HostStatus) -> str:
-    """Returns the state in a word or two."""
+    """Returns the name of the state in one or two words."""
     return state_name(status.condition)
 
 
@@ -60,7 +60,7 @@ def state_mark(status: HostStatus) -> str:
 
 
 def tint(status: HostStatus) -> str:
-    """Returns the state's token: "fail", "wait", or "" without a problem."""
+    """Returns the state's token: "fail", "wait", or "" if there is no problem."""
     return trouble_token(status.condition.mark)
 
 
@@ -110,7 +110,7 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """Returns the host's first problem with the next step as text, or that the host is unchecked, or ""."""
+    """Returns text about the host's first problem and the next step, or that the host is unchecked, or ""."""
     if status.problems:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
