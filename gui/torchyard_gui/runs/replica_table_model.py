@@ -52,7 +52,7 @@ Index = QModelIndex | QPersistentModelIndex
 TRACK = Qt.ItemDataRole.UserRole
 SORT = Qt.ItemDataRole.UserRole + 1
 GROUP = Qt.ItemDataRole.UserRole + 2
-"""Role of a heading's ReplicaGroup; None for a replica, which has TRACK."""
+"""Item data role of a heading's ReplicaGroup. It has no value for a replica, whose data has the role TRACK."""
 STEP_PARTS = {
     COMPUTE: "compute_s",
     EXCHANGE: "exchange_s",

@@ -119,7 +119,7 @@ class RunBar(QFrame):
         elif picture.is_over:
             head = self.tr("{state} after {time}").format(state=word, time=lasted) if lasted else word
         elif picture.state == "restarting":
-            head = word  # The duration of the run would look like the duration of the restart.
+            head = word  # The duration is hidden, because it would look like the duration of the restart.
         else:
             head = f"{word} {lasted}".strip()
         parts = [head]

@@ -103,7 +103,7 @@ class RunListModel(QAbstractListModel):
         return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
 
     def details_of(self, run: KnownRun) -> str:
-        """Returns the second line of a row: the state, the reason of a failure, and then what matters less."""
+        """Returns the second line of a row: the state, the reason of a failure, and then less important details."""
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         reason = run.reason if run.state == "failed" else ""
         parts = self.state_of(run), reason, self.time_of(run)[1], self.tags_of(run), restart_of(run, self._all)

@@ -137,7 +137,10 @@ class LogView(QAbstractScrollArea):
 
     @property
     def match_count(self) -> tuple[int, bool] | None:
-        """The number of lines with matches and whether all were counted; None during the count or without a search."""
+        """The number of lines with matches, and whether all lines were counted.
+
+        None during the count, or if there is no search.
+        """
         matches = self._reading.matches if self._reading is not None else None
         return None if matches is None or matches.is_counting else (matches.total, matches.is_complete)
 
@@ -333,7 +336,7 @@ class LogView(QAbstractScrollArea):
         self._lay_out()
 
     def _when_here(self, go: Callable[[], None]) -> None:
-        """Scrolls now, or once missing pages are loaded."""
+        """Scrolls by calling `go`. If pages are missing, requests them and tries again once they are loaded."""
         try:
             go()
         except MissingPages as missing:
