@@ -54,7 +54,7 @@ class Editor(QObject):
 
     @property
     def holds_design(self) -> bool:
-        """Whether there is a design to edit.
+        """Whether there is a topology to edit.
 
         After an invalid file was opened, there is none until the text is corrected.
         """
@@ -347,7 +347,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.set_name(value, name), key="name")
 
     def shown_hosts(self) -> tuple[str, ...]:
-        """Returns the hosts that the user has added to the canvas, whether the design uses them or not."""
+        """Returns the hosts that the user has added to the canvas, whether the topology uses them or not."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 

@@ -59,7 +59,7 @@ class PageSettings(RecentFiles, Protocol):
     canvas_by_group: bool
     """Whether replicas are shown by group instead of by host."""
     minimap: str
-    """Whether the minimap is "shown" or "hidden"; "" shows it for a large design that is only partly visible."""
+    """Whether the minimap is "shown" or "hidden". "" shows it for a large topology that is only partly visible."""
 
 
 class TopologyPage(QWidget):
@@ -325,7 +325,7 @@ class TopologyPage(QWidget):
         self.status_changed.emit()
 
     def tidy(self) -> None:
-        """Removes racks that the design does not use and the user did not add; arranges the others in fleet order."""
+        """Removes racks that the topology does not use and the user did not add. Arranges the others in fleet order."""
         self._keeps_racks = False
         self._racks.clear()
         self._refresh()

@@ -11,7 +11,7 @@ from torchyard_core.topology.model import Launcher, Topology
 from torchyard_gui.widgets.next_steps import quoted
 
 HOSTS = "hosts"
-"""Block of problems with hosts; the key is the host's name."""
+"""The name of the block for problems with hosts. The key of such a problem is the host's name."""
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class YamlView(QPlainTextEdit):
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride and _is_undo(event):
-            event.accept()  # The key reaches `keyPressEvent` even if the page has nothing to undo yet.
+            event.accept()  # The key goes to `keyPressEvent`, even if the page has nothing to undo.
             return True
         return super().event(event)
 
@@ -178,7 +178,7 @@ class YamlView(QPlainTextEdit):
         menu = self.createStandardContextMenu()
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for action in menu.actions()[:3]:
-            menu.removeAction(action)  # Removes undo, redo and a separator, since the page has its own undo and redo.
+            menu.removeAction(action)  # These are undo, redo and a separator. The page has its own undo and redo.
         menu.popup(event.globalPos())
 
     # The following methods implement the margin with line numbers.
