@@ -89,7 +89,7 @@ def clear_layout(layout: QLayout) -> None:
 
 
 def clear_menu(menu: QMenu) -> None:
-    """Removes all actions from a menu, and deletes those that belong to the menu, and its submenus.
+    """Removes all actions from a menu. Actions that belong to the menu, and its submenus, are deleted.
 
     In PySide, `QMenu.clear()` would also delete actions of `QUndoStack.createUndoAction` and would keep every submenu.
     """

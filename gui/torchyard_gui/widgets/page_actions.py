@@ -44,7 +44,8 @@ def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "",
     if icon_name:
         action.setIcon(icon(icon_name))
     if isinstance(keys, str) and "Enter" in keys:
-        # Qt's Enter is the key of the number pad. Texts show the first shortcut: keyboards say Enter, not Return.
+        # Qt calls the key of the number pad Enter. Texts show the first shortcut, since keyboards say Enter and not
+        # Return.
         action.setShortcuts([QKeySequence(keys), QKeySequence(keys.replace("Enter", "Return"))])
     elif keys:
         action.setShortcut(QKeySequence(keys))

@@ -148,7 +148,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def absence(self) -> AbsenceReport | None:
-        """The report since the last window was open, or None if its state contains no live run and no host."""
+        """The report since the last window was open. None if the last window's state has no live run and no host."""
         before = self.session.before
         if before is None or not (before.live_runs or before.hosts):
             return None
