@@ -30,7 +30,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "strict") -> None:
-    """Replaces a file's content atomically, or creates the file and its folder. Raises OSError.
+    """Replaces a file's content atomically, or creates the file and its folder. Raises OSError if this fails.
 
     A symbolic link is followed. An existing file keeps its mode; a new file gets `mode`, reduced by the umask.
     Concurrent readers see either the old or the new text. Temporary files that killed writers left more than an hour

@@ -13,7 +13,7 @@ Severity = Literal["error", "warning"]
 Place = tuple[str | int, ...]
 """A position in a document: keys and indices, outermost first."""
 LineOf = Callable[[Place], int | None]
-"""Returns the line of a place in the file, or None."""
+"""Returns the line of a place in the file, or None if the file does not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,10 @@ def has_errors(problems: Iterable[Problem]) -> bool:
 
 
 def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | None:
-    """Returns the known word closest to `word`, or None. Ignores case and the difference between `-` and `_`."""
+    """Returns the known word closest to `word`, or None if no word is similar.
+
+    Ignores case and the difference between `-` and `_`.
+    """
     by_folded = {name.lower().replace("-", "_"): name for name in known}
     close = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=cutoff)
     return by_folded[close[0]] if close else None

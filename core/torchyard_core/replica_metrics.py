@@ -103,7 +103,7 @@ class TimeSeries:
         return [field[len(OWN) :] for field in self._row if field.startswith(OWN)]
 
     def last(self, field: str) -> float | None:
-        """Returns the newest known value of a field, regardless of its age, or None.
+        """Returns the newest known value of a field, regardless of its age, or None if there is none.
 
         NaN means that the value was not finite.
         """

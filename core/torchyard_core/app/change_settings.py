@@ -99,7 +99,7 @@ class ChangeSettings:
             parsed(value)
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem of a new value, or None."""
+        """Returns the problem of a new value, or None if it is valid."""
         try:
             self.check(key, value)
         except TorchyardError as error:

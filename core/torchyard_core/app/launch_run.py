@@ -73,7 +73,7 @@ class LaunchUseCase(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Performs the steps that precede the host checks. Raises TorchyardError."""
+        """Performs the steps that precede the host checks. Raises TorchyardError if one of them fails."""
 
     @property
     @abstractmethod

@@ -420,7 +420,10 @@ def _version(block: _Block) -> int:
 
 
 def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datetime, until: datetime) -> list[Any]:
-    """Returns the events of a group between `since` and `until`, with recurring events expanded. Raises _Unreadable."""
+    """Returns the events of a group between `since` and `until`, with recurring events expanded.
+
+    Raises _Unreadable if the events cannot be expanded.
+    """
     alone = Calendar()
     for key, value in calendar.items():
         alone[key] = value

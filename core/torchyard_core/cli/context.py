@@ -46,7 +46,7 @@ class CommandContext:
         return self.fleet_file.with_name("facts.json")
 
     def user_settings(self) -> UserSettings:
-        """Reads the user settings (`settings.yaml`). Raises FileProblem or UsageError."""
+        """Reads the user settings (`settings.yaml`). Raises FileProblem or UsageError if they are invalid."""
         return read_user_settings(self.home.settings_file)
 
     def calendar(self) -> Calendar:

@@ -103,7 +103,7 @@ class CredentialCache:
             yield
 
     def known(self, key: Hashable) -> object | None:
-        """Returns the credential stored under `key`, or None."""
+        """Returns the credential stored under `key`, or None if there is none."""
         with self._guard:
             return self._known.get(key)
 

@@ -67,7 +67,7 @@ class DocumentReader:
         refuse(self.document.source, self.line(place), message, hint)
 
     def at(self, place: Place) -> Any:
-        """Returns the value at a location, or None."""
+        """Returns the value at a location, or None if there is none."""
         value = self.data
         for step in place:
             try:
@@ -120,7 +120,7 @@ class DocumentReader:
         return found
 
     def text(self, place: Place) -> str | None:
-        """Returns the text at a location, or None. A number is returned as written in the document."""
+        """Returns the text at a location, or None if there is none. A number is returned as written in the document."""
         value = self.at(place)
         if value is None:
             return None

@@ -78,7 +78,10 @@ class PythonText:
         return next(literal, found[0] if found else None)
 
     def argument(self, function: str) -> ast.expr | None:
-        """Returns the first dictionary that is the first argument of a call of the function, or None."""
+        """Returns the first dictionary that is the first argument of a call of the function.
+
+        Returns None if there is none.
+        """
         calls = (one for one in self._nodes if isinstance(one, ast.Call) and one.args and _name(one.func) == function)
         found = (self.settled(one.args[0]) for one in calls)
         return next((one for one in found if isinstance(one, ast.Dict)), None)
@@ -172,7 +175,10 @@ class _Values:
         return {key: self.of(value, (*place, key)) for key, _, value in named}
 
     def _entries(self, node: ast.expr) -> list[tuple[str, int, ast.expr]] | None:
-        """Returns the keys, lines and values of a dictionary or of a call with only keyword arguments, or None."""
+        """Returns the keys, lines and values of a dictionary, or of a call that has only keyword arguments.
+
+        Returns None for any other expression.
+        """
         if isinstance(node, ast.Dict):
             keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str | int)]
             if len(keys) == len(node.keys):

@@ -83,7 +83,7 @@ def machine_with(accelerator: str, count: int) -> str | None:
 
 
 def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str | None:
-    """Returns Vertex AI's name for a GPU of this model with at least this memory, or None."""
+    """Returns Vertex AI's name for a GPU of this model with at least this memory, or None if there is none."""
     if gpu_model is None:
         return None
     for name, has in accelerators().items():

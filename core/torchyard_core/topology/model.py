@@ -174,8 +174,10 @@ class Strategy(FrozenModel):
     overlap_steps: int = Field(default=0, ge=0)
     """DiLoCo: steps of training during which an average is exchanged."""
     mixing: Amount | None = Field(default=None, ge=0, lt=1)
-    """DiLoCo: share of a group's own parameters that it keeps when an average arrives. By default 0.5 with
-    `overlap_steps`, and 0 without."""
+    """DiLoCo: fraction of its own parameters that a group keeps when an average arrives. By default 0.5 with
+
+    `overlap_steps`, and 0 without.
+    """
     wire: Wire = Wire.FLOAT32
     """DiLoCo: encoding of what groups send; `int8` and `int4` have a scale per 256 values."""
     error_feedback: bool = True

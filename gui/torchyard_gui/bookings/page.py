@@ -326,7 +326,7 @@ class BookingsPage(QWidget):
         self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
-        """Returns why a change would be refused according to the loaded calendar, or ""."""
+        """Returns why a change would be refused according to the loaded calendar, or "" if it would be accepted."""
         if self._known is None:
             return ""
         title = of.title if of is not None else self.commands.title

@@ -83,7 +83,10 @@ class UseNow:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Result of one reload. `settled` contains the arguments of the signal `settled`, or None."""
+    """Result of one reload.
+
+    `settled` contains the arguments of the signal `settled`, or None if it is not to be emitted.
+    """
 
     seen: CalendarState
     remembered: tuple[Slot, ...]

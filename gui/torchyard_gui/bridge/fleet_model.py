@@ -339,7 +339,7 @@ class FleetModel(QObject):
             return failed_check(name, UNKNOWN, explain(error))
 
     def _undeploy(self, name: str) -> HostCheck | None:
-        """Removes the agent; runs on a thread. Returns a failed check if the host could not be used, or None."""
+        """Removes the agent; runs on a thread. Returns None, or a failed check if the host could not be used."""
         from torchyard_core.app.undeploy_hosts import undeploy_host
 
         removed = undeploy_host(self.fleet, name)

@@ -95,7 +95,7 @@ class RunState:
 
     @property
     def waiting(self) -> WaitingForHosts | None:
-        """The hosts that the run waits for before it restarts, or None."""
+        """The hosts that the run waits for before it restarts, or None if it does not wait."""
         return self._waiting if self.state == "restarting" else None
 
     @property
@@ -300,7 +300,7 @@ class RunState:
 
     @property
     def chief(self) -> str | None:
-        """The replica of rank 0, or None."""
+        """The replica of rank 0, or None if it is unknown."""
         return next(iter(self.tracks), None)
 
     def ranks_of(self, replica: str) -> int:

@@ -63,7 +63,7 @@ class SettingsModel(QObject):
             self.changed.emit()
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem with a new value, or None. An empty value is the default."""
+        """Returns the problem with a new value, or None if the value is valid. An empty value is the default."""
         return self._change.problem(key, value)
 
     def change(self, key: str, value: str) -> None:

@@ -297,7 +297,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def focused(self) -> str:
-        """The name of the replica with the keyboard focus, or ""."""
+        """The name of the replica with the keyboard focus, or "" if there is none."""
         return self._focused if self._focused in self._chips else ""
 
     def set_focused(self, name: str) -> None:
@@ -370,7 +370,10 @@ class TopologyScene(QGraphicsScene):
         return self._racks.target_at(point)
 
     def host_at(self, point: QPointF) -> str:
-        """Returns the host whose rack is at a point, or ""; in the arrangement by group, it is ""."""
+        """Returns the host whose rack is at a point.
+
+        Returns "" if there is none, and always in the arrangement by group.
+        """
         return "" if self._by_group else self.target_at(point).partition(":")[0]
 
     def content_rect(self) -> QRectF:

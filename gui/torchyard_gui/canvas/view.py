@@ -74,7 +74,7 @@ class CanvasView(ZoomView):
     regroup_requested = Signal(list, str)
     """Emitted with replicas and a target: "trainers:1", "trainers:1/worker-5", or "" for a new group."""
     role_dropped = Signal(str, str)
-    """Emitted with a role and the name of the host on which it was dropped, or ""."""
+    """Emitted with a role and the host on which it was dropped, or "" if it was dropped outside all racks."""
     host_dropped = Signal(str)
     preset_dropped = Signal(str)
     """Emitted with the key of a preset."""

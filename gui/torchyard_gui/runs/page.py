@@ -290,7 +290,7 @@ class RunsPage(QWidget):
 
     @property
     def _booking(self) -> str:
-        """The ID of the booking that the run uses, according to the hosts or this computer's history, or ""."""
+        """The ID of the booking that the run uses, according to the hosts or the history, or "" if there is none."""
         if self.feed is None:
             return ""
         known = self.model.run(self.feed.run.run_id)

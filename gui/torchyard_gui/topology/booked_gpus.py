@@ -65,7 +65,10 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:
-    """Returns a note such as `4 of 4 booked by others`, or the user who has booked a host without GPUs, or ""."""
+    """Returns a note such as `4 of 4 booked by others`, or the user who has booked a host without GPUs.
+
+    Returns "" if nothing is booked.
+    """
     from torchyard_core.booking.model import cpu_slot
 
     others = planning.booked.others
@@ -82,7 +85,7 @@ def _note(host: HostFacts, planning: PlanningTime) -> str:
 
 
 def booked_sentence(gpus: Iterable[str], planning: PlanningTime) -> str:
-    """Returns at most three sentences about the bookings that cover these GPUs, or ""."""
+    """Returns at most three sentences about the bookings that cover these GPUs, or "" if there are none."""
     ids = list(gpus)
     parts = []
     for booking in _each(ids, planning.booked.others):

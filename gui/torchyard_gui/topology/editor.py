@@ -233,13 +233,13 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.unpin(value, names))
 
     def why_not(self, names: Sequence[str], target: str) -> str:
-        """Returns why replicas cannot be placed on a target, or ""."""
+        """Returns why replicas cannot be placed on a target, or "" if they can."""
         if why := self._why_invalid():
             return why
         return manual_placement.drop_refusal(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
-        """Returns why a new replica cannot be placed on a target, or ""."""
+        """Returns why a new replica cannot be placed on a target, or "" if it can."""
         if why := self._why_invalid():
             return why
         return manual_placement.new_replica_refusal(
@@ -264,7 +264,7 @@ class Editor(QObject):
         return self.apply(text, change, select=lambda _: now)
 
     def why_not_regroup(self, names: Sequence[str], target: str) -> str:
-        """Returns why replicas cannot move to another group, or ""."""
+        """Returns why replicas cannot move to another group, or "" if they can."""
         try:
             regrouping(self.value, names, target)
         except TorchyardError as problem:

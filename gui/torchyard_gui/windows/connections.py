@@ -204,7 +204,7 @@ class WindowConnections(QObject):
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
     def _run_on(self, booking: Booking) -> str:
-        """Returns the ID of the newest run that uses a booking, or of the run for which it was made, or ""."""
+        """Returns the ID of the newest run that uses a booking, else of the run for which it was made, else ""."""
         known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
         return next(known, booking.run_id or "")
 
@@ -357,7 +357,7 @@ class WindowConnections(QObject):
             )
 
     def _shown_run(self) -> str:
-        """Returns the ID of the visible run, or ""."""
+        """Returns the ID of the visible run, or "" if none is visible."""
         if self.window.current != "runs":
             return ""
         feed = cast("RunsPage", self.window.page("runs")).feed

@@ -35,7 +35,9 @@ class Circumstances:
 
 
 def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = None) -> Refused | None:
-    """Returns the first reason to refuse a new booking or the change of `booking` into `draft`, or None.
+    """Returns the first reason to refuse a new booking, or the change of `booking` into `draft`.
+
+    Returns None if there is no such reason.
 
     Past time is immutable: a running booking can be shortened or extended, but not moved.
     """

@@ -42,7 +42,7 @@ class Rules(
     """
 
     def check(self, request: Request) -> Refused | None:
-        """Returns the first refusal by a rule, or None."""
+        """Returns the first refusal by a rule, or None if all rules allow the request."""
         checks = (rule.check for rule in RULES if rule.check is not None)
         return next((refused for check in checks if (refused := check(self, request))), None)
 
@@ -111,7 +111,7 @@ def form_problems(texts: Mapping[str, str], current: Rules) -> dict[str, UsageEr
 
 
 def _refusal(current: Rules, changed: Mapping[str, Any], *, without: str = "") -> UsageError | None:
-    """Returns why the changed settings are invalid, or None. The setting named by `without` keeps its current value."""
+    """Returns why the changed settings are invalid, or None. The setting named by `without` is treated as unchanged."""
     kept = {name: value for name, value in changed.items() if name != without}
     try:
         Rules.from_json({**current.to_json(), **kept})

@@ -68,7 +68,10 @@ class BookingCommands:
     _transactions: WriteTransactions
 
     def book(self, draft: Draft) -> Booking:
-        """Books all GPUs of the draft, or none. Raises Clash, Refused, PermissionDenied or StoreUnavailable."""
+        """Books all GPUs of the draft.
+
+        If one of them cannot be booked, books none and raises Clash, Refused, PermissionDenied or StoreUnavailable.
+        """
         draft = normalized(draft)
 
         def attempt(connection: Connection) -> Booking:
@@ -252,7 +255,10 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
-        """Returns the refusal of a new booking, or of changing `except_booking`, or None. Writes nothing."""
+        """Returns the refusal of a new booking, or of the change of `except_booking`; None if it is allowed.
+
+        Writes nothing.
+        """
         draft = normalized(draft)
         with self._session.transaction() as connection:
             rules, now = self._queries.load_rules(connection), self._session.now(connection)

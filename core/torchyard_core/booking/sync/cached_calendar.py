@@ -237,7 +237,10 @@ class Calendar:
             self._store = None
 
     def _connect(self) -> tuple[BookingStore, datetime]:
-        """Opens the store if necessary. Returns it, and the time by its clock. Raises StoreUnavailable."""
+        """Opens the store if necessary.
+
+        Returns it, and the time by its clock. Raises StoreUnavailable if this fails.
+        """
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:
                 raise self._away[1]

@@ -63,7 +63,10 @@ class LinePrinter:
 
 
 def print_logs(readers: Sequence[LogReader], printer: LinePrinter) -> None:
-    """Prints the current content of the logs, merged by time. Raises AgentRefused or HostError."""
+    """Prints the current content of the logs, merged by time.
+
+    Raises AgentRefused or HostError if a log cannot be read.
+    """
     for reader, line in merge_lines((reader, reader.lines(wait=False)) for reader in readers):
         printer.show(reader, line)
     sys.stdout.flush()

@@ -230,9 +230,9 @@ def _long(times: Iterable[Interval]) -> list[Interval]:
 
 
 def strip_of(block: Block, used: Mapping[str, Sequence[Interval]]) -> tuple[tuple[float, float, float], ...]:
-    """Returns the use of the block's lanes over time, as (start, end, share of the lanes in use).
+    """Returns the use of the block's lanes over time, as (start, end, fraction of the lanes in use).
 
-    Shares of 0 are omitted.
+    Intervals in which no lane is in use are omitted.
     """
     changes: dict[float, int] = defaultdict(int)
     for slot in block.slots:

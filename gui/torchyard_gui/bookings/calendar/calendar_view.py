@@ -128,7 +128,7 @@ class CalendarView(CalendarGeometry):
 
     @property
     def selection(self) -> str:
-        """The ID of the selected booking, or ""."""
+        """The ID of the selected booking, or "" if none is selected."""
         return self._selected
 
     @property
@@ -137,7 +137,7 @@ class CalendarView(CalendarGeometry):
 
     @property
     def ghost(self) -> Overlay | None:
-        """The preview of the current drag or keyboard edit, or None."""
+        """The preview of the current drag or keyboard edit, or None if there is none."""
         return self._ghost
 
     def select(self, booking_id: str) -> None:
@@ -329,7 +329,7 @@ class CalendarView(CalendarGeometry):
         return super().viewportEvent(event)
 
     def tooltip_at(self, position: QPoint) -> str:
-        """Returns the tool tip at a position, or "".
+        """Returns the tool tip at a position, or "" if there is none.
 
         It contains the time zone, the details of a booking, the use of a GPU without a booking, or the name of a host.
         """

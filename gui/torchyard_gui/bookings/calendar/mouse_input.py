@@ -35,7 +35,7 @@ class MouseInput:
 
     @property
     def lifted(self) -> str:
-        """The ID of the booking being moved or resized, or ""."""
+        """The ID of the booking being moved or resized, or "" if there is none."""
         return self.gesture.booking.id if isinstance(self.gesture, MoveBooking | ResizeBooking) else ""
 
     def press(self, position: QPoint) -> None:

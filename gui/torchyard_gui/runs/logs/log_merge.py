@@ -195,7 +195,7 @@ class MergedLog:
         return (-when, -number, -begin)
 
     def _first(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the first line of a log at or after a place, or None."""
+        """Returns the offset of the first line of a log at or after a place, or None if there is none."""
         pieces, offset = self._logs[number].pieces, self.offset(number, place)
         if offset >= pieces.size:
             return None
@@ -207,7 +207,7 @@ class MergedLog:
         return begin if begin < pieces.size else None
 
     def _last(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the last line of a log before a place, or None."""
+        """Returns the offset of the last line of a log before a place, or None if there is none."""
         first = self._first(number, place)
         pieces = self._logs[number].pieces
         end = pieces.size if first is None else first

@@ -14,7 +14,7 @@ MOST_READ = 64 * 1024 * 1024
 
 
 class LogSearch:
-    """Search for the nearest match. `done` is called with the place of the match, or None.
+    """Search for the nearest match. `done` is called with the place of the match, or None if there is none.
 
     With several logs, the next page is always read from the log in which the search has progressed least, until no log
     can contain a nearer match.

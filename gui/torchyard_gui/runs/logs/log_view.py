@@ -42,7 +42,7 @@ class LogView(QAbstractScrollArea):
     matches_counted = Signal()
     """Emitted when `match_number` and `match_count` are known."""
     problem_changed = Signal(str)
-    """Emitted with the current problem, or ""."""
+    """Emitted with the current problem, or "" if there is none."""
     last_line_changed = Signal(str)
     log_wanted = Signal(str)
     """Emitted with the name of the log to show alone."""

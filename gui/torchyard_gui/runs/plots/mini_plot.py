@@ -74,7 +74,7 @@ class MiniPlot(QWidget):
 
     @property
     def sentence(self) -> str:
-        """The text in place of a line, or ""."""
+        """The text that is shown instead of a line, or "" if there is a line."""
         return "" if self.has_line else self._sentence
 
     def sizeHint(self) -> QSize:

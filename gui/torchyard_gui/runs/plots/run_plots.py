@@ -45,9 +45,9 @@ WHOLE_RUN = math.inf
 SPANS = (300.0, 1800.0, 7200.0)
 """Ranges of the time axis to choose from, in seconds."""
 MOST_DISTANCE = 0.02
-"""Maximum distance of a sample from the crosshair, as a share of the time axis."""
+"""Maximum distance of a sample from the crosshair, as a fraction of the time axis."""
 CROSSHAIR_STEP = 0.01
-"""Share of the time axis by which a key moves the crosshair."""
+"""Fraction of the time axis by which a key moves the crosshair."""
 ZOOM = 1.5
 PAN = 0.2
 AFTER_ZOOM_MS = 30
