@@ -49,7 +49,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
         if target.exists():
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)
-    except BaseException:  # BaseException includes KeyboardInterrupt, after which no partial file may remain either.
+    except BaseException:  # BaseException includes KeyboardInterrupt, after which no partial file may remain.
         temporary.unlink(missing_ok=True)
         raise
 

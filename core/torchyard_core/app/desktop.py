@@ -61,4 +61,4 @@ def _role(url: str | None) -> str:
     try:
         return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
     except ValueError:
-        return ""  # The invalid URL is reported when the calendar is opened.
+        return ""  # An invalid URL is reported when the calendar is opened.

@@ -370,7 +370,7 @@ def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
     try:
         return next(iter(rrulestr(kept, dtstart=late)), None) is not None
-    except Exception:  # The expansion of the rule reports the error.
+    except Exception:  # Expanding the rule will report the error.
         return True
 
 
@@ -440,7 +440,7 @@ def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datet
                 found.setdefault((str(event["DTSTART"].dt), str(event.get("RECURRENCE-ID", ""))), event)
             begin, length = end, length * 2
         return list(found.values())
-    except Exception as error:  # Like the parser, the library raises exceptions of any type.
+    except Exception as error:  # The library for recurring events raises exceptions of any type, like the parser.
         raise _Unreadable(str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
 
 

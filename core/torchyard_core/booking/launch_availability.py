@@ -164,7 +164,7 @@ def moment_of(text: str) -> datetime | None:
 def _with_busy(host: HostFacts, users: Mapping[str, str]) -> HostFacts:
     if not users:
         return host
-    # The current user of a GPU takes precedence over the owner of its booking.
+    # If a GPU is both booked and in use, its current user is shown.
     return replace(
         host, busy_gpus=host.busy_gpus | frozenset(users), gpu_users={**users, **host.gpu_users}, use_known=True
     )

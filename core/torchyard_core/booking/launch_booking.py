@@ -131,7 +131,7 @@ class LaunchBooking:
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
-            return  # The rules forbid booking these GPUs. The attempt to book them will report this.
+            return  # The rules forbid booking these GPUs. The later attempt to book them reports this.
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
@@ -316,7 +316,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # The booking no longer holds its GPUs, which may belong to another booking.
+            if error.code == "ended":  # The booking no longer holds its GPUs, and another booking may hold them now.
                 raise
             self._on_trouble(error)
 

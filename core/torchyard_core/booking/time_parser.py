@@ -160,10 +160,10 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
         day = _date(match["date"] or "today", local, clock)
         return instant(_at(day, clock), zone)
     try:
-        # A day begins at its first moment, even in zones where clocks change at midnight.
+        # If clocks change at midnight, the day begins at its first existing moment.
         return to_utc(datetime.combine(_date(words, local, None), time()), zone)
     except ValueError:
-        if match and match["date"] and int(match["hour"]) <= 24:  # The text has the form `tomorrow 9`.
+        if match and match["date"] and int(match["hour"]) <= 24:  # The text is a day and an hour: `tomorrow 9`.
             clock = _clock(match, words)
             return instant(_at(_date(match["date"], local, clock), clock), zone)
     written = datetime.fromisoformat(words.upper())
@@ -257,7 +257,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
         return _of_a_week(match["which"] or "", _parsed(match["weekday"], today).weekday(), now, clock)
     for shape in _OF_A_YEAR:
         if match := shape.fullmatch(text):
-            # The parser returns the first date after its base date.
+            # dateparser returns the first matching date after its base date.
             found = _parsed(text, today if match["year"] else today - RECENT)
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")

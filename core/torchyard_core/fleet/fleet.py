@@ -142,7 +142,7 @@ class Fleet:
                 return link
         link.close()
         if wanted and other is not None:
-            return other  # Another thread opened a link first.
+            return other  # Another thread has opened a link in the meantime.
         reason = "the fleet was closed" if closed else f"{name} was removed from the fleet"
         raise HostError(name, f"{reason} while connecting to the host.")
 

@@ -96,7 +96,7 @@ def _cluster_keys(data: Any) -> set[str]:
 def _is_singa(data: Any, text: str) -> bool:
     if _SINGA.search(text):
         return True
-    # `cluster: {…}` is also valid YAML.
+    # `cluster: {…}` is not only SINGA's syntax, but also valid YAML.
     tf_jobs = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
     return not tf_jobs and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
 
@@ -146,7 +146,7 @@ def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
     except FileProblem:
         data = _keys_of_invalid(text)
     if isinstance(data, str):
-        data = _keys_of_invalid(text)  # YAML parses a script as one scalar.
+        data = _keys_of_invalid(text)  # For YAML, a script is a single scalar.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 

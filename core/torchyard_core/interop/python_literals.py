@@ -64,7 +64,7 @@ class PythonText:
         self._nodes = list(ast.walk(tree))
         self._given = [one for node in self._nodes for one in _given(node)]
         times = Counter(name for name, _, is_variable in self._given if is_variable)
-        # A name that is assigned once has the same value everywhere.
+        # Only a variable that is assigned once has the same value everywhere.
         self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
 
     def find(self, names: Collection[str]) -> ast.expr | None:
@@ -190,7 +190,7 @@ class _Values:
     def _worked_out(self, node: ast.expr, place: Place) -> str:
         """Returns the source text of a computed value. Raises FileProblem if computed values are not allowed here."""
         if isinstance(node, ast.Attribute) and node.attr.isupper():
-            return node.attr  # The value is a member of an enum: `AcceleratorType.NVIDIA_TESLA_T4`.
+            return node.attr  # The value is a member of an enum, such as `AcceleratorType.NVIDIA_TESLA_T4`.
         parts = [self._part(one) for one in (node.values if isinstance(node, ast.JoinedStr) else [node])]
         unknown = next((text for text, known in parts if not known), None)
         if unknown is not None and not any(step in self._as_written for step in place):

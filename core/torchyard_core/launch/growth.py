@@ -302,7 +302,7 @@ class Growth:
         )
         _, replicas = cluster_plan(planned, {self.host: site}, self.own.run_id, lineage=self.own.lineage or None)
         for replica in replicas:
-            if several and program.launcher is Launcher.TORCH:  # As in a launch. The plan has only the new workers.
+            if several and program.launcher is Launcher.TORCH:  # This matches a launch of all workers
                 replica["env"].setdefault("OMP_NUM_THREADS", "1")
         return replicas
 

@@ -163,7 +163,7 @@ class Launch:
             )
             lease.end()
             timings["submitted_s"] = progress.elapsed_s()
-        except BaseException:  # BaseException includes KeyboardInterrupt: hosts must release their resources.
+        except BaseException:  # BaseException includes KeyboardInterrupt, after which hosts must be released.
             self._over.set()
             lease.end()
             self.undo(started)

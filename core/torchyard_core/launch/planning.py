@@ -151,4 +151,4 @@ class Planner:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # This call raises an error that does not concern a single host.
+                    reaching.result()  # If an error concerns no single host, this call raises it.

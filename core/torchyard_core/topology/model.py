@@ -321,7 +321,7 @@ class Topology(FrozenModel):
         """Returns the topology as plain data with the keys that were set."""
         data = self.model_dump(mode="json", exclude_unset=True)
         if self.layout is not None:
-            data["layout"] = self.layout  # The layout keeps its numbers as they were read.
+            data["layout"] = self.layout  # The layout is kept as read, so that its numbers are not converted.
         return data
 
     @property

@@ -391,7 +391,7 @@ class FleetModel(QObject):
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
-        # A deployment closes a link deliberately and reports its own result.
+        # A deployment closes the link deliberately and reports its own result.
         if status is not None and status.answers and name not in self._under_way:
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)

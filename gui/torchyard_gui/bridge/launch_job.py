@@ -108,7 +108,7 @@ class LaunchJob(QObject):
         if not self.is_cancelled:
             self._answered.clear()
             self._emit("asked", question)
-            if self.is_cancelled:  # The GUI thread may have cancelled the launch meanwhile.
+            if self.is_cancelled:  # The GUI thread may have cancelled the launch in the meantime.
                 self._answered.set()
             self._answered.wait()
         return self._answer and not self.is_cancelled
@@ -132,8 +132,8 @@ class LaunchJob(QObject):
             return RunFailed(error.first_error.message, code=error.code)
         except StartUnknown as unknown:
             return unknown
-        except Exception as error:  # An exception cannot propagate beyond the thread.
-            # A cancelled operation may fail with an error of its own.
+        except Exception as error:  # An exception would not leave the thread, so it is returned.
+            # After a cancellation, the interrupted operation may raise an error of its own.
             return None if self.is_cancelled else explain(error)
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:

@@ -312,7 +312,7 @@ class RunFeed(QObject):
         self._silence_timer.stop()
 
     def _broke(self, error: TorchyardError) -> None:
-        self._inbox.post("broke", error)  # The message is handled after all earlier events.
+        self._inbox.post("broke", error)  # The inbox delivers the error after all earlier events.
         self._done(None)
 
     def _end(self, error: TorchyardError) -> None:
@@ -323,7 +323,7 @@ class RunFeed(QObject):
             if error.code == "keeper_died":
                 picture.state, picture.reason = "failed", error.message
                 self._changes.run = True
-            else:  # This error does not concern the run itself.
+            else:  # The run itself is not affected by this error.
                 picture.mark_unfollowed(self._changes)
         self.failed.emit(error)
 
@@ -383,7 +383,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
     try:
         for event in events:
             job.checkpoint()
-            # A report without an epoch is derived from a sample, which `post_sample` receives anyway.
+            # Reports without an epoch are derived from samples, which `post_sample` receives anyway.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

@@ -46,7 +46,7 @@ def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] 
         )
     except OSError as error:
         raise TorchyardError(f"{command[0]} cannot be started: {error.strerror}.", code="no_terminal") from error
-    in_background(process.wait)  # Without wait(), the ended process would remain a zombie.
+    in_background(process.wait)  # Without this call to wait(), the process would remain as a zombie after its end.
 
 
 def terminal_of(environment: Mapping[str, str]) -> list[str]:

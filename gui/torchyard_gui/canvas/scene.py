@@ -56,7 +56,7 @@ class TopologyScene(QGraphicsScene):
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # All items are children of a few top-level items, so an index would only cause updates.
+        # All items are children of a few top-level items, so an index of items would cost updates without any benefit.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
@@ -386,7 +386,8 @@ class TopologyScene(QGraphicsScene):
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
-        # The edges between sections stay within the area of the racks and headings, and depend on the zoom.
+        # The edges between sections are omitted: they stay within the area of the racks and headings, and depend on the
+        # zoom.
         for item in self._edges.items if self._racks.grid.sections is None else ():
             rect = rect.united(item.sceneBoundingRect())
         return rect

@@ -110,7 +110,7 @@ class HostDetails(QFrame):
                 field.setText(shown_keys[number][1])
                 field.setAccessibleName(shown_keys[number][0])
         steps = [step for problem in status.problems for step in problem.next]
-        # The action buttons above already offer these steps.
+        # The action buttons above already offer these next steps.
         self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)

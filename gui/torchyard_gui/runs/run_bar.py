@@ -45,13 +45,14 @@ class RunBar(QFrame):
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._booking = booking
-        # Buttons that do not apply are disabled, so that the others stay in place. Only the first one is hidden.
+        # Buttons that do not apply are disabled instead of hidden, so that the others stay in place. Only the first one
+        # is hidden.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
-        views = vbox(None, self.views, None)  # The spacers keep the control at its own height.
+        views = vbox(None, self.views, None)  # The spacers prevent the control from being stretched.
         parts = self.name, 4, self.mark, (self.state, 1), views, 8
         hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)

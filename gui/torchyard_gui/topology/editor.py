@@ -165,7 +165,7 @@ class Editor(QObject):
         def change(value: Topology) -> Topology:
             return with_preset(value, key, has_gpus=has_gpus, removes_unused=removes_unused)[0]
 
-        # Without a selection, the inspector shows the settings of the strategy.
+        # If nothing is selected, the inspector shows the settings of the strategy.
         return self.apply(text, change, select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:

@@ -92,7 +92,7 @@ class PaletteList(QListWidget):
         self.setFixedHeight(shown * theme().metrics.row)
 
     def viewportEvent(self, event: QEvent) -> bool:
-        # After a drag, Qt reports a hover at the place of the press, though the pointer has left the list.
+        # After a drag, Qt reports that the pointer hovers over the place of the press, although it has left the list.
         if event.type() in (QEvent.Type.HoverEnter, QEvent.Type.HoverMove) and not self.viewport().underMouse():
             return True
         return super().viewportEvent(event)
@@ -151,7 +151,7 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
-        # The view receives no leave event during the drag.
+        # During the drag, the view receives no leave event.
         QApplication.sendEvent(self.viewport(), QEvent(QEvent.Type.Leave))
         self.viewport().update()
 
@@ -204,7 +204,7 @@ class PaletteRow(QStyledItemDelegate):
         painter.setPen(theme().pen("text2"))
         painter.drawText(rect.adjusted(0, 0, -2, 0), int(side), count)
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
-        # Names of hosts and machine types differ at their ends, so they are elided in the middle.
+        # Names of hosts and machine types often differ only at the end, so they are elided in the middle.
         name = str(index.data(Qt.ItemDataRole.DisplayRole))
         draw_elided(painter, room, name, "body", "text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()

@@ -59,7 +59,7 @@ class YamlView(QPlainTextEdit):
 
     @property
     def text(self) -> str:
-        # `toPlainText` replaces no-break spaces.
+        # `toPlainText` replaces no-break spaces, so the text is read in another way.
         return self.document().toRawText().replace("\u2029", "\n")
 
     def show_text(self, text: str) -> None:
@@ -77,7 +77,7 @@ class YamlView(QPlainTextEdit):
         cursor.setPosition(_utf16_length(now[: len(now) - end]), QTextCursor.MoveMode.KeepAnchor)
         cursor.insertText(text[start : len(text) - end])
         if self.hasFocus():
-            self.setTextCursor(cursor)  # The caret moves to the end of the changed part, for example after an undo.
+            self.setTextCursor(cursor)  # The caret moves to the end of the changed text, for example after an undo.
         self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:

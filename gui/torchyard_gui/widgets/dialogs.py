@@ -92,7 +92,7 @@ def dialog_layout(
 def grow_to_fit(dialog: QDialog) -> None:
     """Makes a dialog as tall as its parts need: the size hint does not account for additional lines of wrapped text."""
     layouts = [layout for part in dialog.findChildren(QWidget) if (layout := part.layout()) is not None]
-    for layout in reversed(layouts):  # Inner layouts come first, because a change invalidates the outer layout.
+    for layout in reversed(layouts):  # Inner layouts are activated first, because they invalidate outer ones.
         layout.activate()
     whole = dialog.layout()
     assert whole is not None

@@ -44,8 +44,8 @@ def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "",
     if icon_name:
         action.setIcon(icon(icon_name))
     if isinstance(keys, str) and "Enter" in keys:
-        # Qt calls the key of the number pad Enter. Texts show the first shortcut, since keyboards say Enter and not
-        # Return.
+        # Qt uses the name Enter for the key of the number pad only. Texts show the first shortcut, and most keyboards
+        # are labelled Enter rather than Return.
         action.setShortcuts([QKeySequence(keys), QKeySequence(keys.replace("Enter", "Return"))])
     elif keys:
         action.setShortcut(QKeySequence(keys))

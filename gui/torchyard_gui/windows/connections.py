@@ -188,7 +188,7 @@ class WindowConnections(QObject):
         If live bookings have changed, the calendar is also synchronised with agents.
         """
         self.planning.refresh()
-        # Unchanged bookings are the same objects, so that the comparison is fast.
+        # Unchanged bookings are the same objects, so this comparison is fast.
         live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
         if live != self._live_bookings:
             self._live_bookings = live

@@ -202,8 +202,8 @@ def _sqlite(url: URL) -> Engine:
     def connected(connection: sqlite3.Connection, record: Any) -> None:
         connection.isolation_level = None  # The driver must not issue BEGIN, since `transaction` issues it.
         connection.execute("PRAGMA journal_mode = WAL")
-        # With these settings, no booking is lost if the program is killed. A power failure may lose the last bookings,
-        # but does not damage the file.
+        # In WAL mode with this setting, no booking is lost if the program is killed. A power failure may lose the last
+        # bookings, but does not damage the file.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -370,7 +370,7 @@ def keep_password(url: URL, password: str) -> None:
         else:
             keyring.delete_password(_KEYRING_SERVICE, _keyring_entry(url))
     except PasswordDeleteError:
-        return  # The keyring had no entry, or did not remove it.
+        return  # The keyring has no such entry, or cannot remove it.
     except KeyringError:
         if not password:
             return

@@ -102,7 +102,7 @@ class BookingQueries:
         ids: set[str] = set()
         with self._session.transaction() as connection:
             for start in starts:
-                # MATERIALIZED prevents SQLite from reading all live rows instead of two for each GPU.
+                # Without MATERIALIZED, SQLite would read all live rows instead of two for each GPU.
                 at = select(lanes.c.id.label("gpu"), start.scalar_subquery().label("starts")).cte("at")
                 at = at.prefix_with("MATERIALIZED")
                 begins = and_(of.c.live, of.c.gpu == at.c.gpu, of.c.starts == at.c.starts, of.c.ends > now)

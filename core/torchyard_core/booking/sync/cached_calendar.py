@@ -217,7 +217,7 @@ class Calendar:
                 store, now = self._connect()
                 is_whole = self._keep(store, now, store.slots(), all_of_it=all_of_it) or not all_of_it
         except TorchyardError:
-            return  # The copy is not updated, and its age is shown.
+            return  # The copy is not updated. Views show the age of the copy.
         finally:
             self._is_copying = False
 
@@ -261,7 +261,7 @@ class Calendar:
             last = self._loaded.last if self._loaded is not None else None
             is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME, last)
         except StoreUnavailable:
-            return True  # The next call reports the error.
+            return True  # The next call to the store reports the error.
         self._is_kept = True
         return is_whole
 
@@ -278,8 +278,8 @@ def _load(read: _Loaded | None, store: BookingStore, asked: Interval) -> _Loaded
         return read.with_changes(changes)
     # The position is read before the bookings, so that no change between the two reads is missed.
     position = store.position()
-    # The period is extended to whole hours, so that a period that moves with the current time is read completely only
-    # once an hour.
+    # The period is extended to whole hours. A period that moves with the current time is then read completely only once
+    # an hour.
     hour = timedelta(hours=1)
     time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
     return _Loaded(time, position, store.bookings(time.start, time.end))

@@ -16,7 +16,7 @@ _ACTS = {
     "upgrade": "agent replaced",
     "start": "agent restarted",
     "retire": "agent retired",
-    "undeploy": "undeploy refused",  # A successful undeployment removes the audit log.
+    "undeploy": "undeploy refused",  # A successful undeployment also removes the audit log.
     "remove": "run removed",
     "take_back": "launch undone",
     "housekeeping": "garbage collected",

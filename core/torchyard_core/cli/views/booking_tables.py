@@ -72,7 +72,7 @@ def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
     """Returns the command that moves a future booking to a search result."""
-    now = " --from now"  # Without this option, the end would be relative to the old start.
+    now = " --from now"  # Without `--from`, the end would be relative to the old start.
     moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
     return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
 

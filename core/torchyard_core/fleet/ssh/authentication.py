@@ -78,7 +78,7 @@ class Login:
             raise
 
     def _run(self) -> None:
-        # If a key is accepted, trying keys first saves the two round trips of a request for the accepted methods.
+        # If a key is accepted, trying keys first saves the two round trips of asking which methods the server accepts.
         further = None if "publickey" in self._route.refused_methods else self._by_open_keys()
         done = set() if further is None else {"publickey"}
         if further is None:
@@ -101,8 +101,8 @@ class Login:
             return refusal.allowed_types
         return accepted
 
-    # Each of these functions returns the authentication methods that are still required (empty: authenticated),
-    # or None if the server has refused.
+    # Each of these functions returns the authentication methods that are still required (none if the user is
+    # authenticated), or None if the server has refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
         files = [inspect_key_file(path) for path in existing_identities(self._route)]

@@ -86,7 +86,7 @@ class SshConnection:
                 return
             self._closed = True
         self._transport.close()
-        self._transport.sock.close()  # A transport that has ended by itself does not close its socket.
+        self._transport.sock.close()  # If a transport has ended by itself, its socket is still open.
         self._release()
 
 
@@ -118,5 +118,5 @@ class SshChannel:
 
     def close(self) -> None:
         with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
-            self._channel.close()  # The connection may end at the same time.
+            self._channel.close()  # The connection may end while the channel is being closed.
         self._connection.close()

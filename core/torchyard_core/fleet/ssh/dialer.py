@@ -135,10 +135,10 @@ class SshDialer:
                 try:
                     self._shake_hands(route, transport, sock)
                     log_in(transport)
-                    # After a KeyboardInterrupt, too, the transport's thread must end.
+                    # The transport is not authenticated if the caller requested only the host key.
                     if transport.is_authenticated():
                         _await_first_response(transport)
-                except BaseException:  # BaseException includes KeyboardInterrupt: the transport's thread must end.
+                except BaseException:  # BaseException includes KeyboardInterrupt, after which the thread must end.
                     transport.close()
                     raise
             return SshConnection(route, transport, release)

@@ -64,7 +64,7 @@ class KeepalivePacketizer(Packetizer):
             raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        # During a send, a request would have to wait for the unsent message. Instead, the interval counts as
+        # While a message is being sent, a request would have to wait for it. Instead, the interval counts as
         # unanswered.
         if not self._sending:
             self._ask()

@@ -41,7 +41,7 @@ class ProxyCommand:
                 stderr=self._errors,
                 start_new_session=True,
             )
-        except BaseException:  # Neither socket nor temporary file may stay open, even after Ctrl-C.
+        except BaseException:  # The socket and the temporary file must be closed, even after Ctrl-C.
             own_end.close()
             self._errors.close()
             raise

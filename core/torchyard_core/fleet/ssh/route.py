@@ -152,7 +152,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
 def _own_login(name: str) -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError) as error:  # In a container the user ID may have no name.
+    except (OSError, KeyError, ImportError) as error:  # In a container, the user ID may have no user name.
         message = f"there is no user name for the login on {name}: this computer's user has none."
         hint = SetHostField(name, "user")
         raise LoginRefused(name, message, hint=hint) from error

@@ -145,7 +145,7 @@ class _Configuration:
         where = (reader.text(("compute_environment",)) or "LOCAL_MACHINE").upper()
         if where != "LOCAL_MACHINE":
             reader.stop(f"`compute_environment` is {where}.", ("compute_environment",), "Allowed is LOCAL_MACHINE.")
-        # YAML reads NO as false; `text` returns it as written.
+        # YAML reads NO as false, whereas `text` returns it as written.
         kind = (reader.text(("distributed_type",)) or "NO").upper()
         kind = "NO" if kind.lower() in _NO else kind
         if kind not in TYPES:

@@ -381,7 +381,7 @@ class _Programs:
         self._program = topology.program
         self._image = options.image or IMAGE
         self._remarks = remarks
-        # A module of a package is exported as a Python module, any other program as a container command.
+        # A module of a package is exported as a Python module. Any other program is exported as a container command.
         self._module = bool(self._program.module) or _runs_module(topology)
         if not options.image:
             what = "with the interpreter that runs the package" if self._module else "that holds program and packages"

@@ -144,9 +144,9 @@ class Follower:
             if entry["event"] == "report":
                 self._steps[entry["replica"]] = float(entry.get("step") or 0)
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
-                self._steps.pop(entry["replica"], None)  # The replica restarts from the step of its checkpoint.
+                self._steps.pop(entry["replica"], None)  # The replica will restart from the step of its checkpoint.
             yield entry
-        # Older daemons send `alive` False with each part of a long journal. Only the last message has no entries.
+        # Older daemons send `alive` as False with each part of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
             rebooted = "rebooted" in (message.get("died") or "")
             raise RunFailed(

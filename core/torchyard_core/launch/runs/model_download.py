@@ -77,7 +77,7 @@ def model_sources(
         }
         found = {}
         for host, future in asked.items():
-            with suppress(AgentRefused, HostError, TimeoutError):  # Reading its checkpoints will report the error.
+            with suppress(AgentRefused, HostError, TimeoutError):  # A later request reports the error.
                 record = future.result(ASK_TIMEOUT_S)["record"]
                 about = record.get("record", {})
                 name, lineage = str(record.get("name", run.name)), str(about.get("lineage") or run.run_id)

@@ -50,7 +50,7 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
 
 def _unused_settings(topology: Topology) -> Findings:
     strategy = topology.strategy
-    used = {"on_worker_loss", *spec_of(strategy.kind).settings}  # For on_worker_loss, see check_strategy().
+    used = {"on_worker_loss", *spec_of(strategy.kind).settings}  # check_strategy() handles on_worker_loss.
     for setting in (*SHARD_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings)):
         if setting.key in used or getattr(strategy, setting.key) == type(strategy).model_fields[setting.key].default:
             continue

@@ -243,7 +243,7 @@ class TopologyDocument:
         try:
             self._on_disk = self.path.read_bytes()
         except OSError:
-            self._on_disk = None  # The next save creates the removed file.
+            self._on_disk = None  # The file has been removed. The next save creates it.
         self._saved = None
         self.path_changed.emit()
 

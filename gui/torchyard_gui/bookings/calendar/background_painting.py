@@ -78,7 +78,8 @@ def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
     times = list(picture.usage.unbooked.get(gpu, ()))
     use = picture.used_now.get(gpu)
     if use is not None and picture.now is not None:
-        # A record that ended shortly before `use.since` belongs to the same use: agents report every few minutes.
+        # A record that ended shortly before `use.since` belongs to the same use, because agents report only every few
+        # minutes.
         begin = min((time.start for time in times if time.end >= use.since - REPORTED_WITHIN), default=use.since)
         begin = min(begin, use.since, picture.now - timedelta(seconds=1))
         times = merge([*times, Interval(begin, picture.now)])

@@ -163,7 +163,7 @@ class CalendarView(CalendarGeometry):
         """
         was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
         if self._mouse.cancel():
-            pass  # Esc ends a gesture before it ends a keyboard edit.
+            pass  # Esc first ends a gesture, and only then a keyboard edit.
         elif self.edit is not None:
             self.edit = None
             self.end_preview()
@@ -311,7 +311,7 @@ class CalendarView(CalendarGeometry):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._mouse.cancel()  # The days have new positions, so the pointer is over a different time.
+            self._mouse.cancel()  # A new width moves the days, so the pointer is over a different time.
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:

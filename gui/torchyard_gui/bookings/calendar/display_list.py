@@ -199,7 +199,7 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
-        return None  # The texts of blocks depend on the current time.
+        return None  # The texts of blocks depend on the current minute.
     if any(getattr(before, name) != getattr(after, name) for name in same):
         return None
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}

@@ -126,7 +126,8 @@ def short_model(slot: Slot) -> str:
     name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
     name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
     name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors specify memory in GiB, and the GPU reserves a part of it.
+    # Vendors give the memory in GiB, of which the GPU reserves a part. Rounding to whole GiB restores the vendor's
+    # number.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name
 

@@ -120,7 +120,7 @@ class MouseInput:
         if row is not None:
             lane = target.picture.lanes.lanes.index(row)
             step = target.drag_step()
-            start = target.snapped(target.second_at(position) - step / 2)  # Start of the grid cell at the pointer
+            start = target.snapped(target.second_at(position) - step / 2)  # Rounds down to the grid
             target.set_cursor(Cursor(lane, lane, start, start + HOUR))
 
     def _hover(self, position: QPoint) -> None:

@@ -254,7 +254,7 @@ class BookingDialog(QDialog):
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
-        rows.addStretch()  # Fills the space of hidden rows
+        rows.addStretch()
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)

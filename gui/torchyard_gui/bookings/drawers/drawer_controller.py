@@ -98,7 +98,7 @@ class DrawerController(QObject):
         if was is not None:
             was.hide()
         if was is self.details:
-            self.surface.select_quietly("")  # Another click on the booking then opens the details again.
+            self.surface.select_quietly("")  # Clicking the same booking again then opens the details again.
         self._forget_fits()
         self.changed.emit()
         if focus:

@@ -185,7 +185,7 @@ class FindSlotDrawer(Drawer):
         self.choose(chosen)
         if has_focus:  # The focus would otherwise be lost with the deleted cards.
             target = self.cards[chosen] if self.cards else self.count
-            target.show()  # A hidden widget takes no focus, and a layout shows new widgets later.
+            target.show()  # A hidden widget cannot take the focus, and the layout shows new widgets only later.
             target.setFocus()
         self._announce()
 

@@ -150,7 +150,7 @@ class LogMatches:
     def _took(self, number: int, low: int, data: bytes, size: int) -> None:
         if self._cancelled:
             return
-        if not data:  # The log is shorter than announced.
+        if not data:  # The log is shorter than the host announced.
             self._busy = False
             self._changed()
             return

@@ -289,7 +289,7 @@ class LogView(QAbstractScrollArea):
             if self._following:
                 return
         try:
-            # The additional line is partly visible at the lower edge.
+            # One additional line is requested, which is partly visible at the lower edge.
             self._lines = self._log.lines(self._top, rows + 1)
         except MissingPages as missing:
             self._reading.ask(missing.pieces)

@@ -105,7 +105,7 @@ class MiniPlot(QWidget):
     def _pieces(self, rect: QRectF) -> list[QPolygonF]:
         values = _thinned(self._values, max(2, int(rect.width())))
         known = np.isfinite(values)
-        if known.sum() < 2:  # Downsampling has left at most one point.
+        if known.sum() < 2:  # After the downsampling, fewer than two points remain.
             return []
         low, high = self._range or (float(values[known].min()), float(values[known].max()))
         if self._calm:

@@ -40,7 +40,7 @@ VALUES = [
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$
         SELECT '{DEFAULTS}'::jsonb
                || coalesce((SELECT r.body::jsonb FROM torchyard.rules AS r WHERE r.id = 1), '{{}}') $$""",
-    # For a local time that occurs twice, PostgreSQL uses the second moment, Python and RFC 5545 the first.
+    # For a local time that occurs twice, PostgreSQL uses the second moment, whereas Python and RFC 5545 use the first.
     f"""CREATE FUNCTION torchyard.to_utc(wall timestamp, zone text) RETURNS timestamptz LANGUAGE plpgsql STABLE
         {PATH} AS $$
         DECLARE
@@ -286,18 +286,20 @@ RULES = [
         END $$""",
 ]
 TRIGGERS = [
-    # The trigger runs before those of windows and quotas, as in Python, and after the constraints that limit times.
+    # As in Python, this trigger runs before the triggers of windows and quotas. It runs after the constraints that
+    # limit times.
     """CREATE TRIGGER length_rules AFTER INSERT OR UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.lengths_hold()""",
     """CREATE TRIGGER rules_of_gpus AFTER INSERT ON torchyard.booking_gpus
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold()""",
-    # Triggers run in the order of their names: this one after `rows_follow`, which updates the times in booking_gpus.
+    # Triggers run in the order of their names, so this one runs after `rows_follow`, which updates the times in
+    # booking_gpus.
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]
-# The function runs as the tables' owner, since a user who releases GPUs books them for a user on the waitlist. The
-# caller chooses the GPUs and the time, so the function checks that the waitlist entry requests them and that the rules
-# allow them for its owner.
+# The function runs as the tables' owner, since a user who releases GPUs thereby books them for a user on the waitlist.
+# The caller chooses the GPUs and the time, so the function checks that the waitlist entry requests them and that the
+# rules allow them for the owner of the entry.
 SERVE = f"""
     CREATE FUNCTION torchyard.serve(waiting text, booking text, slots text[], starts timestamptz, ends timestamptz)
     RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
