@@ -65,13 +65,13 @@ def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | No
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """Returns `; did you mean `x`?` with the closest known word, or an empty string."""
+    """Returns `; did you mean `x`?` with the closest known word, or "" if none is similar."""
     close = near_miss(word, known, cutoff)
     return f"; did you mean `{close}`?" if close is not None else ""
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """Returns the sentence `Did you mean `x`?` with the closest known word, or an empty string."""
+    """Returns the sentence `Did you mean `x`?` with the closest known word, or "" if none is similar."""
     close = near_miss(word, known, cutoff)
     return f"Did you mean `{close}`?" if close is not None else ""
 

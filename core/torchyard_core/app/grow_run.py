@@ -13,7 +13,10 @@ from torchyard_core.next_steps import AddHost
 
 
 class GrowRun:
-    """Adds workers to a live run that this desktop has launched. `cancel`, from any thread, undoes it."""
+    """Adds workers to a live run that this desktop has launched.
+
+    `cancel` undoes it, and may be called on any thread.
+    """
 
     def __init__(
         self,

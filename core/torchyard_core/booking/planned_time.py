@@ -73,7 +73,7 @@ def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> Plan
     A start less than a minute ago means now.
 
     Raises:
-        Refused: The input is invalid (such as code `bad_time`), or the start is in the past (code `past`).
+        Refused: The input is invalid (for example with the code `bad_time`), or the start is in the past (code `past`).
     """
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):

@@ -54,7 +54,7 @@ def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
 
 
 def read_sizes(reader: DocumentReader, known: Machine, place: Place) -> dict[str, Any]:
-    """Returns keys of a pool for a machine type. Adds a remark on an unknown size."""
+    """Returns keys of a pool for a machine type. Adds a remark if its size is unknown."""
     if known.cpus is None:
         reader.remark(f"the size of {known.name} is not known here: its name is kept, and no size is asked for.", place)
     return known.as_pool()

@@ -23,7 +23,7 @@ def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str
 
 
 def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
-    """Returns the program that runs a Python module, with launcher torch if `torch`, otherwise as a command."""
+    """Returns the program that runs a Python module: with launcher torch if `torch` is true, otherwise as a command."""
     what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
     return what | ({"args": list(args)} if args else {})
 

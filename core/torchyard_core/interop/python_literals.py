@@ -27,7 +27,7 @@ _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(
 
 
 def is_script(text: str) -> bool:
-    """Returns whether a text contains Python statements and is no YAML or JSON list or mapping."""
+    """Returns whether a text contains Python statements and is not a YAML or JSON list or mapping."""
     if not _STATEMENT.search(text):
         return False
     try:

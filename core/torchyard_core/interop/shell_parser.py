@@ -48,7 +48,7 @@ class CommandLine:
             yield name, value
 
     def arguments_after(self, start: int, but: re.Pattern[str]) -> list[str]:
-        """Returns the words from a position on, without the options that `but` matches and their values."""
+        """Returns the words from a position on, except the options that match `but` and their values."""
         words, kept = list(self.words[start:]), []
         while words:
             word = words.pop(0)

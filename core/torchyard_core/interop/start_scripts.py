@@ -178,7 +178,9 @@ joined() {  # lists as one
 
 
 def cluster_lists(components: list[Component]) -> list[str]:
-    """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS (CLUSTER_SPEC's `cluster`) and TYPES (TF_CONFIG's).
+    """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS and TYPES.
+
+    POOLS is the `cluster` of CLUSTER_SPEC, and TYPES that of TF_CONFIG.
 
     The lines read each component's addresses from `pool_N`, where they are separated by commas.
     """

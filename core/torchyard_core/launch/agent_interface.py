@@ -51,7 +51,7 @@ class Hosts(Protocol):
     ) -> dict[str, AgentLink | HostError]:
         """Connects to hosts concurrently.
 
-        Returns the link or the error of each host. Each is also passed to `arrived` as soon as it is known.
+        Returns the link or the error of each host. Each result is also passed to `arrived` as soon as it is known.
         """
 
     def look(self, name: str, python: str | None) -> dict[str, Any]:

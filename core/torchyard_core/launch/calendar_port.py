@@ -52,7 +52,7 @@ class LaunchCalendar(Protocol):
     """The calendar operations of a launch, implemented in `torchyard_core.booking.launch_booking`."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        """Returns variants of the hosts to plan with, in order of preference.
+        """Returns the alternative sets of hosts with which to plan, in order of preference.
 
         GPUs that the launch may not use are marked as busy.
         """

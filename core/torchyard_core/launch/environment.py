@@ -160,7 +160,7 @@ class _ReplicaPlans:
 
 
 def checkpoint_folder(program: Program, name: str, lineage: str) -> str | None:
-    """Returns the folder of checkpoints that the hosts of a run share, or None without `program.checkpoint_dir`."""
+    """Returns the folder of checkpoints that the hosts of a run share, or None if they share none."""
     if program.checkpoint_dir is None:
         return None
     return f"{program.checkpoint_dir.rstrip('/')}/{_folder_name(name)}-{lineage}"

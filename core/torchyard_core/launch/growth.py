@@ -57,7 +57,7 @@ class AddedWorkers:
 
 
 def choose_pool(topology: Topology, named: str | None) -> tuple[int, Pool]:
-    """Returns the position and the pool of workers that grows: the named one, by default the only one.
+    """Returns the position and the pool of workers that is to grow: the named pool, by default the only one.
 
     Raises RunFailed if the run's strategy does not allow it, and UsageError if the pool cannot be chosen.
     """

@@ -96,7 +96,9 @@ class Planner:
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """Returns a plan on GPUs that the calendar allows; without such a plan or a calendar, a plan on all GPUs.
+        """Returns a plan on GPUs that the calendar allows.
+
+        If there is no such plan, or no calendar, returns a plan on all GPUs.
 
         A plan on all GPUs that cannot start contains its problems. If it can start, the calendar may raise its refusal.
         """

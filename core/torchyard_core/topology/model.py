@@ -179,7 +179,7 @@ class Strategy(FrozenModel):
     `overlap_steps`, and 0 without.
     """
     wire: Wire = Wire.FLOAT32
-    """DiLoCo: encoding of what groups send; `int8` and `int4` have a scale per 256 values."""
+    """DiLoCo: encoding of the values that groups send; `int8` and `int4` have one scale per 256 values."""
     error_feedback: bool = True
     """DiLoCo: whether the error of an encoding is added to the values of the next round."""
     shard: Shard = Shard.NONE

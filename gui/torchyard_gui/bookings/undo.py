@@ -60,7 +60,9 @@ def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
 def change_series_to(
     store: BookingStore, booking: Booking, wanted: Draft, *, everything: bool
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
-    """Applies the changes from `booking` to `wanted` to its series. Raises Refused if the store refuses them.
+    """Applies the differences between `booking` and `wanted` to the booking's series.
+
+    Raises Refused if the store refuses them.
 
     The future bookings of the series from `booking` on are changed, or with `everything` all future ones.
 

@@ -39,7 +39,10 @@ SOON_MS = 120
 RETRY_MS = 4000
 """Interval in milliseconds of retries while the calendar is unreachable."""
 UNWATCHED_MS = 60_000
-"""Interval in milliseconds of reloads for reminders while no calendar is visible; changes are not pushed then."""
+"""Interval in milliseconds of reloads while no calendar is visible, in which case changes are not reported.
+
+Reminders need these reloads.
+"""
 IN_USE_FOR = timedelta(minutes=3)
 """On hosts without telemetry, a GPU counts as in use until this time after the end of its last usage record."""
 SETTLE_EVERY = timedelta(minutes=1)

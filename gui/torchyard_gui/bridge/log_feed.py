@@ -34,7 +34,7 @@ class LogFeed(QObject):
     """The log of one rank. `size` is the last known length of the log in bytes."""
 
     grown = Signal(bytes, int)
-    """Emitted with new data and its offset. A large amount of data is cut after its beginning.
+    """Emitted with new data and its offset. If there is too much new data for one message, it is only the beginning.
 
     `size` and `times` are already updated.
     """

@@ -310,7 +310,7 @@ class RunState:
     def failures(self) -> list[ReplicaStatus]:
         """Returns the failed and lost replicas.
 
-        The first cause is at the beginning; later failures may be consequences of it.
+        The first failure comes first; later failures may be consequences of it.
         """
         failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
@@ -486,9 +486,10 @@ def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaS
 
 
 def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[str, float | None]:
-    """Computes totals of the latest reports: `step` (maximum), `loss` (first trainer with one), `gpu` (median), sums.
+    """Computes totals of the latest reports.
 
-    Sums are None unless `is_whole`, because a partial sum would be misleading.
+    These are the maximum `step`, the `loss` of the first trainer that reports it, the median `gpu`, and sums. Sums are
+    None unless `is_whole`, because a partial sum would be misleading.
     """
     found: dict[str, float | None] = {}
     for name in TOTALS:

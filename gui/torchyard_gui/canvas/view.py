@@ -79,7 +79,7 @@ class CanvasView(ZoomView):
     preset_dropped = Signal(str)
     """Emitted with the key of a preset."""
     machine_dropped = Signal(str, list)
-    """Emitted with a machine type, and with the replicas whose pools it is for."""
+    """Emitted with a machine type, and with the replicas to whose pools it is to be applied."""
     activated = Signal(str)
     """Emitted with a replica that was double-clicked or confirmed with Enter."""
     delete_requested = Signal(list)

@@ -165,7 +165,7 @@ class HostDetails(QFrame):
         return pairs
 
     def _file(self, status: HostStatus) -> Pairs:
-        """Returns the host's entries in the fleet file, except those in its address."""
+        """Returns the host's entries in the fleet file, except those that its address contains."""
         host = status.host
         wanted = [
             (self.tr("Private key"), host.identity_file),

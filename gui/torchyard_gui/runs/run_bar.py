@@ -74,7 +74,7 @@ class RunBar(QFrame):
         self.refresh()
 
     def take_throughput(self) -> None:
-        """Updates the throughput. Called for new samples, as the plots are, so that both show the same value."""
+        """Updates the throughput. Called when the plots are updated, so that both show the same value."""
         self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:

@@ -20,7 +20,7 @@ from torchyard_gui.widgets.elided_text import draw_elided
 
 Index = QModelIndex | QPersistentModelIndex
 RUN = Qt.ItemDataRole.UserRole
-"""Role of a row's KnownRun; None for a heading."""
+"""Item data role of a row's KnownRun. Headings have no run."""
 ROW, HEADING = 48, 28
 
 
@@ -110,7 +110,7 @@ class RunListModel(QAbstractListModel):
         return " · ".join(part for part in (*parts, "" if reason else hosts) if part)
 
     def time_of(self, run: KnownRun) -> tuple[str, str]:
-        """Returns the start of a run in two parts: for the first line, and for the second if it is long.
+        """Returns the start of a run as two texts. The second one, for the second line, is empty if the start is short.
 
         A day and a time together would leave no room for the name.
         """

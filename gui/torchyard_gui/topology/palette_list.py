@@ -157,7 +157,7 @@ class PaletteList(QListWidget):
 
 
 COUNT = int(Qt.ItemDataRole.UserRole) + 1
-"""Role of the text at the right of a row."""
+"""Item data role of the text at the right of a row."""
 ICON = 18
 BADGE_ONLY = 48
 """Width in pixels up to which only the icon of a row is shown; its tool tip contains its name."""

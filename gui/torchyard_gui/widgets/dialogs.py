@@ -32,7 +32,8 @@ def yes_to(accept: str) -> str:
 class ConfirmationDialog(QDialog):
     """Dialog that is accepted if the user confirms. Show it with `open()`, which blocks only its window.
 
-    Esc declines. Enter presses the button with the focus: at first that which declines, or else the alternative.
+    Esc declines. Enter presses the button with the focus: at first the declining button, or the alternative if there is
+    one.
     """
 
     alternative_chosen = Signal()

@@ -19,7 +19,8 @@ Box = TypeVar("Box", bound=QBoxLayout)
 def settle_layouts() -> None:
     """Lays out all widgets that have changed, which Qt would do in several passes of the event loop.
 
-    Until the last pass, rows that were added to a scroll area would be painted squeezed into its old height.
+    Until the last pass, rows that were added to a scroll area would be painted squeezed into the old height of the
+    area.
     """
     QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
 

@@ -84,7 +84,7 @@ class WindowSession(QObject):
             self._soon.start()
 
     def write(self) -> None:
-        """Writes the state. If this fails, only the restoration is lost."""
+        """Writes the state. If this fails, only the restoration of the session is affected."""
         try:
             replace_content(self._file, self._current().to_text(), PRIVATE)
         except OSError:

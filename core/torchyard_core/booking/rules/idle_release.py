@@ -39,7 +39,7 @@ class Idle:
 
     verdict: Verdict
     frees_at: datetime | None = None
-    """The time at which the release is due; None if the verdict is FINE."""
+    """The time at which the release is due; None if no action is due."""
 
 
 def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:

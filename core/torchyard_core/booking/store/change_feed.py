@@ -27,7 +27,7 @@ EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
 EVERYTHING = "all"
 READ_BY_QUERIES_S = 0.05
-"""Pause in seconds before the watch reads notifications itself, in which a query that is running can read them."""
+"""Time in seconds that a running query has for reading notifications, before the watch reads them itself."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +47,10 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and waits for it unless called on it. After the wait, `on_change` is not called."""
+        """Ends the thread, and waits for its end unless called on that thread.
+
+        After the wait, `on_change` is not called.
+        """
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -109,7 +109,10 @@ class Waitlist:
         return tuple(served)
 
     def _serve_entry(self, connection: Connection, one: Waiting, draft: Draft, now: datetime, rules: Rules) -> Booking:
-        """Books GPUs for the entry's owner, in PostgreSQL by a function, as members may not book for other users."""
+        """Books GPUs for the entry's owner.
+
+        In PostgreSQL, a database function does this, since members may not book for other users.
+        """
         if not self._session.is_private:
             booking_id = new_id()
             values: dict[str, Any] = {"waiting": one.id, "booking": booking_id, "slots": list(draft.gpus)}

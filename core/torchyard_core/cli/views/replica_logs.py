@@ -178,7 +178,7 @@ class FollowedLogs:
 def _past_lines(reader: LogReader) -> Iterator[LogLine]:
     """Yields the current lines of a log.
 
-    An error ends the iteration. Following the log continues after the last line and reports the error.
+    An error ends the iteration. The log is then followed from the last line on, which reports the error.
     """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)

@@ -13,7 +13,10 @@ from torchyard_core.next_steps import SetHostField, parts_of
 
 
 def explain(route: Route, error: BaseException) -> HostError:
-    """Returns the HostError for an error of a login: of paramiko or the system, an EarlyDrop or a HostError."""
+    """Returns the HostError for an error of a login.
+
+    The error may come from paramiko or the system, or be an EarlyDrop or already a HostError.
+    """
     name, place = route.name, f"{route.name} ({route.place})"
     if isinstance(error, HostError):
         return error

@@ -1,7 +1,7 @@
 """Import of Hugging Face Accelerate's configuration file, which `accelerate config` writes.
 
-The script gets the environment variables that `accelerate launch` sets for it (Accelerate 1.15), FSDP's and DeepSpeed's
-included. Torchyard chooses addresses, ports and ranks itself.
+The script gets the environment variables that `accelerate launch` sets for it (Accelerate 1.15), including those of
+FSDP and DeepSpeed. Torchyard chooses addresses, ports and ranks itself.
 """
 
 from __future__ import annotations

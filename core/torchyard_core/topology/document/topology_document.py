@@ -265,7 +265,10 @@ def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, t
 
 
 def _draft(document: Document) -> Topology | None:
-    """Returns a topology that lacks only pools, as an editor may save before the first pool is drawn, else None."""
+    """Returns a topology that lacks only pools, or None for any other text.
+
+    An editor may save such a topology before the first pool is drawn.
+    """
     data = document.data
     if not isinstance(data, dict) or document.problems or data.get("pools") != []:
         return None

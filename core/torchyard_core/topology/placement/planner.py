@@ -466,7 +466,7 @@ def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ..
 
 
 def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Returns a key that sorts pools by the number of possible GPUs that remain after the pool, smallest first."""
+    """Returns a key that sorts pools by the number of possible GPUs that the pool would leave free, smallest first."""
     pool = attempt.pool(pool_index)
     share = len(attempt.left[pool_index]) * max(1, pool.gpus)
     return attempt.choice(pool) - share, *_usual_order(attempt, pool_index)

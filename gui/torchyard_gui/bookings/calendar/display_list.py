@@ -35,11 +35,11 @@ class DisplayList:
     folded: Mapping[str, tuple[tuple[Interval, int], ...]] = field(default_factory=dict)
     dimmed: frozenset[str] = frozenset()
     notes: Mapping[str, str] = field(default_factory=dict)
-    """A note about a booking's idle time, by booking ID."""
+    """Notes about the idle time of bookings, by booking ID."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """The mark of a host's state, by host."""
+    """The marks of the hosts' states, by host."""
     host_notes: Mapping[str, str] = field(default_factory=dict)
-    """The GPU model of a host, the number of its GPUs if models differ, or the number of its CPU cores, by host."""
+    """A note about each host: the GPU model, the number of GPUs if models differ, or the number of CPU cores."""
     person: str = ""
     zone: str = "UTC"
     now: datetime | None = None

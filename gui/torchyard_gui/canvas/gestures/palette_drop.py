@@ -66,7 +66,7 @@ class DropRole(Gesture):
 
 
 MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
-"""Returns the effect of a machine type on the pools of replicas as a sentence, and whether it is possible."""
+"""Returns the effect of a machine type on the pools of replicas as a sentence, and whether the type can be applied."""
 
 
 class DropMachine(Gesture):

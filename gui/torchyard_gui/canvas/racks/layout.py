@@ -42,7 +42,7 @@ class RackLayout:
     rule: float = 0
     """Vertical position of the line above the footer."""
     words: Box | None = None
-    """The box of the tray for the reasons."""
+    """The box in the tray for the texts of the reasons."""
     width: float = M.rack
 
     @property

@@ -20,7 +20,7 @@ Place = tuple[float, int, int]
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)
 LEAST_KEPT = 3
-"""Number of blocks that each log may keep at least, regardless of the number of logs."""
+"""Minimum number of blocks that each log may keep, regardless of the number of logs."""
 
 
 @dataclass(frozen=True, slots=True)
