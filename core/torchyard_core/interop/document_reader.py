@@ -95,7 +95,9 @@ class DocumentReader:
         return value
 
     def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
-        """Returns the integer at a location, or `default` if there is none. It must be between `least` and `most`.
+        """Returns the integer at a location, or `default` if there is none.
+
+        The integer must be between `least` and `most`.
 
         An integer may be given as text, since JSON often contains large integers as text.
         """

@@ -55,7 +55,7 @@ class PythonText:
             refuse(source, None, f"this Python is longer than {MAX_LETTERS} letters.", "Paste just the statement.")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Python warns about invalid escapes in the user's text.
+                warnings.simplefilter("ignore")  # Python would print warnings about invalid escapes in the user's text.
                 tree = ast.parse(textwrap.dedent(text))
         except SyntaxError as error:
             refuse(source, error.lineno, f"this Python cannot be read: {error.msg}.", "Paste whole statements.")

@@ -139,7 +139,7 @@ def placeholder_values(topology: Topology, one: Component, components: list[Comp
 
 def _quoted(word: str, values: Mapping[str, str]) -> str:
     """Returns a shell word in which only placeholders are expanded."""
-    parts = _PLACEHOLDER.split(word)  # The parts are text, name, text, name, …
+    parts = _PLACEHOLDER.split(word)  # The parts alternate between plain text and the names of placeholders.
     if len(parts) == 1:
         return shlex.quote(word)
     shown = []

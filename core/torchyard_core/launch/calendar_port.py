@@ -26,7 +26,7 @@ class BookingOptions:
     usual_length: timedelta | None = None
     """The length that is proposed if a booking is needed.
 
-    None means that of the last successful run of the same name.
+    None means a length derived from the last successful run of the same name.
     """
 
 

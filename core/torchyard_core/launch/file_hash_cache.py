@@ -19,7 +19,7 @@ from torchyard_core.errors import FileProblem
 
 VERSION = 1
 RACY_NS = 2_000_000_000
-"""Assumed resolution of file times in nanoseconds: that of FAT, which is the coarsest."""
+"""Assumed resolution of file times in nanoseconds. FAT has this resolution, which is the coarsest one."""
 MAX_BYTES = 256 * 1024 * 1024
 
 Entry = list[int | str]

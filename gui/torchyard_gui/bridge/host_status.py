@@ -123,7 +123,7 @@ class HostStatus:
 
     @property
     def gpus(self) -> list[GpuNow]:
-        """The GPUs of the latest sample, or else those in the recorded facts."""
+        """The GPUs of the latest sample, or else the GPUs in the recorded facts."""
         if self.sample is not None:
             return [
                 GpuNow(

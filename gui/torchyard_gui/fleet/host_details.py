@@ -44,7 +44,7 @@ Pairs = list[tuple[str, str]]
 class HostDetails(QFrame):
     """Shows one host, or the number of selected hosts.
 
-    Its buttons trigger the actions of the page, which are given by name, and always stay in the same positions.
+    Its buttons always stay in the same positions. They trigger the actions of the page, which are given by name.
     """
 
     focus_lost = Signal()

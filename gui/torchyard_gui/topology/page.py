@@ -184,7 +184,7 @@ class TopologyPage(QWidget):
         self.files.save()
 
     def edit_copy(self, text: str) -> None:
-        """Opens a topology as a document without a file, such as that of a run.
+        """Opens a topology, such as the topology of a run, as a document without a file.
 
         The user is asked first if there are unsaved changes.
         """

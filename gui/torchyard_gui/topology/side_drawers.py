@@ -76,7 +76,7 @@ class SideDrawer(QObject):
             self._is_shutting = True  # The change of focus below would otherwise call this method again.
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
-                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # Qt would focus the next widget.
+                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # Otherwise Qt focuses the next widget.
             self._panel.hide()
             self._is_shutting = False
             self._turned()

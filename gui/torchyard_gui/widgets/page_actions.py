@@ -60,7 +60,7 @@ class PageActions(QObject):
         self._all: list[QAction] = []
 
     def all(self) -> list[QAction]:
-        """Returns the actions in the order of their creation, which is that of the menus."""
+        """Returns the actions in the order of their creation, which is also their order in the menus."""
         return list(self._all)
 
     def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:

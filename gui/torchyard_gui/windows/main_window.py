@@ -44,7 +44,10 @@ class _Place:
 
 
 class MainWindow(QMainWindow):
-    """Main window that shows pages by key. It does not depend on the pages; `connections` connects them."""
+    """Main window that shows pages, which are identified by keys.
+
+    The window does not depend on the pages; `connections` connects them.
+    """
 
     painted = Signal()
     """Emitted once after the first paint, to start slow work."""

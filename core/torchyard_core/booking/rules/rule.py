@@ -52,7 +52,7 @@ class FormField:
     example: str = ""
     is_multiline: bool = False
     is_flag: bool = False
-    """Whether the setting is shown as a check box. Its text is empty for false."""
+    """Whether the setting is shown as a check box. For false, the text of the setting is empty."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class BookingCommands:
     ) -> tuple[list[Draft], list[SkippedOccurrence]]:
         """Returns the occurrences that can be booked, and the others.
 
-        The former count towards the quota of those after them.
+        Each occurrence that can be booked counts towards the quota of the later ones.
 
         Without `free_ones`, raises the first refusal.
         """

@@ -54,7 +54,7 @@ class BookingQueries:
             return self.load_slots(connection)
 
     def load_slots(self, connection: Connection, among: Sequence[str] = ()) -> tuple[Slot, ...]:
-        """Returns the slots in `among`, or all slots if one of those does not exist."""
+        """Returns the slots whose IDs are in `among`, or all slots if one of these IDs is unknown."""
         chosen = select(tables.gpus)
         rows = connection.execute(chosen.where(tables.gpus.c.id.in_(among)) if among else chosen).all()
         if among and len(rows) < len(among):
@@ -64,7 +64,10 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap the period, by start. With `live`, only those that hold their GPUs."""
+        """Returns the bookings that overlap the period, by start.
+
+        With `live`, only bookings that hold their GPUs are returned.
+        """
         table = tables.bookings
         which = [table.c.starts < until, table.c.ends > since]
         if owner is not None:

@@ -461,7 +461,7 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                remark(f"{event['reason']}.")  # The new reason names processes that could not be killed.
+                remark(f"{event['reason']}.")  # A changed reason names processes that could not be killed.
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":
             return event

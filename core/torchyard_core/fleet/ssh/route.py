@@ -45,7 +45,7 @@ class Route:
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str | None = None
-    """Socket of the ssh-agent: None for that of the environment, empty for none."""
+    """Socket of the ssh-agent. None means the socket in the environment, and an empty text means no ssh-agent."""
     via: Route | None = None
     proxy_command: str = ""
     """The ProxyCommand with its tokens expanded."""

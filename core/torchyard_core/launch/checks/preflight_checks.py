@@ -48,7 +48,7 @@ class Clock:
 def check_start_clock(primary: str, clock: Clock) -> Check:
     """Returns the line about the primary's clock, which determines the start of a scheduled run.
 
-    It is an error if the clock certainly differs from this computer's by more than 5 s.
+    The line is an error if the clock certainly differs from this computer's by more than 5 s.
     """
     by = clock.offset
     if abs(by) - clock.error <= CLOCKS_WITHIN_S:

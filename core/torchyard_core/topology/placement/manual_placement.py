@@ -216,7 +216,7 @@ def new_replica_refusal(
 
 def _what_breaks(before: Placement, after: Placement, pins: Mapping[str, str | None]) -> str:
     for problem in after.problems:
-        # Pins are placed first. If the pin fails, only the message about that pin is relevant.
+        # Pins are placed first. If a replica's pin fails, only the message about that pin is relevant.
         if problem.severity == "error" and problem.path.removeprefix("pins.") in pins:
             return problem.message
     lost = before.slots.keys() - after.slots.keys()

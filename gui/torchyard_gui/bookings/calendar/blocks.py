@@ -37,7 +37,10 @@ class Block:
 
 
 def is_shown(booking: Booking) -> bool:
-    """Returns whether a booking is shown. Cancelled bookings and those released within `LEAST_HELD` are not."""
+    """Returns whether a booking is shown.
+
+    Bookings that were cancelled, or released within `LEAST_HELD`, are not shown.
+    """
     return booking.is_live or (booking.state is not State.CANCELLED and booking.duration >= LEAST_HELD)
 
 

@@ -132,7 +132,7 @@ def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
 
 
 def drag_step(span: Span, *, is_fine: bool = False) -> float:
-    """Returns the grid step of a drag in seconds. It is large enough for the mouse to hit each step."""
+    """Returns the grid step of a drag in seconds. Each step is wide enough to be hit with the mouse."""
     if is_fine or span == "day":
         return STEP_S
     return 3600 if span == "week" else 6 * 3600

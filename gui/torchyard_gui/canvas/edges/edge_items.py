@@ -125,7 +125,7 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
 
 
 ABOVE = 0.5
-"""Z value of a trunk with its label, above that of hops without a selected replica."""
+"""Z value of a trunk with its label. It is above hops, except hops of a selected replica."""
 THICK = 1.5
 """Additional width of a trunk that stands for many edges."""
 

@@ -41,7 +41,10 @@ class Port:
     at: Point
     away: tuple[int, int]
     aside: float
-    """Offset from the main port: the middle of an upper or lower border, or `Grid.port_height` on a side."""
+    """Distance from the main port of the same border.
+
+    The main port is in the middle of an upper or lower border, and at `Grid.port_height` on a side.
+    """
 
 
 class Gutters:

@@ -365,7 +365,7 @@ class Plots(QWidget):
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
-        if kind == "use" and has_gpus:  # Only the use of GPUs has a fixed range: that of CPUs may exceed 100 %.
+        if kind == "use" and has_gpus:  # The use of CPUs may exceed 100 %, so only GPUs have a fixed range.
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return
