@@ -107,7 +107,7 @@ class BookingsModel(QObject):
     changed = Signal()
     """Emitted when `seen` was replaced."""
     settled = Signal(int, int)
-    """Emitted with two numbers: of bookings that this desktop released as idle, and of bookings made for the waitlist."""
+    """Emitted with the number of bookings that this desktop released as idle, and of those made for the waitlist."""
     use_changed = Signal()
     """Emitted when telemetry has changed `in_use` or `unwatched_slots`."""
 

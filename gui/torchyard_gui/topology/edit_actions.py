@@ -32,8 +32,8 @@ class EditActions(QObject):
         self._choose_preset = choose_preset
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
-        # PySide deletes an action that createUndoAction has created together with the first menu or button that shows
-        # it.
+        # If the first menu or button that shows an action of createUndoAction is deleted, PySide also deletes the
+        # action.
         stack = editor.stack
         self.undo = make(self.tr("Undo"), editor.undo, keys.Undo, "undo")
         self.redo = make(self.tr("Redo"), editor.redo, keys.Redo, "redo")

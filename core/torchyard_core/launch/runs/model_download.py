@@ -34,7 +34,7 @@ class ModelSource:
     folder: str | None
     """The folder of checkpoints that the hosts share; None for the run's own folder on each host."""
     python: str | None
-    """The program's interpreter; None for the host's."""
+    """The program's interpreter. None means the host's default interpreter."""
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] | None = None
 
@@ -77,7 +77,7 @@ def model_sources(
         }
         found = {}
         for host, future in asked.items():
-            with suppress(AgentRefused, HostError, TimeoutError):  # A later request reports the error.
+            with suppress(AgentRefused, HostError, TimeoutError):  # Listing the checkpoints reports the error.
                 record = future.result(ASK_TIMEOUT_S)["record"]
                 about = record.get("record", {})
                 name, lineage = str(record.get("name", run.name)), str(about.get("lineage") or run.run_id)

@@ -52,7 +52,7 @@ SPEC = StrategySpec(
     StrategyKind.DOWNPOUR,
     title="Downpour",
     sentence="Groups of trainers push to and pull from servers, each at its own pace.",
-    preset=StrategyPreset(  # The counterpart in SINGA has 2 groups of 2 workers and 1 group of 2 servers.
+    preset=StrategyPreset(  # In SINGA, this preset corresponds to 2 groups of 2 workers and 1 group of 2 servers.
         "Two groups of two workers, each at its own pace, with two parameter servers.",
         (
             {"name": "workers", "role": "worker", "replicas": 4, "gpus": 1},
