@@ -73,7 +73,7 @@ def state_name(state: HostState) -> str:
 
 @dataclass(frozen=True)
 class HostCount:
-    """Hosts by state."""
+    """The hosts in each state."""
 
     total: int
     by_state: dict[HostState, list[HostStatus]]

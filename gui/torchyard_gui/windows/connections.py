@@ -327,7 +327,7 @@ class WindowConnections(QObject):
         self._show_topology().open(path)
 
     def open_example(self) -> None:
-        """Opens the example of the source tree."""
+        """Opens the example topology that is part of the source tree."""
         if (path := example_file()) is not None:
             self.open_file(path)
 

@@ -292,7 +292,7 @@ HEADINGS = ("HOST", "STATE", "AGENT", "CPUS", "MEMORY", "GPUS", "TORCH", "PYTHON
 
 
 def row(found: HostCheck) -> list[str]:
-    """Returns the cells for HEADINGS."""
+    """Returns the cells of a host's row, in the order of HEADINGS."""
     return [
         found.name,
         found.state,

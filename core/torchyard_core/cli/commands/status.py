@@ -113,7 +113,7 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
 
 
 def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
-    """Returns the cells for HEADINGS.
+    """Returns the rows of a host, each with its cells in the order of HEADINGS.
 
     `known` contains the host's slots, whose GPUs are shown if the host does not answer.
     """

@@ -375,7 +375,7 @@ def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]
 
 
 class _Programs:
-    """The programs of pools in the form of Vertex AI."""
+    """The programs of pools, in the form that Vertex AI uses."""
 
     def __init__(self, topology: Topology, options: ExportOptions, remarks: list[Remark]) -> None:
         self._program = topology.program

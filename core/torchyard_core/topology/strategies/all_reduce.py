@@ -1,4 +1,4 @@
-"""Descriptor of all_reduce: trainers average their gradients over a ring."""
+"""Descriptor of `all_reduce`: trainers average their gradients over a ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptor of diloco: worker groups train independently, and an outer optimizer averages them at intervals."""
+"""Descriptor of `diloco`: worker groups train independently, and an outer optimizer averages them at intervals."""
 
 from __future__ import annotations
 

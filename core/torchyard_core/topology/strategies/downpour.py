@@ -1,4 +1,4 @@
-"""Descriptor of downpour: worker groups independently push to parameter servers and pull from them."""
+"""Descriptor of `downpour`: worker groups independently push to parameter servers and pull from them."""
 
 from __future__ import annotations
 

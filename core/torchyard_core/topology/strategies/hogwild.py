@@ -1,4 +1,4 @@
-"""Descriptor of hogwild: worker groups train independently and exchange parameter deltas with their neighbours."""
+"""Descriptor of `hogwild`: worker groups train independently and exchange parameter deltas with their neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptor of reduction_server: reducers sum the gradients of all trainers."""
+"""Descriptor of `reduction_server`: reducers sum the gradients of all trainers."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class TeamCalendarDialog(QDialog):
             self._run(lambda team: team.join(url, password, copy=copy), self._joined)
 
     def leave(self) -> None:
-        """Returns to the private calendar."""
+        """Switches back to the private calendar."""
         self._run(lambda team: team.leave(), lambda _: self._close(self.tr("You use the calendar on this computer.")))
 
     @property
