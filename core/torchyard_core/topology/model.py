@@ -176,7 +176,7 @@ class Strategy(FrozenModel):
     mixing: Amount | None = Field(default=None, ge=0, lt=1)
     """DiLoCo: fraction of its own parameters that a group keeps when an average arrives. By default 0.5 with
 
-    `overlap_steps`, and 0 without.
+    `overlap_steps`, otherwise 0.
     """
     wire: Wire = Wire.FLOAT32
     """DiLoCo: encoding of the values that groups send; `int8` and `int4` have one scale per 256 values."""

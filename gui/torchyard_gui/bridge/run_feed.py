@@ -149,7 +149,7 @@ class RunFeed(QObject):
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """Returns the metric shown on a replica's chip, or "" unless the replica is running.
+        """Returns the metric shown on a replica's chip, or "" if the replica is not running.
 
         It is the use of its GPUs, or else its throughput, its traffic or the use of its CPUs.
         """
