@@ -174,9 +174,9 @@ class Strategy(FrozenModel):
     overlap_steps: int = Field(default=0, ge=0)
     """DiLoCo: steps of training during which an average is exchanged."""
     mixing: Amount | None = Field(default=None, ge=0, lt=1)
-    """DiLoCo: fraction of its own parameters that a group keeps when an average arrives. By default 0.5 with
+    """DiLoCo: fraction of its own parameters that a group keeps when an average arrives.
 
-    `overlap_steps`, otherwise 0.
+    By default 0.5 with `overlap_steps`, otherwise 0.
     """
     wire: Wire = Wire.FLOAT32
     """DiLoCo: encoding of the values that groups send; `int8` and `int4` have one scale per 256 values."""
