@@ -20,7 +20,6 @@ aborts as soon as it knows a new membership, since the training thread may be wa
 
 from __future__ import annotations
 
-import io
 import os
 import socket
 import stat
@@ -168,7 +167,7 @@ class ReplaceableGroup(GlooGroup):
         """Whether members wait for returning workers at the next step boundary, where all members agree on this."""
         return not self.is_joining and max(self._due, self._members.joined) > self._handed_over
 
-    def hand_over(self, state: Callable[[], io.BytesIO]) -> None:
+    def hand_over(self, state: Callable[[], list[torch.Tensor]]) -> None:
         """Lets returning workers join at a step boundary, and sends them the state of one member.
 
         Args:
@@ -182,7 +181,7 @@ class ReplaceableGroup(GlooGroup):
                 self._connect()
         self._transfer(state)
 
-    def join(self, is_ended: Callable[[], bool]) -> bytearray:
+    def join(self, is_ended: Callable[[], bool]) -> list[torch.Tensor]:
         """Waits until the members are at a step boundary, joins them, and returns the state of one of them.
 
         Args:
@@ -202,11 +201,11 @@ class ReplaceableGroup(GlooGroup):
         self.has_trained = True
         return received
 
-    def _transfer(self, state: Callable[[], io.BytesIO] | None) -> bytearray:
+    def _transfer(self, state: Callable[[], list[torch.Tensor]] | None) -> list[torch.Tensor]:
         """Sends the state of the first member to all members that have none. Returns what this rank has received."""
         encoded: list[torch.Tensor] = []
 
-        def operation() -> bytearray:
+        def operation() -> list[torch.Tensor]:
             place = self.ranks.index(self._rank)
             knows = torch.zeros(len(self.ranks), dtype=torch.int64, device="cpu")
             knows[place] = state is not None
@@ -216,15 +215,21 @@ class ReplaceableGroup(GlooGroup):
                 raise PeerLost("another rank", "another host", "all workers that had the state of the run were lost")
             sender = knows.tolist().index(1)
             if new and place == sender and not encoded and state is not None:
-                encoded.append(torch.frombuffer(state().getbuffer(), dtype=torch.uint8))
-            size = torch.tensor([encoded[0].numel() if encoded else 0], dtype=torch.int64, device="cpu")
-            self._reduce(size, dist.ReduceOp.MAX)
-            received = bytearray(int(size) if place in new else 0)
+                encoded.extend(state())
+            count = torch.tensor([len(encoded)], dtype=torch.int64, device="cpu")
+            self._reduce(count, dist.ReduceOp.MAX)
+            sizes = torch.zeros(int(count), dtype=torch.int64, device="cpu")
             if place == sender:
-                self._run_in_thread(lambda group: [group.send([encoded[0]], other, 0) for other in new])
+                sizes.copy_(torch.tensor([each.numel() for each in encoded], dtype=torch.int64, device="cpu"))
+            if int(count):
+                self._reduce(sizes, dist.ReduceOp.MAX)
+            received = []
+            if place == sender:
+                parts = [(part, other) for part in encoded for other in new]
+                self._run_in_thread(lambda group: [group.send([part], other, 0) for part, other in parts])
             elif place in new:
-                target = torch.frombuffer(received, dtype=torch.uint8)
-                self._run_in_thread(lambda group: [group.recv([target], sender, 0)])
+                received = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes.tolist()]
+                self._run_in_thread(lambda group: [group.recv([part], sender, 0) for part in received])
             return received
 
         received = self.complete(operation)
