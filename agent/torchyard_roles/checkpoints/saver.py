@@ -1,9 +1,9 @@
 """Saving of checkpoints. The state is copied at a step boundary and then written by a background thread.
 
-The last checkpoint is written by the calling thread. All ranks of a group save their parts of the same step. The first rank
-announces the step through the join store, far enough ahead that all ranks normally receive the announcement before they
-reach the step. A rank that receives it too late saves no part. The ranks of a sharded model agree on the step through
-their collective calls instead.
+The last checkpoint is written by the calling thread. All ranks of a group save their parts of the same step. The first
+rank announces the step through the join store, far enough ahead that all ranks normally receive the announcement before
+they reach the step. A rank that receives it too late saves no part. The ranks of a sharded model agree on the step
+through their collective calls instead.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def agree(
     if number:
         scope += f"/call-{number}"
     if environment.attempt:
-        # The other trainers made the comparison earlier. A returning chief is compared with its own published description.
+        # The other trainers made the comparison earlier. A returning chief uses the description that it published then.
         _compare(store, scope, environment, fingerprint, by, within_s)
         return
     if environment.rank == 0:
