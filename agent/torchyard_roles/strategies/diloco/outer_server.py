@@ -174,7 +174,7 @@ class OuterServer:
         try:
             self._serve_caller(connection, introduction)
         except PeerLost:
-            pass  # If a group is lost, its connection for `join` breaks too, where the loss is handled.
+            pass  # The loss of a group is handled when its connection for `join` breaks.
         except (RolesError, KeyError, ValueError, TypeError) as error:
             log(self.name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:

@@ -133,7 +133,7 @@ class SliceExchange:
 
     def _run(self) -> None:
         error: PeerLost | ProtocolError | None = None
-        for _ in range(2):  # Only if a second connection fails too, the owner is lost and not just the connection.
+        for _ in range(2):  # The owner is considered lost only if a second connection fails too.
             try:
                 connection = self._calls.take(self.owner)
             except (PeerLost, ProtocolError) as found:
