@@ -1,11 +1,13 @@
 """Checkpoint files: their format, completeness and deletion.
 
-    <root>/step-000000001200/ atomic: renamed into place when it is complete model.pt optimizer.pt extra.pt
-        checkpoint.json {"step", "epoch", "final", "run", "fingerprint", "strategy", "files": {name: bytes}, "time"}
-        .metadata __0_0.distcp … in place of model.pt if the model is sharded over ranks (`sharded_files`)
-        <root>/parts/<who>/step-….pt the state of a rank or a server for that checkpoint <root>/parts/<who>/newest.pt
-        the newest state of a server, for a restart of the server alone <root>/.saving-… being written, or left by a
-        killed process
+    <root>/step-000000001200/        atomic: renamed into place when it is complete
+        model.pt  optimizer.pt  extra.pt
+        checkpoint.json              {"step", "epoch", "final", "run", "fingerprint", "strategy",
+                                      "files": {name: bytes}, "time"}
+        .metadata  __0_0.distcp …    in place of model.pt if the model is sharded over ranks (`sharded_files`)
+    <root>/parts/<who>/step-….pt     the state of a rank or a server for that checkpoint
+    <root>/parts/<who>/newest.pt     the newest state of a server, for a restart of the server alone
+    <root>/.saving-…                 being written, or left by a killed process
 
 The .pt files are read with torch.load(weights_only=True), so that a checkpoint from an unknown source cannot run code.
 """

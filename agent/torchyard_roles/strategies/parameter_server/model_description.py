@@ -1,8 +1,10 @@
 """A worker's description of its model and optimizer, which the server compares with the chief's.
 
-layout the fingerprint of the parameters (parameter_layout.Layout) optimizer the class's name under torch.optim options
-its options, one JSON object per parameter group chunk_bytes size of a chunk, or None if the layout determines it rows
-sizes in bytes of the buffers and of the frozen parameters
+layout       the fingerprint of the parameters (parameter_layout.Layout)
+optimizer    the class's name under torch.optim
+options      its options, one JSON object per parameter group
+chunk_bytes  size of a chunk in bytes, or None if the layout determines it
+rows         sizes in bytes of the buffers and of the frozen parameters
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ round when enough members have sent their first chunk. The required number is th
 workers, or of the members that have not left if these are fewer. A later push counts as late: its gradients are
 dropped, and it is answered with the newest parameters. This module does not handle tensors.
 
-    version of a server: the number of accepted rounds of all groups base the version from which the gradients of a push
-    were computed staleness version − base when the first chunk is complete. If it exceeds the limit, the round is
-    dropped.
+    version      of a server: the number of accepted rounds of all groups
+    base         the version from which the gradients of a push were computed
+    staleness    version − base when the first chunk is complete; if it exceeds the limit, the round is dropped
 """
 
 from __future__ import annotations
