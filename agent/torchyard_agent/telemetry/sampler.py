@@ -38,17 +38,19 @@ class Sampler:
             replicas: The PIDs of each replica's ranks, by the name of the replica in the sample.
 
         Returns:
-            time: Seconds since 1970. host: `interval_s` (seconds over which the rates are averaged), `cpus` (that this
-            login may use), `cpu` (percent of all CPUs), `load` (1 min), `memory_mb`, `memory_used_mb` (MiB), `network`
-            {interface: {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (of the
-            device with the agent's folder, null if it has none), `disk_free_gb` and `disk_total_gb` (GiB). gpus: For
-            each GPU `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent), `power_w`,
-            `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (reasons as listed in `nvml_bindings`),
-            `ecc_errors` (uncorrected ones since the driver was loaded), `xid` (the last {`code`, `time`}, or null),
-            `processes` [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (whether it is a display
-            server that only draws), `replica` (null for other processes)}] and `problem` (a sentence, or null).
-            Unsupported values are null. replicas: By name {`cpu` (percent of one CPU, null in the first sample),
-            `memory_mb` (MiB resident, with shared pages counted in each process), `processes`}.
+            time: Seconds since 1970.
+            host: `interval_s` (seconds over which the rates are averaged), `cpus` (that this login may use), `cpu`
+                (percent of all CPUs), `load` (1 min), `memory_mb`, `memory_used_mb` (MiB), `network` {interface:
+                {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (of the device with
+                the agent's folder, null if it has none), `disk_free_gb` and `disk_total_gb` (GiB).
+            gpus: For each GPU `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent),
+                `power_w`, `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (reasons, see
+                `nvml_bindings`), `ecc_errors` (uncorrected ones since the driver was loaded), `xid` (the last {`code`,
+                `time`}, or null), `processes` [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (a
+                display server that does nothing else), `replica` (null for other processes)}] and `problem` (a
+                sentence, or null). Unsupported values are null.
+            replicas: By name {`cpu` (percent of one CPU, null in the first sample), `memory_mb` (MiB resident, with
+                shared pages counted in each process), `processes`}.
         """
         now = time.monotonic()
         replicas_now = self._trees.sample(replicas, now)
