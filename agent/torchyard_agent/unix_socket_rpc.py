@@ -19,11 +19,11 @@ Method = Callable[["Connection", dict[str, Any]], Awaitable[Any]]
 NotificationListener = Callable[[str, dict[str, Any]], None]
 
 WRITE_LIMIT = 4 * jsonrpc.MAX_LINE
-"""Number of unread bytes from which on a client is disconnected."""
+"""Number of unread bytes above which a client is disconnected."""
 PAUSE_BACKLOG = 1024 * 1024
-"""Number of unread bytes of a client from which on no further requests are read from it."""
+"""Number of unread bytes above which no further requests of a client are read."""
 MAX_UNANSWERED = 1000
-"""Number of unanswered requests of a client from which on no further requests are read from it."""
+"""Number of unanswered requests above which no further requests of a client are read."""
 READ_TIMEOUT_S = 10.0
 """Time in seconds after which a client with more than PAUSE_BACKLOG unread bytes that reads nothing is disconnected."""
 POLL_S = 0.05
@@ -171,7 +171,7 @@ class Connection:
             log.warning("%s failed: %s", name, error)
             self._send(jsonrpc.error_response(id, RpcError(f"{name}: {error}", "os_error")))
         except Exception as error:
-            # Any other error of a request is logged and returned to the client.
+            # Any other error in a request is logged and returned to the client.
             log.exception("%s failed", name)
             broken = RpcError(f"{name}: {error!r}", "internal", number=jsonrpc.INTERNAL_ERROR)
             self._send(jsonrpc.error_response(id, broken))

@@ -40,7 +40,7 @@ OTHER_ORDER = 1_000_003
 
 
 class DataShare(NamedTuple):
-    """One of `parts` equal shares of the data, namely number `part`."""
+    """Share number `part` of the data, which is divided into `parts` equal shares."""
 
     part: int = 0
     parts: int = 1
@@ -162,9 +162,11 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         self._finished_before = count
 
     def position(self) -> dict[str, Any]:
-        """Returns the position: numbers of epochs and of the last epoch's batches, state of its order, and share count.
+        """Returns the position in the data, at which go_on_from() can resume.
 
-        Before a resumed loader has reached the epoch at which it resumes, this is the position at which it resumes.
+        It consists of the number of epochs begun, the number of batches in the last epoch, the state of that epoch's
+        order, and the number of shares. Until a resumed loader has reached the epoch at which it resumes, this is the
+        position at which it resumes.
         """
         if self._broken_off is not None and self._begun <= self._finished_before:
             return self._broken_off

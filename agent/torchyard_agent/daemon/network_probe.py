@@ -59,7 +59,7 @@ class NetworkProbe:
         """Listens at `address`, on each of a run's reserved `ports` or on one port of `port_range` (null for any port).
 
         If `address` is missing, the host's address on the route to `towards` is used. Returns `address`, `ports` and
-        `busy`, which tells whether the interface has other traffic and is measured only if `traffic` is true.
+        `busy`. `busy` is true if the interface has other traffic, which is measured only if `traffic` is true.
         """
         token = str(params["token"])
         address = params.get("address") or network_addresses.address_towards(str(params["towards"]))

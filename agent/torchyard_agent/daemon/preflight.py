@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "/dev/shm"
 INFINIBAND = "/sys/class/infiniband"
 KEEPER_EXIT_S = 30.0
-"""Time in seconds after the end of a run from which on its keeper should have exited."""
+"""Time in seconds after the end of a run within which its keeper should exit."""
 
 Params = dict[str, Any]
 

@@ -19,7 +19,7 @@ POLL_S = 5.0
 NVML_IDLE_S = 30.0
 """Time in seconds without a sample after which NVML is closed. While it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
-"""Number of unsent bytes from which on samples are not sent to a client."""
+"""Number of unsent bytes above which a client receives no samples."""
 
 
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:

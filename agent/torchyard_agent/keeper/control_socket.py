@@ -25,7 +25,7 @@ def publish(folder: str, address: str) -> bool:
         except FileExistsError:
             if is_alive(folder):
                 return False
-            with contextlib.suppress(FileNotFoundError):  # The link remains from a keeper that was killed.
+            with contextlib.suppress(FileNotFoundError):  # The link was left behind by a keeper that was killed.
                 os.unlink(note)
         else:
             return True

@@ -299,7 +299,7 @@ class Primary:
             self._growth.on_membership(change.members)
 
     def _watch_training(self, gang: str, generation: int) -> None:
-        """Watches for a generation's reports that all ranks have completed a step, or wait for returning replicas."""
+        """Watches for reports that all ranks of a generation have completed a step or are at a step boundary."""
         if self._start["policy"].get("on_worker_loss") == "continue":
             trains = events.GangTrains(gang, generation)
             self._store.watch(f"trains/{gang}/{generation}", lambda *_: self._feed(trains))

@@ -33,7 +33,7 @@ PROOF_BYTES = 32
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
 REFUSAL = bytes(PROOF_BYTES)
-"""Sent instead of the listener's proof if the caller has a different key. Retrying is useless then."""
+"""Sent instead of the listener's proof if the caller has a different key. The caller need not try again."""
 HEADER = struct.Struct(">I32s")
 MAX_PAYLOAD = 16 * 1024 * 1024
 HANDSHAKE_DEADLINE_S = 5.0

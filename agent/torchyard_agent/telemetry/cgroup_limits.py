@@ -13,7 +13,7 @@ from torchyard_agent.telemetry.procfs import read_or
 ROOT = "/sys/fs/cgroup"
 MEMBERSHIP = "/proc/self/cgroup"
 _UNLIMITED = 1 << 60
-"""The size in bytes from which on a limit counts as no limit. cgroup v1 reports nearly 2**63 if there is no limit."""
+"""Limits of this size in bytes or more count as no limit. cgroup v1 reports nearly 2**63 if there is no limit."""
 
 
 def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:

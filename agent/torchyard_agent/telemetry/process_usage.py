@@ -24,9 +24,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Process:
-    """A process of a replica. Its stat file stays open, which halves the cost of a sample, up to MAX_OPEN_FILES files.
+    """A process of a replica. Up to MAX_OPEN_FILES stat files stay open, which halves the cost of a sample.
 
-    The open file always belongs to this process, even if its PID is reused: once the process has ended, reads fail.
+    An open file always belongs to this process, even if its PID is reused: once the process has ended, reads fail.
     """
 
     __slots__ = ("file", "pid", "ticks")

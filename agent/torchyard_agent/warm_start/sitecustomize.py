@@ -128,7 +128,7 @@ def _execute(program: str, argv: list[str], environment: dict[str, str]) -> None
     import signal
 
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        # Python ignores these signals, and a program executed here would inherit that.
+        # Python ignores these signals. The new program would inherit this, so their default handling is restored.
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(program, argv, environment)
 

@@ -122,7 +122,7 @@ class Layout:
         for name, parameter in model.named_parameters():  # named_parameters() yields a shared parameter only once.
             group = group_of.pop(id(parameter), None)
             if not parameter.requires_grad or group is None:
-                # This script's optimizer would not train the parameter in a single process either.
+                # The optimizer does not update this parameter, so it is not part of the layout.
                 continue
             entries.append(Entry(name, tuple(parameter.shape), dtype_name(parameter.dtype), group))
             parameters.append(parameter)

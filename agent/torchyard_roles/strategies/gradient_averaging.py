@@ -335,8 +335,8 @@ class GradientAverager:
         met_pass = True
         while met_pass:
             agreed = self._group.complete(partial(self._average, kind, self._round))
-            # If this rank is in settle() and another rank in a backward pass, this rank takes part and then repeats its
-            # exchange.
+            # If another rank is in a backward pass while this rank is in settle(), this rank first takes part in the
+            # exchange of that pass, and then repeats its own.
             met_pass = kind == _STEP and -agreed[1] == _PASS
             self._use(agreed[_HEADER:])
             if agreed[_CHECK_AT]:

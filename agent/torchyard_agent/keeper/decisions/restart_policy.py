@@ -257,7 +257,7 @@ def _restart(step: Step, gang: Gang) -> None:
     )
     step.set_gang(gang.name, announced=0, joined=0)
     if any(one.added for one in step.run.members(gang)):
-        from torchyard_agent.keeper.decisions import growth_policy  # See state_machine._on_growth().
+        from torchyard_agent.keeper.decisions import growth_policy  # Imported here, because few runs grow.
 
         growth_policy.on_restart(step, gang)
     for one in taking_part:

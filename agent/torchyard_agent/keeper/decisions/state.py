@@ -59,7 +59,7 @@ class Replica(NamedTuple):
     start_at: float = 0.0
     """The earliest time at which the lost replica is started."""
     added: bool = False
-    """Whether the replica was added to the running run and has not been a member yet (see `growth_policy`)."""
+    """Whether the replica was added to the live run and has not been a member yet (see `growth_policy`)."""
     withdrawn: bool = False
     """Whether an added replica will not become a member."""
     uncounted: int = 0
@@ -85,7 +85,7 @@ class Host(NamedTuple):
     held_by: str = ""
     """A description of the process that uses the GPUs if the host could not lock them, otherwise ""."""
     dismissed: bool = False
-    """Whether the host was added to the running run and has left it, because no replica was added there."""
+    """Whether the host was added to the live run and has left it, because no replica was added there."""
 
 
 class Failure(NamedTuple):

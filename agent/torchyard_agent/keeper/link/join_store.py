@@ -29,7 +29,7 @@ MAX_KEYS = 10_000
 MAX_FRAME = 512 * 1024
 """Maximum length of a frame in bytes. It is sufficient for a value in base64 or for a thousand keys."""
 MAX_BACKLOG = 8 * 1024 * 1024
-"""Number of unsent bytes from which on a rank is disconnected."""
+"""Number of unsent bytes above which a rank is disconnected."""
 MAX_SESSIONS = 10_000
 MAX_OPEN = 1_000
 """Maximum number of a rank's waiting requests, of its watches, of its kept answers, and of the keys of one `wait`."""

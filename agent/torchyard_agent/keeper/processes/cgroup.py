@@ -70,7 +70,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        pass  # The group remains from a keeper of this run that was killed.
+        pass  # A keeper of this run that was killed has left the group behind.
     except OSError as error:
         log.info("no control group for the run: %s", error)
         return None

@@ -58,7 +58,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pid: int, number: int) -> bool:
-    """Sends a signal to a process. Returns False if it has ended or, as after sudo, belongs to another user."""
+    """Sends a signal to a process. Returns False if it has ended or belongs to another user, for example after sudo."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):

@@ -197,8 +197,6 @@ class OuterServer:
         else:
             connection.refuse(f"{self.name} averages worker groups, and offers no other service.")
 
-    # Requests from the first server
-
     def _follow(self, connection: Connection) -> None:
         while True:
             header = connection.receive()
@@ -214,11 +212,9 @@ class OuterServer:
                 try:
                     connection.receive()
                 finally:
-                    self.stop()  # The first server has ended.
+                    self.stop()  # This connection ends when the first server has ended.
             else:
                 raise ProtocolError(f"{operation!r} is not an operation")
-
-    # Requests from groups
 
     def _answer_group(self, connection: Connection, group: int, process: str) -> None:
         while True:
@@ -388,8 +384,6 @@ class OuterServer:
             if is_withdrawn():
                 return {"postponed": True}
             return {"round": rounds.round, "has_ended": rounds.has_ended}
-
-    # Decisions of the first server
 
     def _run_rounds(self, rounds: Rounds) -> None:
         began = time.monotonic()

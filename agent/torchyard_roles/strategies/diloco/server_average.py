@@ -182,8 +182,6 @@ class ServerAverage:
         if answer["problem"]:
             raise RolesError(f"θ and m of step {step} could not be saved: {answer['problem']}.")
 
-    # Start
-
     def _wait_for_begin(self) -> bool:
         """Waits until the servers have outer parameters and momentum. The chief's group makes them begin.
 
@@ -199,7 +197,8 @@ class ServerAverage:
                     return self._begin()
                 why = "the chief's worker group has not yet begun."
             except PeerLost as error:
-                # Servers that restart during training have lost the outer parameters, so waiting is useless.
+                # A server that restarts during training has lost the outer parameters, and the groups cannot continue
+                # with it.
                 if self.lineage:
                     raise
                 why = error.message
@@ -292,8 +291,6 @@ class ServerAverage:
             self._repeated(0, take)
             self._rest.unpack(rest)
 
-    # Exchanges
-
     def _exchange(self, encoded: Sequence[torch.Tensor], weight: float, has_finished: bool) -> dict[str, Any]:
         """Pushes the encoded differences to all servers, and returns the first server's answer after the round."""
         base = self._outer.round
@@ -360,8 +357,6 @@ class ServerAverage:
             part = self._wire.codec.cut(flat.elements, number, of)
             found.append([part.stop - part.start, str(flat.dtype), flat.is_buffer])
         return found
-
-    # Connections
 
     def _connect(self, number: int) -> Connection:
         """Opens a connection to a server. Raises PeerLost if it is unreachable or has been restarted."""

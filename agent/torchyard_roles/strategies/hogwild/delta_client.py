@@ -53,7 +53,7 @@ class Calls:
             connection.send(header)
             send_chunks(connection, tensors)
             answer = connection.receive()
-            # The answer has been received, so errors while closing the connection do not matter.
+            # The answer has been received, so an error while closing the connection is ignored.
             with suppress(PeerLost):
                 connection.send({"op": "bye"})
             return answer

@@ -60,7 +60,7 @@ class LocalGradientGuard:
                 setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def check(self, changed: Callable[[], Sequence[int]], *, may_be_unscaled: bool = False) -> None:
-        """Raises UsageProblem if gradients have changed, or if parameters have and the servers are not told.
+        """Raises UsageProblem if gradients have changed, or parameters have changed without being sent to the servers.
 
         Args:
             changed: Returns the numbers of the parameters that have changed since the last step. These are sent to the

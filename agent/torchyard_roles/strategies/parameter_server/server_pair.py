@@ -32,7 +32,7 @@ from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
-"""Longest time in seconds for which workers wait for the chief. A keeper gives up a lost host earlier."""
+"""Longest time in seconds for which workers wait for the chief. It exceeds a keeper's wait for a lost host."""
 
 
 @dataclass
