@@ -24,7 +24,7 @@ _NETLINK_TIMEOUT_S = 2.0
 def address_towards(host: str) -> str:
     """Returns the local address through which this host reaches `host` (a name or an address).
 
-    Raises RpcError if it cannot.
+    Raises RpcError if `host` cannot be resolved or reached.
     """
     try:
         found = socket.getaddrinfo(host, _DISCARD_PORT, type=socket.SOCK_DGRAM)

@@ -25,7 +25,9 @@ PAUSE_BACKLOG = 1024 * 1024
 MAX_UNANSWERED = 1000
 """Number of unanswered requests above which no further requests of a client are read."""
 READ_TIMEOUT_S = 10.0
-"""Time in seconds after which a client with more than PAUSE_BACKLOG unread bytes that reads nothing is disconnected."""
+"""Time in seconds within which a client that has more than PAUSE_BACKLOG unread bytes must read some, or be
+disconnected.
+"""
 POLL_S = 0.05
 
 log = logging.getLogger(__name__)

@@ -83,7 +83,10 @@ class StepTracker:
         self._evaluations += 1 if begins else -1
 
     def end_pending(self) -> None:
-        """Ends the current step if it has several optimizers or none, in which case no optimizer's step() ends it."""
+        """Ends the current step, if there is one, in scripts in which an optimizer's step() does not end it.
+
+        These are scripts with several optimizers or with none.
+        """
         if self._stepped or self._accumulated_by_hand:
             self._end()
 

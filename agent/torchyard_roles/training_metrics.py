@@ -35,7 +35,7 @@ class Progress:
         self._samples_stepped = 0
         self._stepped_at: float | None = None
         self._step_s: float | None = None
-        self._marks: deque[tuple[float, int]] = deque()  # (time, total samples) at steps of the last THROUGHPUT_S
+        self._marks: deque[tuple[float, int]] = deque()  # (time, total samples) at the ends of recent steps
         self._throughput: float | None = None
         self._noted: dict[str, Any] = {}
         self._names_sent: frozenset[str] = frozenset()

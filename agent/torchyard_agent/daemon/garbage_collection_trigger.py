@@ -92,6 +92,6 @@ sys.dont_write_bytecode = True
 from torchyard_agent.daemon.garbage_collection import main
 sys.exit(main(agent_dir, node, sha256))
 """
-"""The code of the collecting process. It forks, and so is not a child of the daemon.
+"""The code of the collecting process. The process forks, so it is not a child of the daemon.
 The daemon can be replaced without waiting for the collection.
 """

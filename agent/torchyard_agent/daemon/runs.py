@@ -101,7 +101,7 @@ class Runs:
     async def prepare(self, params: dict[str, Any]) -> Any:
         """Starts the run's keeper, unless `warm` has started it, and forwards `params` to the keeper."""
         run_id = _checked(params["run_id"])
-        if params.pop("anew", False):  # This host was being added to the live run before, but that was aborted.
+        if params.pop("anew", False):  # An earlier attempt to add this host to the live run was aborted.
             self._aborted.discard(run_id)
         with self.launching():
             keeper = await self._warm_keeper(run_id)
@@ -156,7 +156,7 @@ class Runs:
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """Counts a request of a launch as unanswered within the context."""
+        """A context manager that counts a request of a launch as unanswered until it exits."""
         self._launching += 1
         try:
             yield

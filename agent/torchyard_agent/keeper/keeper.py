@@ -36,7 +36,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 FLUSH_S = 1.0
 """Time in seconds for clients to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""Longest step in seconds in which the time since the launch's last call is counted.
+"""The time since the launch's last call is counted in steps of at most this number of seconds.
 A suspension of the host counts as one step only, so it does not use up the lease.
 """
 Params = dict[str, Any]
@@ -333,7 +333,7 @@ class Keeper:
         host = growth.check(params)  # type: ignore[arg-type]  # The parameters are untyped JSON.
         names = [str(replica["name"]) for replica in replicas]
         entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
-        # The event loop makes this call, because an error in the decisions must end the keeper and not only this
+        # This is called by the event loop, because an error in the decisions must end the keeper and not only this
         # request.
         asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
         return {}
@@ -363,7 +363,7 @@ class Keeper:
     def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # The event loop makes this call, because an error in the decisions must end the keeper and not only this
+            # This is called by the event loop, because an error in the decisions must end the keeper and not only this
             # request.
             asyncio.get_running_loop().call_soon(partial(self._participant.stop, reason, force=force, asked=entry))
         elif not self._decided.is_set():

@@ -88,7 +88,7 @@ class RunStatus:
             self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))
 
     def booking_ends(self, booking: str, at: str, reason: str) -> None:
-        """Journals the time by which the run must end on its GPUs, and the reason."""
+        """Journals the time by which the run must release its GPUs, and the reason."""
         self._journal.write("booking_ends", booking=booking, at=at, reason=reason)
 
     def gang_restart(self, gang: str, generation: int, cause: str) -> None:

@@ -108,7 +108,7 @@ def _serve(order: str) -> None:
 def _execute_the_command(argv: list[str], order: str) -> None:
     """Executes the rank's command line in this process.
 
-    If the command is not an interpreter of this kind, ends the process.
+    If the command's first word is not a Python that reads PYTHONPATH, the process ends instead.
     """
     program = _found(argv[0])
     if program is None or not sys.executable or not os.path.samefile(program, sys.executable):

@@ -97,7 +97,7 @@ class AllReduce(Strategy):
     def _ring(self) -> Average:
         """Returns the function that averages one section.
 
-        Each section has its own group, as collectives must match in order.
+        Each section has its own group, because within a group all ranks must call collectives in the same order.
         """
         group = self.new_group()
 

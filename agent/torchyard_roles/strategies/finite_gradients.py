@@ -77,7 +77,7 @@ class FiniteGradients:
         if getattr(optimizer, "found_inf", None) is not None:
             if self._agree is not None:
                 self._agree(torch.ones((), dtype=torch.bool, device="cpu"), self.step)
-            return  # A fused optimizer skips such a step itself.
+            return  # A fused optimizer itself skips a step whose gradients are not finite.
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         flag = all_finite([_local(parameter.grad) for parameter in parameters])
         if self._agree is not None:

@@ -347,7 +347,10 @@ class GradientAverager:
             self._events.append((start, _recorded()))
 
     def _average(self, kind: int, round_: int) -> list[int]:
-        """Averages these buckets in their flat tensors, and returns the agreed message. The call may be repeated."""
+        """Averages the buckets that any rank has marked in its message, and returns the agreed message.
+
+        The averages are written to the buckets' flat tensors, and the call may be repeated.
+        """
         self._round = round_
         requested_at = time.monotonic()
         agreed = self._meet(kind, self._flags())

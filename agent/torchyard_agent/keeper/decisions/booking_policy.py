@@ -38,7 +38,7 @@ class OwnBooking(NamedTuple):
 
 
 class Deadline(NamedTuple):
-    """The time by which a run must have ended on its GPUs, and the reason."""
+    """The time by which a run must have released its GPUs, and the reason."""
 
     at: float
     why: str

@@ -90,7 +90,7 @@ class NotifyUser(NamedTuple):
 
 
 class AcquireGpus(NamedTuple):
-    """Instructs a host to lock the run's GPUs, and to report either that it has or which process uses a GPU."""
+    """Instructs a host to lock the run's GPUs. The host reports that it has, or which process uses a GPU."""
 
     host: str
     only_if_idle: bool

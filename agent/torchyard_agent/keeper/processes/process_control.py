@@ -84,7 +84,7 @@ def command_of(pid: int) -> str:
 def may_signal(pid: int) -> bool:
     """Returns whether this process may signal `pid`.
 
-    It may not if, as after sudo, the process belongs to another user.
+    It may not signal another user's process, for example after sudo.
     """
     try:
         os.kill(pid, 0)

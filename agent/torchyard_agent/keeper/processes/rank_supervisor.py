@@ -347,7 +347,7 @@ class RankSupervisor:
 
         Reports HostSwept when none is left and the driver has released the GPUs.
 
-        Descendants that, as after sudo, belong to another user cannot be ended, and are not waited for.
+        Descendants that belong to another user, for example after sudo, cannot be ended and are not waited for.
         """
         if self.gpu_acquisition is not None:
             self.gpu_acquisition.end()

@@ -313,7 +313,8 @@ class ServerAverage:
         theta = [each.clone() for each in self._outer.theta] if known >= 0 else self._outer.empty()
         rounds = [known] * len(self._servers)
         while min(rounds) < max(at_least, max(rounds)):
-            # If a round closes between two servers' answers, the servers that answered before it are asked again.
+            # If a round closes in the meantime, servers that had already sent the parameters of the previous round are
+            # asked again.
             for number, round_ in enumerate(rounds):
                 if round_ < max(at_least, max(rounds)):
                     parts = self._own_slices(number, theta)
@@ -339,7 +340,7 @@ class ServerAverage:
         ]
         for change in changes:
             receive_tensors(link, change)
-        # θ is changed only after all changes are received, because a request may break and be repeated.
+        # θ is changed only after all changes are received, because the request is repeated if its connection breaks.
         for change in changes:
             for encoded, values in zip(change, theta):
                 codec.accumulate(encoded, values)

@@ -65,7 +65,7 @@ class ReductionServer(AllReduce):
     def _through_reducers(self) -> Average:
         """Returns the function that averages one section.
 
-        Each section has its own groups, as collectives must match in order.
+        Each section has its own groups, because within a group all ranks must call collectives in the same order.
         """
         groups = LocalGroups(self._ranks_of_hosts, self._rank)
         exchange = HierarchicalReduction(self._client, groups, self._device)
