@@ -21,7 +21,7 @@ def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
     """Records that this host's daemon runs from this unpacked archive. Write errors are ignored."""
     path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
     with contextlib.suppress(OSError):
-        # This marks the archive as used, which delays its garbage collection.
+        # The modification time marks the archive as used, which delays its garbage collection.
         os.utime(paths.archive_dir(agent_dir, sha256))
     if noted(path) == (version, sha256):
         return

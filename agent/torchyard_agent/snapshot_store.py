@@ -29,7 +29,7 @@ class SnapshotProblem(Exception):
 
 
 class Incomplete(SnapshotProblem):
-    """Raised if files of the snapshot are missing in the store. They must be uploaded."""
+    """Raised if files of the snapshot are missing in the store and must be uploaded."""
 
 
 def hash_file(path: str) -> str:

@@ -48,7 +48,7 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     deadline = asyncio.get_running_loop().time() + min(float(params.get("wait_s", 0)), LONGEST_WAIT_S)
     offset = int(params["offset"])
     while True:
-        ended = has_ended()  # This is checked before the size is read. Otherwise the last data could be missed.
+        ended = has_ended()  # `ended` is determined before the size is read. Otherwise the last data could be missed.
         status = os.stat(path) if os.path.exists(path) else None
         size = status.st_size if status is not None else 0
         start = max(0, size + offset) if offset < 0 else offset

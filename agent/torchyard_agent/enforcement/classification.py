@@ -112,8 +112,8 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
-        # The user can write the run's record. It may therefore only select one of the persons who share a login, or,
-        # for a login of no known person, a person of the calendar.
+        # The user can write the run's record. The record may therefore only select one of the persons who share a
+        # login, or, for a login of no known person, a person of the calendar.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

@@ -432,7 +432,9 @@ class Keeper:
         """Kills all processes of the run on this host, and journals the reason."""
         running.cancel()
         if self._ranks is not None:
-            self._ranks.send = lambda message: None  # This prevents the primary from restarting the killed ranks.
+            self._ranks.send = lambda message: (
+                None
+            )  # Without reports of their end, the primary does not restart the ranks.
             await asyncio.wait({running}, timeout=FLUSH_S)
             while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:

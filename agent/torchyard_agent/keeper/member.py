@@ -148,7 +148,7 @@ class Member:
             retry_s = min(retry_s * 1.5, RETRY_S[1])
 
     async def _watch_lease(self) -> None:
-        """Ends this host's ranks when its lease expires. They must not run together with the next generation.
+        """Ends this host's ranks when its lease expires, because they must not run together with the next generation.
 
         If the primary is not reached in time, at the start or after a loss, ends the run on this host.
         """

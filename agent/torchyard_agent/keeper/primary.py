@@ -417,8 +417,8 @@ class Primary:
 
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
-            # This host executes its order later, because members must receive theirs before this host forks. The
-            # results are reported as events.
+            # This host's own order is executed later, because members must receive their orders before this host forks.
+            # The results are reported as events.
             self._loop.call_soon(self._ranks.obey, message)
         else:
             self._members.send(host, message)

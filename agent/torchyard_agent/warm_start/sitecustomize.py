@@ -84,7 +84,7 @@ def _serve(order: str) -> None:
         whole = False
     finally:
         gc.freeze()
-        gc.unfreeze()  # This moves all objects to the oldest generation, as garbage collection would have done.
+        gc.unfreeze()  # unfreeze() moves all objects to the oldest generation, as garbage collection would have done.
         gc.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -193,7 +193,7 @@ def complete_with(
         _write_text(unfinished / ABOUT, json.dumps(whole))
         _move_into_place(unfinished, root / name_of(step))
     except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
-        shutil.rmtree(unfinished, ignore_errors=True)  # This frees the space if the disk is full.
+        shutil.rmtree(unfinished, ignore_errors=True)  # Removing the folder frees the space if the disk is full.
         raise
     return Checkpoint(root / name_of(step), step, whole)
 

@@ -281,7 +281,7 @@ class CheckpointSaver:
             if not isinstance(error, Exception) and not hasattr(error, "failures"):
                 raise
             self._failed(step, error)
-            if self._is_chief:  # This frees the space if the disk is full.
+            if self._is_chief:  # Removing the folder frees the space if the disk is full.
                 shutil.rmtree(folder, ignore_errors=True)
 
     def wait(self) -> bool:

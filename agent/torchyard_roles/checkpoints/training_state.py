@@ -93,7 +93,8 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
     copy: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
     for key, each in value.items():
         copy[key] = copied(each, f"{where}[{key!r}]")
-    metadata = getattr(value, "_metadata", None)  # This attribute of a module's state_dict() contains format versions.
+    # A module's state_dict() contains format versions in the attribute `_metadata`.
+    metadata = getattr(value, "_metadata", None)
     if metadata is not None:
         copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # torch keeps the metadata in the same attribute.
     return copy

@@ -158,8 +158,8 @@ class Collectives:
         is_up = dist.is_available() and dist.is_initialized()
         if is_up and dist.get_world_size() == environment.world_size:
             if meetings is not None:
-                # This exchange through the join store detects trainers that have ended. torch would wait half an hour
-                # for them.
+                # An exchange through the join store detects trainers that have ended. torch would wait half an hour for
+                # them.
                 meetings.exchange(b"", "", what)
             return _World(environment, dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S)))
         if meetings is not None:

@@ -61,7 +61,7 @@ def describe(holder: dict[str, str]) -> str:
 
 
 class GpuLocks:
-    """The GPU locks of this process. It has them until it releases them or ends."""
+    """The GPUs that this process has locked. The locks end when they are released or the process ends."""
 
     def __init__(self, listeners: dict[str, socket.socket], holder: dict[str, Any]):
         self._listeners = listeners
@@ -167,7 +167,7 @@ def _bind(uuid: str) -> socket.socket:
 
 
 def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
-    """Returns the valid part of a lock holder's answer. It is empty if the answer is missing or invalid."""
+    """Returns the valid part of a lock holder's answer. The result is empty if the answer is missing or invalid."""
     answer = b""
     try:
         while b"\n" not in answer and len(answer) < _MAX_ANSWER:

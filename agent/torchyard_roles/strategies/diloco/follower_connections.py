@@ -69,7 +69,7 @@ class FollowerConnections:
     def _watch(self, connection: Connection) -> None:
         try:
             while True:
-                # This call returns only when the connection breaks, because the other server sends nothing on it.
+                # receive() returns only when the connection breaks, because the other server sends nothing on it.
                 connection.receive()
         except (PeerLost, ProtocolError) as error:
             if not self._is_closed:

@@ -128,7 +128,7 @@ class SliceServer:
             self._closed = True
         self._mailbox.close()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # This wakes the thread that waits in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:

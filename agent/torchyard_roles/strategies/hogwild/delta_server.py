@@ -219,7 +219,7 @@ class DeltaServer:
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # This wakes the thread that waits in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:

@@ -284,7 +284,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # This wakes threads that wait for chunks which were restored.
+            self._changed.notify_all()  # Wakes the threads that wait for chunks which have been restored.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))

@@ -211,7 +211,7 @@ def serve(environment: Environment) -> None:
     signal.signal(signal.SIGTERM, stop)
     # The connection threads already sum chunks in parallel. Additional torch threads would only compete with them.
     torch.set_num_threads(1)
-    gc.freeze()  # This exempts torch's objects from garbage collection.
+    gc.freeze()  # freeze() exempts torch's objects from garbage collection.
     listener = tensor_connection.listen_at(place)
     try:
         with ServingReports(environment, server.figures, server.traffic):

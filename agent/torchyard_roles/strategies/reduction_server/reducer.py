@@ -151,10 +151,10 @@ class Reducer:
             self._closed = True
             self._left.notify_all()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # This wakes the thread that waits in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
         self._listener.close()
         self._connections.close()
-        self._wake_sender.close()  # This wakes the receiving thread.
+        self._wake_sender.close()  # Closing this socket wakes the receiving thread.
         deadline = time.monotonic() + 5
         for thread in self._others():
             # The receiving thread is joined first, because it starts the threads that end connections.
@@ -480,7 +480,7 @@ def serve(environment: Environment) -> None:
         return
     # The receiving thread sums the chunks. Additional torch threads would only compete with it.
     torch.set_num_threads(1)
-    gc.freeze()  # This exempts torch's objects from garbage collection.
+    gc.freeze()  # freeze() exempts torch's objects from garbage collection.
     reducer = Reducer(listen_at(places[0]), environment.key, environment.replica)
 
     def stop(signum: int, frame: FrameType | None) -> None:
