@@ -91,7 +91,7 @@ class ServingReports:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Sends the last figures and ends the thread."""
+        """Sends the last report, and ends the thread."""
         self._ends.set()
         if self._reporter.is_open:
             self._thread.join()

@@ -84,7 +84,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run on this host that has no keeper any more."""
+    """A run on this host whose keeper has ended."""
 
     run_id: str
     last_at: float

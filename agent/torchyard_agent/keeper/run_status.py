@@ -152,7 +152,7 @@ class RunStatus:
         return fields
 
     def end_as(self, fields: dict[str, Any]) -> None:
-        """Journals the run's end with these fields of `run_ended`."""
+        """Journals the run's end. `fields` are the fields of `run_ended`."""
         state = RunState(fields["state"])
         self.run_state(state, fields["reason"])
         self.ended = fields

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PeerState(NamedTuple):
-    """The decoded state."""
+    """The state of a peer at a step boundary, as decoded by decode()."""
 
     step: int
     model: dict[str, Any]

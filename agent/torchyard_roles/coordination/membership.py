@@ -29,7 +29,7 @@ READY_S = 600.0
 
 
 class Members(NamedTuple):
-    """One membership."""
+    """The members of a group, with the number of this membership."""
 
     number: int
     """The number of the membership: 0 at the start of a generation, increased by each loss and each return."""

@@ -57,7 +57,7 @@ BOUNDARY_S = 2.0
 """Interval in seconds at which members that wait at a step boundary request a new membership again."""
 
 _VOTES, _PASSED = 1, 2
-"""Kinds of control messages."""
+"""The kinds of control messages: votes, and the exchange of completed operations."""
 
 
 class Interrupted(Exception):

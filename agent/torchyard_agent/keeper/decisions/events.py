@@ -73,7 +73,7 @@ class HostLost(NamedTuple):
 
 
 class GangTrains(NamedTuple):
-    """All ranks of a gang have completed a step in this generation."""
+    """All ranks of a generation of a gang have completed a step."""
 
     gang: str
     generation: int
@@ -108,7 +108,7 @@ class ReplicasAdded(NamedTuple):
 
 
 class ReplicasWithdrawn(NamedTuple):
-    """Replicas will not be added after all."""
+    """The addition of replicas has been cancelled."""
 
     replicas: tuple[str, ...]
     why: str

@@ -7,11 +7,11 @@ from typing import NamedTuple, Union
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 JOIN = "join"
-"""Timer for the connection of the members to the primary."""
+"""Timer within which the members must connect to the primary."""
 JOIN_ADDED = "join_added"
-"""Timer for the connection of an added host to the primary."""
+"""Timer within which an added host must connect to the primary."""
 GPUS = "gpus"
-"""Timer for the GPUs of a scheduled run to become free."""
+"""Timer within which the GPUs of a scheduled run must become free."""
 CHOOSE = "choose"
 """Timer for collecting failures. When it expires, one of them is chosen as the cause."""
 GRACE = "grace"
@@ -21,7 +21,7 @@ GANG_GRACE = "gang_grace"
 EXPLAIN = "explain"
 """Timer within which the loss of a server can be detected as the cause of its trainers' failure."""
 HOST_WAIT = "host_wait"
-"""Timer for the return of a lost host."""
+"""Timer within which a lost host must return."""
 RETURN = "return"
 """Timer for the pause before lost replicas are started again."""
 

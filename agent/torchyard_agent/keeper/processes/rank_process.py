@@ -49,7 +49,7 @@ class RunPlace(NamedTuple):
 
     @property
     def stop_file(self) -> str:
-        """The path of the file that STOP_VARIABLE contains."""
+        """The path of the stop file, which ranks receive in the environment variable STOP_VARIABLE."""
         return os.path.join(self.folder, "stop")
 
     def setup_file(self, replica: str, local_rank: int) -> str:

@@ -62,7 +62,7 @@ class RoundState:
     keep: tuple[int, ...] = ()
     """The groups that already have the current round's outer parameters and momentum, and keep them."""
     committed: int = 0
-    """The epoch whose attempt was committed last."""
+    """The last epoch whose attempt was committed."""
     postponed: int = 0
     """An epoch that was abandoned because a member stopped. The other members take a step before the next attempt."""
     is_idle: bool = False
