@@ -178,7 +178,7 @@ class RunModels:
     def _put_together(self, export: _Export, folder: str, step: int, params: Params) -> None:
         import subprocess  # This module is imported here, because only an export needs it.
 
-        # Only an export needs this module, too.
+        # This module, too, is needed only for an export.
         from torchyard_agent.keeper.processes.rank_process import command
 
         python = _python(params)

@@ -346,7 +346,7 @@ class Runs:
     async def show(self, run_id: str) -> dict[str, Any]:
         """Returns the run's record, and its state according to its journal."""
         folder = self.folder(run_id)
-        # Otherwise a run that is being launched would look like a run whose keeper has died.
+        # If this method did not wait, a run that is being launched would look like a run whose keeper has died.
         await self._wait_for_start(run_id)
         keeper = await self.keeper(run_id)
         metrics: dict[str, Any] = {}

@@ -72,7 +72,7 @@ class Enforcer:
         If the calendar is stale or this is a dry run, no action is carried out, and uses and actions are only recorded.
         """
         if policy.dry_run != self._was_dry_run:
-            self.forget()  # In a dry run the users were not really warned.
+            self.forget()  # In a dry run no warnings were sent, so the users must be warned again.
             self._was_dry_run = policy.dry_run
         self._findings = [classify(use, known, host, now) for use in self._uses(sample)]
         reach = None if os.getuid() == 0 else os.getuid()

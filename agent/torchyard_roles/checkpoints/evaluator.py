@@ -111,8 +111,8 @@ class _StopSignal:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._earlier is not None:
-            # While the interpreter exits, Python removes its signal handlers long before torch is finalized. An ignored
-            # signal remains ignored.
+            # At exit, Python removes its signal handlers long before torch is finalized, but an ignored signal remains
+            # ignored.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         elif kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._earlier)

@@ -99,7 +99,7 @@ class Resumed:
         for group, settings in zip(optimizer.param_groups, self._groups):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                    # This tensor is changed in place, because a compiled or CUDA-graphed step refers to it.
+                    # This tensor is changed in place, because a compiled step or a CUDA graph refers to it.
                     group[name].copy_(value)
                 else:
                     group[name] = value

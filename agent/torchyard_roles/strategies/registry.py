@@ -75,7 +75,7 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
     if environment.strategy == "all_reduce" and environment.options.shard != "none":
         return ShardedAllReduce(environment)
     if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):
-        return AllReduce(environment)  # With a single group, Hogwild has no exchange.
+        return AllReduce(environment)  # A single Hogwild group has no other group to exchange with.
     if environment.strategy == "hogwild":
         return Hogwild(environment)
     if environment.strategy == "reduction_server" and environment.options.on_worker_loss == "continue":

@@ -89,7 +89,7 @@ def may_signal(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # The process has just ended, so there is no lack of permission.
+        return True  # The process has just ended, so the reason is not a lack of permission.
     except PermissionError:
         return False
     return True

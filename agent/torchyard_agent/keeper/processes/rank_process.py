@@ -93,7 +93,7 @@ def environment(
     inherited = {
         name: value
         for name, value in login.items()
-        # These variables are from another run if the login itself is part of that run.
+        # If the login itself is part of another run, its environment contains the variables of that run.
         if name not in VARIABLES_OF_A_RANK and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
     }
     result = {

@@ -63,7 +63,7 @@ class Flat:
         if not is_first:
             self.scatter(values)
 
-    def release(self) -> None:  # Only a sharded group has gathered values.
+    def release(self) -> None:  # Only a sharded group has gathered values to free.
         """Frees the values that collect() has gathered."""
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:

@@ -402,7 +402,7 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # After a pull, the round is the server's. After a push, it can only increase.
+        # A pull sets the round to that of the server. A push can only increase it.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0

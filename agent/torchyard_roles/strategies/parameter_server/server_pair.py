@@ -102,8 +102,8 @@ class ServerPair:
         self._added: dict[int, Added] = {}
         self._reserved = 0
         self._is_open = False
-        self._restored = -1  # The generation of the chief's group that has restored the shard.
-        self._begun = -1  # The generation of the chief's group that has begun.
+        self._restored = -1  # The generation of the chief's group in which the shard was restored, or -1.
+        self._begun = -1  # The newest generation of the chief's group that has begun, or -1.
         self._sessions: dict[tuple[int, int], Session] = {}
         # The groups that have no connections, with the times at which they lost the last one.
         self._away_since: dict[int, float] = {}

@@ -114,7 +114,7 @@ class Shard:
         if saved is not None:
             state.load(saved)
         with self._lock:
-            # The dict is replaced and not changed, because other threads may be iterating over it.
+            # The dict is replaced instead of changed, because other threads may be iterating over it.
             self._chunks = {**self._chunks, chunk.number: state}
         return saved is not None
 

@@ -215,7 +215,7 @@ class ShardedDownpour(Strategy):
         try:
             call_with_beats(checked, lambda: self._broadcast([WAITS, *pairs]))
         except BaseException:  # After any exception, the other ranks must not wait for this rank.
-            if problems:  # If the call has not failed, a broadcast has.
+            if problems:  # If the call itself has not failed, a broadcast has, and another broadcast would fail too.
                 self._broadcast([FAILED, *pairs])
             raise
         changes = [pair.changes for pair in self._served.pairs[: len(pairs)]]

@@ -66,7 +66,7 @@ class ChunkSum:
         self.lock = threading.Lock()
         self.total: torch.Tensor | None = None
         self.next_rank = 0
-        # If the sum is computed in rank order: parts that were received before those of lower ranks.
+        # Parts that were received before those of lower ranks, if the sum is computed in rank order.
         self.early: dict[int, Part] = {}
         self.arrived: dict[int, float] = {}
         self.takers: dict[int, list[Deliver]] = {}

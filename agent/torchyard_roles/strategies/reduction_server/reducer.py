@@ -213,8 +213,8 @@ class Reducer:
             again = rank in chunk.arrived  # The rank may send its part again over a new connection.
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            # A rank may have several functions here, because parts of its old connection may be handled after those of
-            # its new connection.
+            # A rank may have several `deliver` functions, because parts of its old connection may be handled after
+            # those of its new connection.
             chunk.takers.setdefault(rank, []).append(deliver)
             result = chunk.result
             if result is not None or (again and not final):
