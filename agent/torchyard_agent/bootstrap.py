@@ -147,9 +147,9 @@ def hash_of_sources(folder: str) -> str:
 
 
 def is_unpacked(folder: str, sources: str) -> bool:
-    """Returns whether a folder contains exactly the sources of an archive, which have this hash. Raises OSError.
+    """Returns whether a folder contains exactly the sources of an archive, which have the hash `sources`.
 
-    If the folder has other contents, for example after a power failure, it is removed.
+    If the folder has other contents, for example after a power failure, it is removed. Raises OSError if this fails.
     """
     if not os.path.lexists(folder):
         return False

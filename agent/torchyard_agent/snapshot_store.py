@@ -147,7 +147,10 @@ def seal(agent_dir: str, manifest: list[Entry]) -> str:
 
 
 def materialize(agent_dir: str, root: str, target: str) -> None:
-    """Copies the snapshot's files to `target`, where a run may change them. Raises SnapshotProblem."""
+    """Copies the snapshot's files to `target`, where a run may change them.
+
+    Raises SnapshotProblem if a file is missing or damaged.
+    """
     manifest = read_manifest(agent_dir, root)
     if manifest is None:
         _forget(agent_dir, root)  # A manifest that is damaged, for example by a power failure, is removed.

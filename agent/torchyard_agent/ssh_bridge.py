@@ -123,10 +123,10 @@ def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: 
 def _connect_or_start(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """Returns a connection to the running daemon. If there is none, starts this archive's daemon. Raises OSError.
+    """Returns a connection to the running daemon. If there is none, starts this archive's daemon.
 
-    The daemon's socket is bound before the fork. Therefore clients need not wait until the daemon has started, and two
-    concurrent bridges start only one daemon.
+    Raises OSError if the daemon cannot be started. The daemon's socket is bound before the fork. Therefore clients need
+    not wait until the daemon has started, and two concurrent bridges start only one daemon.
     """
     listener = _bind(address)
     if listener is None:

@@ -37,7 +37,7 @@ REPORT_WAIT_S = 0.2
 
 
 class Cluster:
-    """The run, from the point of view of one of its processes. join() creates the instance."""
+    """The run as seen by one of its processes. join() creates the instance."""
 
     def __init__(self, environment: Environment, strategy: Strategy, device: torch.device) -> None:
         self._environment = environment
@@ -125,7 +125,7 @@ class Cluster:
         All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. (Under
         the strategy `none` each trainer starts from its own.) Several models or optimizers are given as lists
         (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in further calls before the first step, in
-        the same order on all trainers. Without an optimizer, for a script that updates its parameters by hand, only the
+        the same order on all trainers. If the script updates its parameters by hand and gives no optimizer, only the
         model is returned.
 
         Raises:
@@ -229,8 +229,8 @@ class Cluster:
         """Saves and restores further objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
 
         This method must be called after distribute() and before the training loop, with the same names on all trainers.
-        In a resumed run, the call restores the objects. A script started by hand saves checkpoints after the first call
-        if TORCHYARD_CHECKPOINTS names a folder.
+        In a resumed run, the call restores the objects. A script that is started by hand saves checkpoints only if it
+        calls this method and TORCHYARD_CHECKPOINTS is a folder.
 
         Args:
             now: Whether to save at the next step boundary that all trainers can reach together.
@@ -260,11 +260,11 @@ class Cluster:
             self._saver.ask()
 
     def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
-        """Loads each new checkpoint into `model` and yields its step, until training ends. For evaluators.
+        """Loads each new checkpoint into `model` and yields its step, until training ends. Evaluators call this method.
 
-        The iterator is empty in the other roles, so a script may contain this loop before its training loop. It is also
-        empty if there is no folder for checkpoints. Metrics that are reported inside the loop have the step of the
-        checkpoint.
+        In other roles the iterator is empty, so a script may contain such a loop before its training loop. The iterator
+        is also empty if there is no folder for checkpoints. Metrics that are reported inside the loop have the step of
+        the checkpoint.
         """
         if self.role != "evaluator" or not self._environment.checkpoints:
             return

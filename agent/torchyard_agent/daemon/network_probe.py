@@ -217,7 +217,10 @@ async def _try(token: str, source: str | None, target: Params) -> Params | None:
 
 
 def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float) -> float:
-    """Receives data, and returns the bytes per second after the warm-up. Blocks the calling thread. Raises OSError."""
+    """Receives data, and returns the bytes per second after the warm-up. Blocks the calling thread.
+
+    Raises OSError if the connection fails.
+    """
     own = (source, 0) if source and network_addresses.interface_of(source) else None
     with socket.create_connection(where, STALLED_S, own) as connection:
         _reset_on_close(connection)

@@ -63,7 +63,10 @@ def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
 
 
 def read_piece(path: str, offset: int) -> dict[str, Any]:
-    """Returns a part of a file, starting at `offset`, as {"data" (base64), "next", "size"}. Raises OSError."""
+    """Returns a part of a file, starting at `offset`, as {"data" (base64), "next", "size"}.
+
+    Raises OSError if the file cannot be read.
+    """
     with open(path, "rb") as file:
         file.seek(offset)
         data = file.read(PIECE)

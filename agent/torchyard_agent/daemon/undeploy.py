@@ -104,7 +104,10 @@ def _close_log() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Removes a folder. Repeats this for RETRY_S, as other processes may write into it or remove it. Raises OSError."""
+    """Removes a folder. Repeats this for RETRY_S, because other processes may write into it or remove it.
+
+    Raises OSError if the folder still cannot be removed.
+    """
     deadline = time.monotonic() + RETRY_S
     while os.path.isdir(folder):
         try:

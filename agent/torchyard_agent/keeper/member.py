@@ -116,7 +116,10 @@ class Member:
             self._finished.set_result((state, why))
 
     async def _dial(self, introduction: Message) -> tuple[Stream, Message]:
-        """Opens a connection to the primary in addition to the gang link. Raises one of NETWORK_ERRORS."""
+        """Opens a connection to the primary in addition to the gang link.
+
+        Raises one of NETWORK_ERRORS if this fails.
+        """
         address = await _resolved(self._primary["address"])
         return await gang_link.call(address, self._primary["gang_port"], self._secret, introduction)
 

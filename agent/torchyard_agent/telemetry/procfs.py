@@ -18,7 +18,7 @@ def read(path: str, size: int = 4096) -> bytes:
 def read_all(path: str) -> bytes:
     """Returns the whole file. Several reads may be needed, because the kernel may return records one by one.
 
-    Raises OSError.
+    Raises OSError if the file cannot be read.
     """
     with open(path, "rb", buffering=0) as file:
         return file.read()

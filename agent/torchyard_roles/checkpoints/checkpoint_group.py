@@ -36,7 +36,10 @@ class CheckpointGroup:
         """The number of processes."""
 
     def meet(self) -> JoinStore | None:
-        """Returns the run's join store, or None if the run has none or this process trains alone. Raises StoreLost."""
+        """Returns the run's join store, or None if the run has none or this process trains alone.
+
+        Raises StoreLost if the store cannot be reached.
+        """
         environment = self._environment
         if self._store is None and environment.store and environment.key and not self._trains_alone:
             from torchyard_roles.coordination.join_store_client import JoinStore

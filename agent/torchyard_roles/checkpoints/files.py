@@ -166,7 +166,7 @@ def unfinished_folder(root: Path, step: int, who: str) -> Path:
 
 
 def begin(root: Path, step: int, who: str) -> Path:
-    """Creates an empty folder for an unfinished checkpoint, and returns its path. Raises OSError."""
+    """Creates an empty folder for an unfinished checkpoint, and returns its path. Raises OSError if this fails."""
     unfinished = unfinished_folder(root, step, who)
     root.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -225,7 +225,7 @@ def part_path(root: Path, who: str, step: int | None) -> Path:
 def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
     """Saves the state of `who` (such as `worker-1.0` or `ps-0`) at `step`, or as the newest part if `step` is None.
 
-    Raises OSError or RuntimeError.
+    Raises OSError or RuntimeError if the file cannot be written.
     """
     path = part_path(root, who, step)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
 
 
 def keep_newest_part(root: Path, who: str, step: int) -> None:
-    """Copies the newest part as the part of `step`, by a hard link if possible. Raises OSError."""
+    """Copies the newest part as the part of `step`, by a hard link if possible. Raises OSError if this fails."""
     path = part_path(root, who, step)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
     unfinished.unlink(missing_ok=True)

@@ -133,7 +133,7 @@ class ShardedSaving:
     def write(self, folder: Path, tensors: dict[str, Any]) -> None:
         """Writes the tensors that copy() has returned into a folder that all ranks share.
 
-        Raises CheckpointException.
+        Raises CheckpointException if a rank cannot write its part.
         """
         from torch.distributed import checkpoint
 

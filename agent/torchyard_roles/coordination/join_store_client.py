@@ -67,7 +67,10 @@ class JoinStore:
 
     @classmethod
     def connect(cls, address: str, key: bytes, who: str, rank: int | None = None) -> JoinStore:
-        """Connects to `host:port`. `who` is the name of this process in the keeper's log. Raises StoreLost."""
+        """Connects to `host:port`. `who` is the name of this process in the keeper's log.
+
+        Raises StoreLost if the store cannot be reached.
+        """
         store = cls(address, key, who, rank)
         store._link = store._call_until(time.monotonic() + RECONNECT_S)
         store._start_thread(store._listen, "torchyard-store")

@@ -225,10 +225,10 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _run_in_thread(self, start: Callable[[Any], list[Any]]) -> None:
-        """Calls `start`, which starts sends and receives, in a thread and waits for their end. Raises Interrupted.
+        """Calls `start`, which starts sends and receives, in a thread, and waits until these have ended.
 
-        A thread is needed because torch's wait for a transfer cannot be repeated after a timeout. The thread ends at
-        the latest with the connections.
+        Raises Interrupted if one of them fails. A thread is needed because torch's wait for a transfer cannot be
+        repeated after a timeout. The thread ends at the latest with the connections.
         """
         errors: list[str] = []
         group = self._data
@@ -319,7 +319,10 @@ class ReplaceableGroup(GlooGroup):
         self._agree(_VOTES)
 
     def _agree(self, kind: int) -> int:
-        """Returns the largest number of completed operations over all members. Raises Interrupted."""
+        """Returns the largest number of completed operations over all members.
+
+        Raises Interrupted if the exchange with the members fails.
+        """
         numbers = [self._passed, kind, -kind, self._due, -self.membership.returning]
         message = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         self._reduce(message, dist.ReduceOp.MAX)

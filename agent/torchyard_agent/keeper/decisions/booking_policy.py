@@ -92,7 +92,7 @@ class StartVerdict(NamedTuple):
     only_if_idle: bool = False
     """Whether the run may begin only if no process uses the GPUs, because no fresh calendar contains its booking."""
     refused: str = ""
-    """The reason why the run must not begin, or ""."""
+    """The reason why the run must not begin, or "" if it may."""
     booking_gone: bool = False
     """Whether the run must not begin because its booking was deleted."""
 

@@ -66,16 +66,22 @@ class Stream:
         return self._writer.transport.get_write_buffer_size()
 
     async def receive(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> Message:
-        """Returns the next message, of at most `longest` bytes. Raises one of NETWORK_ERRORS."""
+        """Returns the next message, of at most `longest` bytes.
+
+        Raises one of NETWORK_ERRORS if the connection fails.
+        """
         return authenticated_transport.decode_message(await self.receive_piece(longest))
 
     async def send_piece(self, data: bytes) -> None:
-        """Sends `data` as one frame, and waits while the send buffer is full. Raises one of NETWORK_ERRORS."""
+        """Sends `data` as one frame, and waits while the send buffer is full.
+
+        Raises one of NETWORK_ERRORS if the connection fails.
+        """
         self._writer.write(self._codec.seal(data))
         await self._writer.drain()
 
     async def receive_piece(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> bytes:
-        """Returns the payload of the next frame. Raises one of NETWORK_ERRORS."""
+        """Returns the payload of the next frame. Raises one of NETWORK_ERRORS if the connection fails."""
         codec = self._codec
         while (payload := codec.receive(await self._reader.readexactly(codec.expects), longest)) is None:
             pass

@@ -45,7 +45,10 @@ class FollowerConnections:
             thread.start()
 
     def ask(self, header: dict[str, Any], meanwhile: Callable[[], None]) -> list[dict[str, Any]]:
-        """Sends a request to all other servers, calls `meanwhile`, and returns the answers. Raises PeerLost."""
+        """Sends a request to all other servers, calls `meanwhile`, and returns the answers.
+
+        Raises PeerLost if a server is lost.
+        """
         for connection in self._asked:
             connection.send(header)
         meanwhile()

@@ -385,7 +385,10 @@ class ServerAverage:
             self._drop(number)
 
     def _repeated(self, number: int, call: Callable[[Connection], _Result]) -> _Result:
-        """Makes a request, and repeats it over a new connection if the connection breaks. Raises PeerLost."""
+        """Makes a request, and repeats it over a new connection if the connection breaks.
+
+        Raises PeerLost if the server remains unreachable.
+        """
         try:
             return call(self._link(number))
         except PeerLost:

@@ -32,12 +32,12 @@ class Calls:
         self._closed = False
 
     def connect(self, peer: Peer) -> Connection:
-        """Opens a connection that is not kept. Raises PeerLost and ProtocolError."""
+        """Opens a connection that is not kept. Raises PeerLost or ProtocolError if this fails."""
         connection, _ = Connection.connect(peer, self._key, self._introduction, CONNECT_S)
         return connection
 
     def take(self, peer: Peer) -> Connection:
-        """Returns an idle connection, or a new one. Raises PeerLost and ProtocolError."""
+        """Returns an idle connection, or a new one. Raises PeerLost or ProtocolError if connecting fails."""
         with self._lock:
             connection = self._idle.pop(peer, None)
         if connection is not None:

@@ -39,7 +39,7 @@ class Calls:
         }
 
     def connect(self, group: int, deadline_s: float) -> Connection:
-        """Opens a new connection to a group. Raises PeerLost."""
+        """Opens a new connection to a group. Raises PeerLost if the group is unreachable."""
         peer = self._holdings.peers[group]
         connection, _ = Connection.connect(peer, self._key, self._introduction, deadline_s)
         self._holdings.find(group, peer.name)
@@ -48,7 +48,10 @@ class Calls:
     def ask(
         self, group: int, header: dict[str, Any], deadline_s: float = ATTEMPT_S, tensors: Sequence[torch.Tensor] = ()
     ) -> dict[str, Any]:
-        """Sends a request, with one tensor per chunk if given, and returns the answer. Raises PeerLost."""
+        """Sends a request, with one tensor per chunk if given, and returns the answer.
+
+        Raises PeerLost if the group is unreachable.
+        """
         with closing(self.connect(group, deadline_s)) as connection:
             connection.send(header)
             send_chunks(connection, tensors)
@@ -74,7 +77,10 @@ class Calls:
             return None
 
     def rest(self, group: int, size: int) -> torch.Tensor:
-        """Returns a group's frozen parameters and buffers, packed into a tensor of `size` bytes. Raises PeerLost."""
+        """Returns a group's frozen parameters and buffers, packed into a tensor of `size` bytes.
+
+        Raises PeerLost if the group is unreachable.
+        """
         with closing(self.connect(group, ATTEMPT_S)) as connection:
             connection.send({"op": "rest"})
             connection.receive()

@@ -6,7 +6,7 @@
     apply      parameters = M + (parameters − snapshot)   training thread, between two steps
 
 Updates between begin and apply stay in the parameters and are part of the next delta, so each update is applied exactly
-once. Without such updates the parameters are bitwise equal to M after apply.
+once. If there are no such updates, the parameters are bitwise equal to M after apply.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
 
 
 class ShardCopy:
-    """The copy of one shard on a worker group. It uses CPU memory three times the size of the shard."""
+    """The copy of one shard on a worker group. It takes three times the shard's size in CPU memory."""
 
     def __init__(self, number: int, chunks: list[Chunk], parameters: list[torch.nn.Parameter], generation: int) -> None:
         self.number = number

@@ -42,7 +42,7 @@ class ServerCheckpoint:
         self._writing = threading.Lock()
 
     def write(self, state: Callable[[], dict[str, Any]], step: int | None, kept: Sequence[int]) -> None:
-        """Saves this server's part of a checkpoint. Raises OSError.
+        """Saves this server's part of a checkpoint. Raises OSError if it cannot be written.
 
         Args:
             state: A function that returns the state. It is called with the lock held, so an older state never replaces
