@@ -463,7 +463,7 @@ def main(agent_dir: str, node: str, sha256: str) -> int:
         with _alone(paths.gc_state(agent_dir, node)) as alone:
             if alone:
                 collect(agent_dir, node, sha256, Limits.read(os.environ))
-    except OSError as error:  # For example, the agent has been undeployed, or the disk is full.
+    except OSError as error:  # The agent may have been undeployed, or the disk may be full.
         print(f"garbage collection: {error}", file=sys.stderr)
         return 1
     return 0

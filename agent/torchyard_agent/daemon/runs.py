@@ -127,7 +127,7 @@ class Runs:
             await keeper.call("renew", {})
         except RpcError as error:
             if error.code not in ("lease_lapsed", "disconnected"):
-                return True  # For example, the keeper of an older agent does not have this method.
+                return True  # The keeper may belong to an older agent, which does not have this method.
         else:
             return True
         while await self.keeper(run_id) is not None:
@@ -414,7 +414,7 @@ class Runs:
             try:
                 shown = await self.show(run_id)
             except (RpcError, OSError):
-                continue  # For example, the run's folder has just been removed.
+                continue  # The run's folder may just have been removed.
             record = shown["record"]
             state = {name: shown[name] for name in ("state", "reason", "as_of", "alive", "silent", "died")}
             about = {"name": record.get("name", ""), "record": record.get("record", {})}

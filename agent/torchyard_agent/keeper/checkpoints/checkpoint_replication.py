@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 OnResult = Callable[[str, str, str], None]
 """A function that is called with (host, checkpoint, problem). The problem is "" if the checkpoint was copied."""
 Dial = Callable[[Message], Awaitable[tuple[Stream, Message]]]
-"""A function that connects to the primary with an introduction. Raises one of NETWORK_ERRORS."""
+"""A function that connects to the primary with an introduction. Raises one of NETWORK_ERRORS if this fails."""
 
 
 class CheckpointSender:

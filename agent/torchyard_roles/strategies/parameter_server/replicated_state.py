@@ -37,7 +37,7 @@ class ReplicatedState:
     def __init__(self, sizes: dict[str, int]) -> None:
         self._sizes = sizes
         self._lock = threading.Lock()
-        # By group: (serial number, bytes).
+        # The keys are groups, and the values are (serial number, bytes).
         self._buffers: dict[int, tuple[int, torch.Tensor]] = {}
         self._coming: dict[int, tuple[int, torch.Tensor]] = {}
         self.constants: torch.Tensor | None = None

@@ -2,8 +2,8 @@
 
 Each link has two threads, so sending never waits for receiving. At most IN_FLIGHT chunks are unanswered: without a
 limit the gradients of all workers would congest the server (incast), and with a low limit the link would be idle at
-times. At 200 Mbit/s with 4 workers and 4 servers, 4 × 128 KiB took 1.14 times the lower bound, and 8 × 234 KiB took
-1.23 times that bound (on two busy cores).
+times. At 200 Mbit/s with 4 workers and 4 servers, an exchange with 4 unanswered chunks of 128 KiB took 1.14 times the
+theoretical minimum, and with 8 chunks of 234 KiB 1.23 times (on two busy cores).
 """
 
 from __future__ import annotations
