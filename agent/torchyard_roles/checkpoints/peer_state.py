@@ -1,6 +1,6 @@
-"""The state of a run at a step boundary, which a worker that returns after its loss receives from a peer's memory.
+"""The state of a run at a step boundary, which a worker that returns after its loss receives from a peer.
 
-It has the contents of a checkpoint, and the state of the strategy's exchange.
+The state has the contents of a checkpoint and the state of the strategy's exchange.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LARGE = 1 << 14
 
 
 class PeerState(NamedTuple):
-    """The decoded state."""
+    """The state of a peer at a step boundary, as decoded by decode()."""
 
     step: int
     model: dict[str, Any]
     """The state of the model of the first distribute() call."""
     exchange: dict[str, Any]
-    """The result of `Strategy.exchange_state()`."""
+    """The exchange's state, as returned by `Strategy.exchange_state()`."""
     resumed: Resumed
     """The remaining state, in the form in which a checkpoint is restored."""
 

@@ -1,7 +1,7 @@
 """The state that each rank saves in addition to the chief's checkpoint: random states and positions in the data.
 
-A rank outside the chief's process group also saves the script's objects (`of_script`), since it cannot receive the
-chief's objects.
+A rank outside the chief's process group also saves the optimizer and the script's objects (`of_script`), because it
+cannot receive the chief's objects when the run resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restores the result of random_state(). The state of a different kind of device is ignored."""
+    """Restores a state that random_state() has returned.
+
+    A GPU's state is ignored if `device` is of a different type.
+    """
     torch.set_rng_state(state["torch"])
     random.setstate(_tuples(state["python"]))
     if device.type == "cuda" and "cuda" in state:

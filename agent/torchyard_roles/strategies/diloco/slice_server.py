@@ -1,4 +1,4 @@
-"""The server of a group's first rank: it collects slices of differences, and sends averages and copies of θ and m.
+"""The server of a group's first rank, which averages a slice for all groups and sends its state to returning groups.
 
 other group                                   owner of the slice
    | slice: epoch, weight               --->    |
@@ -30,7 +30,7 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 
 SERVICE = "diloco"
 STATE_WAIT_S = 5.0
-"""Longest wait in seconds of a returning group until the asked member has taken the outer step of the round."""
+"""Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Mailbox:
         self._closed = False
 
     def advance(self, epoch: int) -> None:
-        """Abandons all earlier epochs."""
+        """Abandons all epochs before `epoch`."""
         with self.changed:
             self._epoch = epoch
             for by_epoch in (self._contributions, self._averages, self._connections):
@@ -135,10 +135,10 @@ class Mailbox:
 
 
 class SliceServer:
-    """A server with one thread per connection. The constructor starts it.
+    """A server with one thread per connection. The constructor starts the server.
 
     Args:
-        rest: Frozen parameters and buffers that are not averaged; returning groups receive them too.
+        rest: Frozen parameters and buffers that are not averaged, which returning groups also receive.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class SliceServer:
             self._closed = True
         self._mailbox.close()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:
@@ -212,7 +212,7 @@ class SliceServer:
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
         except PeerLost:
-            return  # This group notices the loss of a member through a connection that it has opened itself.
+            return  # This group detects the loss of another group through the connection that it has opened itself.
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
             log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:
