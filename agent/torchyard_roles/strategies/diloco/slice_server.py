@@ -29,6 +29,8 @@ from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedback
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters
 
 SERVICE = "diloco"
+KEPT_EPOCHS = 8
+"""Number of epochs for which the number of averages is kept: a thread may find late that its epoch was complete."""
 STATE_WAIT_S = 5.0
 """Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
 
@@ -58,6 +60,8 @@ class Mailbox:
         self._contributions: dict[int, dict[int, Contribution]] = {}
         self._averages: dict[int, list[torch.Tensor]] = {}
         self._connections: dict[int, dict[int, Connection]] = {}
+        self._published: dict[int, int] = {}
+        """The numbers of averages, which are kept for some epochs longer than the averages."""
         self._epoch = 0
         self._closed = False
 
@@ -68,6 +72,7 @@ class Mailbox:
             for by_epoch in (self._contributions, self._averages, self._connections):
                 for number in [number for number in by_epoch if number < epoch]:
                     del by_epoch[number]
+            self._published = {number: each for number, each in self._published.items() if number > epoch - KEPT_EPOCHS}
             self.changed.notify_all()
 
     def put(self, epoch: int, group: int, contribution: Contribution, connection: Connection | None = None) -> None:
@@ -114,6 +119,7 @@ class Mailbox:
         """Sends the average of the next message, which must not change any more, to all members."""
         with self.changed:
             self._averages.setdefault(epoch, []).append(average)
+            self._published[epoch] = self._published.get(epoch, 0) + 1
             for connection in self._connections.get(epoch, {}).values():
                 connection.post({}, average)
             self.changed.notify_all()
@@ -122,7 +128,7 @@ class Mailbox:
         """Waits until all averages of an epoch are published. Returns False if the epoch is abandoned."""
 
         def is_complete() -> bool:
-            return len(self._averages.get(epoch, ())) >= messages
+            return self._published.get(epoch, 0) >= messages
 
         with self.changed:
             self.changed.wait_for(lambda: is_complete() or epoch < self._epoch or self._closed)
