@@ -1,4 +1,4 @@
-"""Tests of blocking calls in threads whose caller may be cancelled."""
+"""Tests of blocking calls that run in threads, and whose callers may be cancelled."""
 
 from __future__ import annotations
 

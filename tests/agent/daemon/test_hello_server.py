@@ -1,4 +1,4 @@
-"""Tests of the daemon's first answers, which precede the import of large modules."""
+"""Tests of the daemon's first answers, which it sends before it imports large modules."""
 
 from __future__ import annotations
 

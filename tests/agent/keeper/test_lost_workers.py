@@ -42,7 +42,7 @@ async def train(
     reducer: Sequence[str] = REDUCER,
     **options: object,
 ) -> dict[str, Any]:
-    """Runs the program on all workers, and returns the run's end.
+    """Runs the program on all workers, and returns the `run_ended` event.
 
     Args:
         reducers: The number of reducers; if it is 0, the strategy is `all_reduce`.
@@ -173,7 +173,7 @@ def test_a_worker_returns_to_its_share_of_the_data_in_the_epoch_of_the_others(ru
 
 
 def epoch_share(rank: int, epoch: int) -> list[tuple[int, ...]]:
-    """Returns the batches of a worker in an epoch of the program, as torch divides them."""
+    """Returns the batches that torch's sampler assigns to a worker in an epoch of the program."""
     sampler = DistributedSampler(range(48), 3, rank, shuffle=True)
     sampler.set_epoch(epoch)
     numbers = list(sampler)
@@ -283,7 +283,10 @@ def test_workers_that_are_killed_at_random_return(run_scenario: RunScenario, see
 
 
 def test_workers_whose_gradients_reducers_sum_continue_without_a_lost_one(run_scenario: RunScenario) -> None:
-    """The reducer and all workers sum shares of the gradients, of which the lost worker takes its own with it."""
+    """The reducer and each worker sum a part of the gradients.
+
+    Other processes take over the part of the lost worker.
+    """
 
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
@@ -439,7 +442,7 @@ SOAK = ROOT / "docs" / "proof" / "lost-workers.md"
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_200_kills(tmp_path: Path) -> None:
-    """In each run, all workers but one are killed. The longest gaps between steps are written to a table."""
+    """In each run, all workers but one are killed. The test writes the longest pauses between two steps to a table."""
     rows = []
     for run in range(RUNS):
         random = Random(run)

@@ -30,7 +30,7 @@ class Conversation:
         self._process = process
 
     def say(self, line: str) -> Any:
-        """Sends a line; returns the value of an expression in brackets, or None for a statement."""
+        """Sends a line of Python. Returns the value of an expression in brackets, or None for a statement."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")

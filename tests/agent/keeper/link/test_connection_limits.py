@@ -27,7 +27,7 @@ def test_the_oldest_unauthenticated_connections_are_closed_first(
 
     async def flood(door: socket.socket) -> list[bool]:
         listener = Listener({KEY: StoreServer(JoinStore()).serve})
-        # The connections wait in the backlog, because the server does not accept any of them yet.
+        # The connections stay in the backlog, because the server has not begun to accept connections.
         clients = [socket.create_connection(door.getsockname()) for _ in range(10)]
         await listener.open(door)
         try:
