@@ -74,11 +74,11 @@ class Raced:
 
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Number of each result, such as `book done`."""
+    """How often each result occurred, by attempt and result, such as `book done`."""
 
 
 class Race:
-    """A kind of race: `prepare` runs before each round, `act` in each client, and `judge` after each round."""
+    """A kind of race. In each round, `prepare` runs first, then `act` in all clients at once, and finally `judge`."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         """Sets the rules before the first round, and installs the triggers that the race needs."""
@@ -157,7 +157,7 @@ def _end_of(call: Callable[[], object]) -> str:
         return "refused"
     except StoreUnavailable as away:
         return "busy" if "too busy" in away.message else f"failed: {away.message}"
-    except Exception as error:  # The exception is a violation.
+    except Exception as error:  # No other exception is allowed, so the result counts as a violation.
         return f"failed: {error!r}"
 
 

@@ -1,4 +1,4 @@
-"""Tests of real keepers that a launch starts early, with waiting interpreters, before the run is prepared."""
+"""Tests, with real keepers, of launches that start keepers and interpreters before the run is prepared."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_members_end_when_the_primary_is_lost(run_scenario: RunScenario) -> None
         a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
         await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
-            # Without the file, SIGTERM is not a stop of the run.
+            # SIGTERM counts as a request to stop the run only if the stop file exists.
             replica(
                 "worker-0",
                 "gpu-b",

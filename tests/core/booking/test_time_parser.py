@@ -36,10 +36,10 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("day after tomorrow 9", "Wed 2026-11-25 09:00"),
         ("25.11. 14:00", "Wed 2026-11-25 14:00"),
         ("25.11.2027 14:00", "Thu 2027-11-25 14:00"),
-        # A recent date belongs to the current year; a booking refuses it because it is in the past.
+        # A recent date is read as a date of the current year, although a booking cannot begin in the past.
         ("1.11.", "Sun 2026-11-01 00:00"),
         ("1.2.", "Mon 2027-02-01 00:00"),
-        # The day that is 90 days before today is no recent date, whether the month is a number or a word.
+        # A date counts as recent if it is less than 90 days ago, whether the month is a number or a word.
         ("25.8.", "Wed 2027-08-25 00:00"),
         ("Aug 25", "Wed 2027-08-25 00:00"),
         ("26.8.", "Wed 2026-08-26 00:00"),
@@ -102,7 +102,7 @@ def test_each_day_is_read_as_that_date(month: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "hours"),
     [
-        # The second `tomorrow` is not relative to the first one.
+        # The second `tomorrow` is also relative to today, and not to the first one.
         ("tomorrow 9", "tomorrow 17", 8),
         ("fri 17:00", "fri 22:00", 5),
         ("tomorrow 22:00", "06:00", 8),

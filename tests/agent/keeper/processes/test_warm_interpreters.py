@@ -106,7 +106,7 @@ class Bench:
         act: Callable[[Rank], Awaitable[None]] | None = None,
         late: dict[str, str] | None = None,
     ) -> list[tuple[int, str]]:
-        """Runs the program normally and in an early interpreter, for which `write` creates the files only later.
+        """Runs the program twice: in an early interpreter, which starts before `write` creates the files, and normally.
 
         Args:
             late: Variables that only the rank has, because they are set after its interpreter has started.

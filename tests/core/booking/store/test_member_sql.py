@@ -28,7 +28,10 @@ HIDDEN = """
                                            NULL, NULL, false, NULL, '');
     INSERT INTO torchyard.booking_gpus (booking_id, gpu) VALUES ('forged', 'GPU-a0');
 """
-"""SQL that books an occupied GPU: the first schema's trigger reads the times from the temporary table of that name."""
+"""SQL that books an occupied GPU.
+
+It creates a temporary table, from which the first schema's trigger reads the times.
+"""
 
 
 def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int, str]:

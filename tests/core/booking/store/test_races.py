@@ -21,7 +21,7 @@ from torchyard_core.booking.store.booking_writer import insert_rows, row_of
 from torchyard_core.booking.store.engine import Overlap, transaction
 
 RACERS = 50
-LONG_S = 150  # The limit is generous, because the machine may be busy.
+LONG_S = 150  # The limit is high, because the machine may be busy.
 _FORK = multiprocessing.get_context("fork")
 
 

@@ -24,7 +24,7 @@ MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
 TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
 MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
-"""The Monday of the week after the next. The command uses the machine's clock and books no past time."""
+"""The Monday of the week after the next: the command uses the machine's clock, and does not book times in the past."""
 TUESDAY = MONDAY + timedelta(days=1)
 
 

@@ -204,11 +204,11 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     # Without a terminal, the command prints a plain line whenever a host answers.
     assert "fine: ready" in done.stderr
     assert "changed: key changed" in done.stderr
-    # The exit code is different if all problems are on hosts that answer.
+    # The exit code is 1 if all hosts answer, but some have problems.
     result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in result.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Install it there with ", result.stdout, re.MULTILINE)
-    # Discovered facts are only cached, so a full disk does not prevent the use of the host.
+    # The discovered facts are only a cache, so a host can be used even if a full disk prevents writing them.
     facts = desktop.home / "facts.json"
     facts.unlink()
     facts.mkdir()

@@ -30,7 +30,7 @@ RUNNING = {"event": "run_state", "state": "running"}
 
 @pytest.fixture(params=["terminal", "pipe"])
 def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
-    """A function that shows events, with or without a terminal on stderr, and returns the text written to stderr."""
+    """A function that shows events and returns the text written to stderr, which may or may not be a terminal."""
 
     def piped(*events: Event) -> str:
         stream = io.StringIO()

@@ -61,7 +61,7 @@ def test_a_mixed_reduction_loads_all_links_equally() -> None:
 @pytest.mark.parametrize("places", ["aabbab", "aaaabb", "aabbcc", "abcdda", "aaaaaa"])
 def test_a_mixed_reduction_loads_a_link_with_the_transfers_to_other_places(places: str) -> None:
     workers, reducers = 4, 2
-    part = 1.2 / workers  # The share of each reducer. The trainers sum the rest.
+    part = 1.2 / workers  # The part of the gradients that each reducer sums. The trainers sum the remaining parts.
     parts = [(1 - reducers * part) / workers] * workers + [part] * reducers
     sent = dict.fromkeys(places, 0.0)
     for owner, own_part in enumerate(parts):
