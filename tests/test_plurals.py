@@ -21,7 +21,7 @@ NOUNS = (
 LITTLE_WORDS = "of|on|to|the|that|and|or|is|are|has|have|no|use|come|lists|becomes?"
 PLURAL = re.compile(rf"\{{[^{{}}]*\}} (?:(?!(?:{LITTLE_WORDS})\b)[a-z]+ ){{0,2}}({NOUNS})(?:s|es|ies)\b(?!/s)")
 CONSTANT = re.compile(r"\{[A-Z_]+\}")
-"""A limit, not a count."""
+"""Matches a placeholder that is a constant: a limit, and not a count."""
 
 # Beginnings of texts whose count is never 1.
 SEVERAL = (
@@ -30,7 +30,7 @@ SEVERAL = (
     "step {last['step']}: {left} of {left + lost} workers",
     "step {event['step']}: {left} of {left + lost} workers",
     "A sharded model is saved by all {len(hosts)} hosts",
-    # With one item, its name or another sentence is shown, or nothing.
+    # For a single item, the code shows its name, a different sentence, or nothing.
     "{count} bookings of “{title}” ",
     "{count} replicas on it.",
     "{count} hosts",
@@ -48,7 +48,7 @@ SEVERAL = (
     "{len(listening)} hosts reach each other on the data network, both ways",
     "number {number} of the {count} bookings of the series",
     "nothing was booked: number {number} of the {count} bookings of the series",
-    # The total exceeds a number that is at least 1, or a total of 1 has a sentence of its own.
+    # The second number is always greater than 1, or there is a different sentence for 1.
     "{count} of {all} GPUs",
     "step {added.step}: {added.workers} of {added.planned} workers",
     "only on {count} of {hosts} hosts",
@@ -66,7 +66,7 @@ SEVERAL = (
     "{groups} worker groups have no servers.",
     "the pushes of {groups} groups that take turns",
     "{counts['nserver_groups']} server groups become one of ",
-    # A trunk stands for more edges than are drawn one by one.
+    # A trunk is drawn only for many edges.
     "{count} edges",
     "restarted {count} times",
     # The count exceeds a limit that is greater than 1.

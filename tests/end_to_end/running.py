@@ -39,7 +39,7 @@ class Outcome:
 
     @property
     def ended(self) -> Event:
-        """Returns the `run_ended` event, which must be the last event."""
+        """Returns the `run_ended` event, after checking that it is the last event."""
         assert self.events[-1]["event"] == "run_ended", (self.events[-1], self.stderr)
         return self.events[-1]
 
@@ -75,7 +75,7 @@ def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
 
 
 def topology(folder: Path, text: str, **scripts: str) -> Path:
-    """Writes a topology file into `folder`, with the given scripts beside it; `_` in the keywords stands for `.`."""
+    """Writes a topology file and scripts into `folder`; a keyword such as `train_py` stands for the file train.py."""
     folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
         (folder / name.replace("_", ".")).write_text(textwrap.dedent(script))

@@ -1,4 +1,4 @@
-"""Tests of the digits example: four changed lines, the same results in one process, and one model on three."""
+"""Tests of the digits example: it differs in four lines, has the same results in one process, and trains on three."""
 
 from __future__ import annotations
 

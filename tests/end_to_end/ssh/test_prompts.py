@@ -285,7 +285,7 @@ def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
 
     class Slow(Asked):
         def ask(self, question: CredentialPrompt) -> str | None:
-            # Restarting sshd ends this attempt as LoginGraceTime would, but does not affect the next attempt.
+            # Restarting sshd ends only this login attempt, as LoginGraceTime would. The next attempt is not affected.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()
             return super().ask(question)

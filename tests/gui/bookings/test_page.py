@@ -205,7 +205,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False
-    desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.
+    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
     desk.model.reload()
     desk.wait_until(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()

@@ -72,7 +72,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     desk.wait_until(lambda: desk.shown("mine"))
     assert desk.live()["mine"].owner == "kim"
 
-    # A drag of Lee's booking shows the reason and changes nothing. The drawer has no buttons that change the booking.
+    # Kim cannot drag Lee's booking: the tip gives the reason. The drawer has no buttons that change the booking.
     desk.drag(desk.place("a2", 5), desk.place("a3", 9), drop=False)
     assert "is lee's booking: only lee or an admin can change it" in page.surface.tip.text()
     QTest.mouseRelease(page.surface.viewport(), LEFT, pos=desk.place("a3", 9))
@@ -147,8 +147,8 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
     # The window retries automatically.
 
     def is_back() -> bool:
-        # The store's retry interval depends on a clock that is stopped in this test; an attempt in progress may still
-        # fail.
+        # The clock of this test is stopped, so the calendar would never retry by itself. This is repeated, because an
+        # attempt that is already in progress may still fail.
         desk.calendar._away = None
         return desk.model.seen.is_live
 

@@ -28,7 +28,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""Timeout in milliseconds for the calendar's synchronisation: immediate, or half a minute after a failure."""
+"""Timeout in milliseconds for the calendar's synchronisation, which is repeated half a minute after a failure."""
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.press(calendar.details.show_run)
     assert person.window.current == "runs"
     stop(person, lee)
-    # A hidden calendar is reloaded once a minute.
+    # While the calendar is hidden, it is reloaded only once a minute.
     person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     assert lee.booking(booked.id).state == "released"
 

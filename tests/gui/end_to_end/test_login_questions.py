@@ -31,7 +31,7 @@ MakeDesktop = Callable[..., Desktop]
 
 @pytest.fixture(scope="module")
 def hosts(module_lab: LabFactory) -> Lab:
-    """Two hosts that each accept a key, and one host with a password."""
+    """Two hosts that require a key, and one that requires a password."""
     passwords = ("PasswordAuthentication yes", "PubkeyAuthentication no")
     return module_lab(
         hosts=["gpu-a", "gpu-b", HostSpec("gpu-c", user="lee", sshd=passwords, passwords={"lee": PASSWORD})]

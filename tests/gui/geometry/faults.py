@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class _Run:
-    """A painted text in the coordinates of the window."""
+    """A painted text, with its position in the coordinates of the window."""
 
     widget: QWidget
     text: str
@@ -149,7 +149,10 @@ def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
 
 
 def _own_texts(widget: QWidget) -> set[str]:
-    """Returns the texts that a widget has by itself, in which an ellipsis belongs to the wording."""
+    """Returns the full texts of a widget.
+
+    If one of them contains an ellipsis, the text has not been shortened there.
+    """
     if isinstance(widget, QMenu):
         return {action.text().replace("&", "") for action in widget.actions()}
     view = widget.parentWidget()
@@ -241,7 +244,7 @@ def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
 
 
 def _is_see_through(widget: QWidget) -> bool:
-    """Whether a widget is painted over the page without a background, like a legend."""
+    """Returns whether a widget is painted over the page without a background, like a legend."""
     return widget.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents) and not widget.property("toast")
 
 
@@ -280,7 +283,10 @@ def _words(widget: QWidget) -> str:
 
 
 def _name(widget: QWidget) -> str:
-    """Returns the class of a widget, with that of the view if it is a viewport."""
+    """Returns the class name of a widget.
+
+    If its class is a general one, the classes of its parents precede the name.
+    """
     parent = widget.parentWidget()
     names = [type(widget).__name__]
     while parent is not None and names[0] in ("QWidget", "QLabel", "ElidedLabel", "QPushButton", "QFrame"):

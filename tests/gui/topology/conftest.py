@@ -61,7 +61,7 @@ def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriv
 
 @pytest.fixture
 def empty(make_driver: MakeDriver) -> Driver:
-    """A page with an empty design."""
+    """A page with an empty topology."""
     return make_driver()
 
 

@@ -78,8 +78,8 @@ def live_objects() -> list[QObject | QGraphicsItem]:
 def is_popup(thing: QObject | QGraphicsItem) -> bool:
     """Returns whether an object is the popup of a combo box.
 
-    Qt creates the popup late, for example when the style changes, also for a box that an earlier test has left. Its
-    box is counted.
+    Popups are not counted, because Qt creates them late, even for combo boxes that an earlier test has left behind. The
+    combo boxes themselves are counted.
     """
     return isinstance(thing, QFrame) and thing.metaObject().className() == "QComboBoxPrivateContainer"
 

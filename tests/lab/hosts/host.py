@@ -111,7 +111,10 @@ class LabHost:
         check: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program on the host without SSH, and returns its output. With `check`, a failure is an exception."""
+        """Runs a program on the host without SSH, and returns its output.
+
+        If `check` is set, a failure raises an exception.
+        """
         done = subprocess.run(
             self._running.entering(argv, self._uid(user)),
             input=input,

@@ -39,7 +39,7 @@ def prepare(home: Path) -> list[str]:
 
 
 def journey(user: User) -> None:
-    """Uses the first window, and starts the second window once the calendar is loaded."""
+    """Performs the steps in the first window. Once the calendar is loaded, starts the second window."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")
@@ -76,7 +76,7 @@ def perform(user: User, page: Any, home: Home) -> None:
 
 
 def other(user: User) -> None:
-    """Uses the second window, which the window manager puts in front of the first."""
+    """Performs the steps in the second window, which the window manager puts in front of the first."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")

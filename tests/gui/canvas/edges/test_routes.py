@@ -14,7 +14,7 @@ from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import Grid, arrange
 
 APART = 7
-"""Smallest distance between the centres of distinguishable lines of 3 pixels."""
+"""Smallest distance in pixels between the centres of two lines, each 3 pixels wide, at which they look separate."""
 
 
 def stretches(hop: Hop) -> list[Box]:
@@ -26,7 +26,7 @@ def stretches(hop: Hop) -> list[Box]:
 
 
 def meetings(hops: tuple[Hop, ...]) -> list[tuple[str, str]]:
-    """Returns pairs of hops that cross, touch or share a track."""
+    """Returns the pairs of hops whose lines cross or are too close to each other."""
     return [
         (f"{one.source}-{one.target}", f"{other.source}-{other.target}")
         for one, other in combinations(hops, 2)

@@ -376,8 +376,8 @@ def test_a_stopped_run_resumes_with_other_groups_and_rounds(
         workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 30, 0, **checkpoints))
     finally:
         again.end()
-    # Each group resumes at its own step, since a signal may reach one group a step before the other.
-    # A first rank that was in no group has no position in the data, so its group takes all steps of the script.
+    # The signal may reach one group a step before the other, so each group resumes at the step at which it was stopped.
+    # A group whose first rank did not take part in the stopped run starts from the beginning.
     expected = [30 if group is None else 30 - stopped_at[group] for group in stopped_groups]
     assert [len(worker["fed"]) for worker in workers] == expected
     parameters = [worker["after"][:-3] for worker in workers]  # Buffers differ inside a group.

@@ -142,7 +142,10 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
 def test_the_first_rank_announces_the_end_of_the_last_exchanges(
     monkeypatch: pytest.MonkeyPatch, duration_s: float
 ) -> None:
-    """Also if the exchanges end before the first rank waits for them; a missing flag aborted the other ranks."""
+    """The first rank must announce the end even if the exchanges end before it waits for them.
+
+    Otherwise, the other ranks would abort.
+    """
     trainers = TrainerAddress("worker-0", "127.0.0.1", 1, 2, 0), TrainerAddress("worker-1", "127.0.0.1", 1, 1, 1)
     environment = Environment(world_size=3, group_size=2, groups=2, peers=Peers(trainers=trainers), key=KEY)
     strategy = Hogwild(environment)

@@ -66,7 +66,7 @@ def descend_growing(
     clip: Callable[[list[nn.Parameter], float], torch.Tensor] | None = None,
     first: int = 0,
 ) -> None:
-    """Trains while layers 2 and 0 are added after steps 4 and 8; the first `first` steps have been made before."""
+    """Trains while layers 2 and 0 are added after steps 4 and 8, beginning with step `first`."""
     joins = {4: 2, 8: 0}
     for step in range(first):
         if step in joins:
@@ -156,7 +156,8 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         model, optimizer = served.distribute(model, head("SGD", model), CPU)
         if rank:
             descend(model, optimizer, batches(2, 4))
-            # By now, group 0 has both layers and a server has been restarted, while this group has neither layer.
+            # When this wait ends, group 0 has added both layers and a server has been restarted. This group has added
+            # neither.
             assert done.wait(30)
         descend_growing(model, optimizer, batches(10, 4), add)
         served.pairs[0]._finish()

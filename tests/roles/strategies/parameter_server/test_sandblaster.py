@@ -287,12 +287,15 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
             files.write(tmp_path, step, content, {})
             files.prune(tmp_path)
         assert not part.exists()
-        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # Part 60 is pruned with the next save.
+        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # The next save would prune part 60.
         strategy.leave()
 
 
 def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two groups leave at once, and the thread of the first group is delayed between copying and writing."""
+    """Two groups leave at the same time.
+
+    The thread that saves for the first group is delayed between copying and writing.
+    """
     run = Run(1, 1, strategy="downpour", folder=str(tmp_path), options={"checkpoint_every_s": 600.0})
     with run.serving():
         strategy, model, (server,) = run.worker(0), network(), run.servers_now

@@ -250,7 +250,7 @@ def test_the_chief_ends_though_a_group_waits_for_the_warm_start_of_a_pair_that_i
         strategy.distribute(*generator, CPU)
         if not rank:
             descend(critic[0], critic[1], [(inputs, inputs[:, :1]) for inputs, _ in batches(3, 4)])
-            assert joined.wait(30)  # From here on, the other group waits for the generator's warm start.
+            assert joined.wait(30)  # The other group now waits for the generator's warm start.
         strategy.finish()
         strategy.leave()
 
@@ -287,7 +287,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
             strategy.restore(tmp_path, 5)
             if rank == 0:
                 shutil.rmtree(tmp_path / "parts")
-            # Further calls of distribute() restore in this way, without reading the files again.
+            # Later calls of distribute() restore in the same way, but do not read the files again.
             strategy.restore(tmp_path, 5)
         return strategy, pairs
 
