@@ -16,7 +16,7 @@ from benchmarks.harness import Promise, show
 
 ELEMENTS = 1_000_000
 ROUND_S = 2.0
-"""Seconds of computing between two averages, of a fast group."""
+"""Seconds for which a fast group computes between two averages."""
 SECONDS = 60.0
 
 
