@@ -46,7 +46,7 @@ __all__ = [
 
 GONE_WITHIN_S = 20.0
 KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
-"""Parts of the command lines of processes that later tests reuse."""
+"""Processes whose command lines contain one of these texts are not leaks: later tests reuse these processes."""
 
 
 def pytest_configure() -> None:

@@ -136,7 +136,7 @@ def _scopes(tree: ast.AST) -> list[ast.AST]:
 
 
 def _within(scope: ast.AST) -> Iterator[ast.expr]:
-    """Yields the expressions of a scope without those of nested functions and docstrings."""
+    """Yields the expressions of a scope, except for nested functions and docstrings."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

@@ -1,7 +1,7 @@
 """Benchmark of `diloco` while one worker group is killed each minute: useful steps, and pauses of the other groups.
 
-There are four groups of one worker on four hosts of the lab. A step computes by sleeping, so that a busy machine
-disturbs the measurement little. Each minute, the worker of the next group is killed with SIGKILL, and its keeper starts
+There are four groups of one worker on four hosts of the lab. A step sleeps instead of computing, so that a busy machine
+hardly affects the measurement. Each minute, the worker of the next group is killed with SIGKILL, and its keeper starts
 it again. The chief's group is not spared. *Goodput* is the number of steps that became part of an average, divided by
 the number of steps that four groups take in the same time without any loss or exchange.
 """

@@ -34,7 +34,7 @@ class Steps:
 
     @property
     def whole(self) -> list[float]:
-        """The durations of whole steps of the slowest trainer: gradients, exchange and optimizer."""
+        """The durations of the slowest trainer's steps, including gradients, exchange and optimizer."""
         return [max(whole for _, whole in step) for step in self.ranks]
 
     @property
@@ -151,9 +151,7 @@ def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
 
 
 def overhead(arms: Arms) -> list[Promise]:
-    """Measures the overhead of `distribute` compared with plain DDP, and of two workers compared with two single
-    processes.
-    """
+    """Measures the overhead of `distribute` over plain DDP, and of two workers over two single processes."""
 
     def summed(model: str, rounds: int, steps: int) -> dict[str, list[float]]:
         figures = arms.run(

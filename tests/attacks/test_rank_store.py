@@ -94,7 +94,8 @@ def test_the_store_of_an_unmodified_script_is_on_the_data_address_alone(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     """The test restarts the run once, because the port has then been used before."""
-    desktop.use(lab3, python=sys.executable)  # The script imports torch itself.
+    # With this interpreter, the script imports torch, instead of being forked from a process that has imported it.
+    desktop.use(lab3, python=sys.executable)
     file = topology(
         tmp_path / "program",
         """\

@@ -90,7 +90,7 @@ def nothing_but(*variables: str) -> str:
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
-    """Returns the next event of this kind that has these values, from a `run --json` that is still running."""
+    """Reads the events of a `run --json` command until one has the given kind and values; returns this event."""
     for event in events_of(process):
         if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
             return event
@@ -119,7 +119,7 @@ def only(look: Callable[[], Sequence[Found]]) -> Found:
 
 
 def programs_on(lab: Lab) -> list[str]:
-    """Returns the command lines of the processes on the lab's hosts, except those of sshd and the agent."""
+    """Returns the command lines of all processes on the lab's hosts, except for sshd and the agent."""
     found = []
     for host in lab.hosts:
         for _, argv in host.processes():

@@ -75,7 +75,7 @@ def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
 
     assert "is booked by kim ('digits')" in refused
     assert "--book" in refused
-    # The proposal is this command at another time, properly quoted.
+    # The proposal is the same command with another time, quoted for the shell.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
     # The launch has created no run folder.
     assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []

@@ -80,7 +80,7 @@ def checks(outcome: Outcome, name: str) -> list[Event]:
 
 
 def warned(outcome: Outcome, name: str) -> str:
-    """Returns the message of the only warning with this name."""
+    """Returns the message of the check with the given name, which must be a warning."""
     [found] = [event for event in checks(outcome, name) if event.get("warning")]
     assert found["ok"]
     return str(found["message"])

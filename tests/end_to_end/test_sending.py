@@ -30,7 +30,7 @@ CAT = """
 MB = 1_000_000
 MANY = 24
 A_PART, THEN_SLOWLY = "6mb", "2mbit"
-"""Burst and rate of a slow link, so that a test can interrupt an upload in time."""
+"""Burst and rate of a link that is slow enough for a test to interrupt an upload."""
 
 
 def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:

@@ -107,7 +107,7 @@ def agent_on(desktop: Desktop, host: str = "gpu-a") -> dict[str, Any]:
 
 
 def noted_on(host: LabHost, version: str) -> dict[str, Any]:
-    """Waits for the state file of a daemon with this version on the host; returns its content."""
+    """Waits until the daemon's state file on the host names the given version; returns the content of the file."""
     path = host.home / ".torchyard" / "hosts" / host.name / "agent.json"
     wait_until(lambda: path.exists() and json.loads(path.read_text())["version"] == version)
     found: dict[str, Any] = json.loads(path.read_text())

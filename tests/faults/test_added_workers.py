@@ -72,7 +72,7 @@ def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
 
 
 def launch(team: Team, folder: Path, worker_2: str = "gpu-c") -> LaunchedRun:
-    """Launches two workers on gpu-a and gpu-b with the command, so that this desktop's history has the run.
+    """Launches two workers on gpu-a and gpu-b with `torchyard run`, which adds the run to the desktop's history.
 
     Args:
         worker_2: The host on which the test will add a worker.

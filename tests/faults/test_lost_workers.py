@@ -1,4 +1,4 @@
-"""Tests of `on_worker_loss: continue` on hosts: a lost chief, and a host that is lost and comes back."""
+"""Tests of `on_worker_loss: continue` on hosts: a lost chief, and a lost host that returns."""
 
 from __future__ import annotations
 

@@ -137,6 +137,6 @@ class Desktop:
                 process.kill()
                 process.communicate()
             except ValueError:
-                # The test has read and closed the pipes itself.
+                # The test may already have read and closed the pipes.
                 process.wait()
         self._started.clear()

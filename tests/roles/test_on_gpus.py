@@ -159,7 +159,7 @@ def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
             served = run.worker(rank)
             model = network(dtype).to(device)
             model, optimizer = served.distribute(model, momentum(model), device)
-            if rank == 0:  # Other groups do not train.
+            if rank == 0:  # The other groups do not train.
                 descend(model, optimizer, [(x.to(device), y.to(device)) for x, y in batches(20, 8, dtype)])
             served.finish()
             served.leave()
@@ -283,7 +283,7 @@ def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_ow
     read = torch.cuda.Event()
     staging.target(chunk).fill_(5.0)
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
-    # This kernel belongs to the step and is launched before the new parameters are installed.
+    # Launch a kernel of the step before the new parameters are installed.
     seen = parameters[0].detach() * 1.0
     read.record()
     staging.install([chunk])

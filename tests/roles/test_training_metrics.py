@@ -119,7 +119,7 @@ def test_throughput_is_the_mean_of_the_last_ten_seconds() -> None:
     assert train(10, 0.5) == pytest.approx((50 * 10 + 10 * 10) / 10, rel=0.05)
     # The fast steps were more than ten seconds ago, so they no longer count.
     assert train(10, 0.5) == pytest.approx(20, rel=0.05)
-    # If steps take longer than 10 s, the rate is that of the last step.
+    # If a step takes longer than 10 s, the rate is computed from the last step alone.
     assert train(2, 30.0) == pytest.approx(10 / 30)
 
 

@@ -128,7 +128,7 @@ class User:
         xdotool("mousedown", "1")
 
     def _begin_click(self) -> None:
-        """Waits until the interval of a double click has passed, so that two clicks are not a double click."""
+        """Waits for the interval of a double click, so that two single clicks do not count as a double click."""
         interval_s = self.gui(lambda: QApplication.styleHints().mouseDoubleClickInterval()) / 1000
         time.sleep(max(0.0, self._clicked_at + interval_s + STEP_S - time.monotonic()))
         self._clicked_at = time.monotonic()

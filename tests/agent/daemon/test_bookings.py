@@ -240,7 +240,7 @@ def test_processes_on_own_bookings_and_at_lower_levels_are_not_ended(
     wait_until(lambda: daemon.whats() == ["observed", "warned"])
     daemon.hand(lees(), logins=[login(ME, "kim", "lee")], enforcement=[enforcement("stop", 0.0)])
     wait_until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
-    time.sleep(0.3)  # Wait for several samples; none of them may cause an action.
+    time.sleep(0.3)  # Wait for several samples, none of which may cause an action.
     assert sleeper.poll() is None
     assert daemon.whats() == ["observed", "warned"]
 

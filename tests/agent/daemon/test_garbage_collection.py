@@ -202,7 +202,7 @@ def test_no_snapshot_is_removed_during_an_upload(tmp_path: Path) -> None:
     do(tmp_path)
     assert folder.exists()
 
-    old(lock, 1)  # A lock file of this age belongs to an abandoned upload.
+    old(lock, 1)  # A lock file that is this old belongs to an upload that was abandoned.
     do(tmp_path)
     assert not folder.exists()
 

@@ -85,7 +85,7 @@ def lines(host: Host, worker: int) -> list[dict[str, Any]]:
 
 
 def check_survivors(host: Host, survivors: list[int], steps: int) -> None:
-    """Checks that the survivors' parameters are equal, and equal to those of a single process."""
+    """Checks that all survivors have the parameters that a single process computes."""
     results = [lines(host, worker)[-1] for worker in survivors]
     assert len({result["digest"] for result in results}) == 1
     assert all(result["far"] <= 1e-12 for result in results)
@@ -116,7 +116,10 @@ def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(ru
 
 
 def check_all_are_equal(host: Host, workers: int) -> list[list[int]]:
-    """Checks that all workers end with the parameters of a single process. Returns the members of each step."""
+    """Checks that all workers end with the parameters that a single process computes.
+
+    Returns the members of each step.
+    """
     results = [lines(host, worker)[-1] for worker in range(workers)]
     assert len({result["digest"] for result in results}) == 1
     assert all(result["far"] <= 1e-12 for result in results)

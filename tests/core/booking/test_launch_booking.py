@@ -1,4 +1,4 @@
-"""Tests of launches on the booking of an earlier run or on an idle booking, which must not be released meanwhile."""
+"""Tests of launches that use an idle booking or an earlier run's booking, which must not be released meanwhile."""
 
 from __future__ import annotations
 

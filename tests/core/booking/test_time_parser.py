@@ -49,7 +49,7 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("Jan 2, 2028 9:00", "Sun 2028-01-02 09:00"),
         ("jan 2 9:00", "Sat 2027-01-02 09:00"),
         ("fri 27 nov 2026 9:00", "Fri 2026-11-27 09:00"),
-        ("Fri 2026-11-27 17:00", "Fri 2026-11-27 17:00"),  # Commands print times in this format.
+        ("Fri 2026-11-27 17:00", "Fri 2026-11-27 17:00"),  # This is the format in which commands print times.
         ("24:00", "Tue 2026-11-24 00:00"),
         ("fri 24:00", "Sat 2026-11-28 00:00"),
         ("2026-11-25 24:00", "Thu 2026-11-26 00:00"),
@@ -91,7 +91,7 @@ DATES = ("%d.%m.%Y", "%-d.%-m.", "%b %-d", "%-d %B %Y", "%Y-%m-%d", "%G-W%V-%u",
 
 @pytest.mark.parametrize("month", range(1, 13))
 def test_each_day_is_read_as_that_date(month: int) -> None:
-    """By itself, the library dateparser reads `1.11.` as 01:11."""
+    """Without our own rules, the library dateparser would read `1.11.` as 01:11."""
     for day in (1, 2, 9, 10, 12, 13, 28):
         wanted = datetime(2027, month, day, tzinfo=BERLIN)
         for pattern in DATES:

@@ -264,7 +264,7 @@ def test_torchyard_s_own_variables() -> None:
 def test_the_roles_read_all_options_that_a_topology_has() -> None:
     """The strategy settings in the topology exist in `torchyard_roles` with the same names and defaults."""
     defaults = {name: field.default for name, field in Strategy.model_fields.items()}
-    defaults["mixing"] = 0.0  # A default of None stands for this value, which the desktop sends.
+    defaults["mixing"] = 0.0  # If `mixing` is None, the desktop sends 0.
     defaults |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
     assert {**asdict(Options()), "kind": StrategyKind.NONE} == defaults
     what = topology(WORKERS, SERVERS, strategy="{kind: downpour, push_every: 4, worker_groups: 2, on_nan: skip}")

@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
 SYNCHRONOUS_OPTIONS = ("--epochs", EPOCHS, "--batch-size", "10")
-"""Options for three trainers whose gradients are averaged: their batch sizes add up to about that of one process."""
+"""Options for three trainers whose gradients are averaged.
+
+Their batch sizes add up to about the batch size of one process.
+"""
 DOWNPOUR_OPTIONS = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
 HOGWILD_OPTIONS = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
 """Options for asynchronous groups.

@@ -19,7 +19,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 
 class Reminded:
-    """The reminder above the calendar of a desk."""
+    """The reminder that is shown above the calendar, and lists of its effects."""
 
     def __init__(self, desk: Desk):
         self.with_run: set[str] = set()

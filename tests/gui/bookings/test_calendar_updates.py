@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 
 @dataclass
 class Counted(Desk):
-    """A desk that counts the window's queries of the store."""
+    """A `Desk` that counts how often the window queries the store."""
 
     asked: list[str] = field(default_factory=list)
 

@@ -25,7 +25,7 @@ Key = Qt.Key
 
 
 class TeamDesk(Desk):
-    """The desk of user `kim` with a team's database."""
+    """A `Desk` of user `kim`, whose store is a team's database."""
 
     server: Cluster
 
@@ -40,7 +40,7 @@ class TeamDesk(Desk):
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """A desk with a team's database. Its page has not been opened."""
+    """A `TeamDesk` whose page has not been opened yet."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -155,6 +155,6 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
     desk.wait_until(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
-    # Changes that are made over another connection arrive again.
+    # The window again receives changes that are made over other connections.
     desk.book("b3", 1, 2, "after it")
     desk.wait_until(lambda: desk.shown("after it"))

@@ -86,7 +86,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert f"to {theirs.end.astimezone(start.tzinfo):%H:%M}" in told or end in told
     assert "torchyard run" not in told
     line = panel.row("booking")._lines.itemAt(0).widget()
-    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # The text is fully visible.
+    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # The text must be fully visible.
     assert panel.notice.buttons[0].text() == f"Book and launch at {end}"
     person.press(panel.notice.buttons[0])
     person.on_the_runs_page()

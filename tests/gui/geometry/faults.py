@@ -33,7 +33,7 @@ from PySide6.QtWidgets import (
 from tests.gui.geometry.painted_text import LARGE, PaintedText, painted_texts
 
 SLACK = 1.5
-"""Pixels by which ink may leave its area: antialiasing, and rounding at fractional scales."""
+"""Pixels by which ink may extend beyond its area because of antialiasing, and of rounding at fractional scales."""
 SMALLEST = 4
 """Minimum width and height in pixels of a widget with a text; a smaller one shows nothing."""
 ELLIPSIS = "…"

@@ -43,7 +43,7 @@ class PaintedText:
 
 
 def painted_texts(widget: QWidget) -> list[PaintedText]:
-    """Returns the texts of a widget without those of its children."""
+    """Returns the texts that a widget paints, without the texts that its children paint."""
     picture = QPicture()
     with _uncached(widget):
         QWidget.render(widget, picture, QPoint(), QRegion(), QWidget.RenderFlag(0))

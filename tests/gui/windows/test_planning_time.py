@@ -117,7 +117,7 @@ class Office:
 
 @pytest.fixture
 def office(qtbot: QtBot, tmp_path: Path) -> Iterator[Office]:
-    """A window that has not been opened, so that tests can first add bookings to its calendar."""
+    """An `Office` whose window has not been opened yet, so that tests can first add bookings to its calendar."""
     made = Office(qtbot, tmp_path)
     yield made
     made.store.close()

@@ -212,7 +212,7 @@ class LabHost:
         self.restart_sshd()
 
     def set_ssh_environment(self, environment: Mapping[str, str]) -> None:
-        """Sets exactly these variables in future SSH sessions."""
+        """Replaces the environment variables that future SSH sessions have."""
         self.spec = replace(self.spec, ssh_environment=dict(environment))
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()

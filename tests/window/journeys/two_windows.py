@@ -58,7 +58,7 @@ def perform(user: User, page: Any, home: Home) -> None:
     user.expect(lambda: (home.path / "second-is-ready").exists(), "the second window is ready")
     activate(user)
     book(user, page, "gpu-a:0 tomorrow 9-17")
-    # The second window shows this booking, comes to the front and makes its own booking.
+    # The second window shows the booking of the first one, comes to the front, and makes a booking itself.
     user.expect(lambda: len(bookings(page)) == 2, "the booking of the second window appears")
     assert user.gui(lambda: bookings(page)) == [("GPU-a0",), ("GPU-a1",)]
     # The second window adds a worker and saves.

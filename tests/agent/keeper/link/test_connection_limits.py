@@ -66,7 +66,8 @@ def test_a_connection_that_ends_before_it_is_served_is_no_error() -> None:
 
         async def serve(stream: Stream, introduction: Message) -> None:
             try:
-                stream.abort()  # Simulates a newer connection that closes this one because it is the oldest.
+                # Close the connection, as the server does with the oldest connection when there are too many.
+                stream.abort()
                 await asyncio.sleep(0)
                 await StoreServer(JoinStore()).serve(stream, introduction)
             finally:

@@ -52,7 +52,7 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
         await eventually(lambda: "running" in b.states() and "start 0" in b.output("worker-0"))
         relay.is_open.clear()
         await eventually(lambda: "the primary host gpu-a was lost" in b.reason())
-        relay.is_open.set()  # The primary has received this member's heartbeats without interruption.
+        relay.is_open.set()  # The primary has received all heartbeats of this member.
         await eventually(lambda: a.states()[-1] == "running" and "start 1" in b.output("worker-0"))
         await eventually(lambda: len(cluster.left()) == 2)
         assert a.reason() == ""
@@ -199,7 +199,7 @@ def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -
             await member.hears("share")
             member.say("holds", name=holds)
             member.say("joined")
-        await c.hears("bring")  # The chief and the other replicas wait until this member has its checkpoint.
+        await c.hears("bring")  # No replica starts before this member has received the checkpoint.
         assert b.orders("go") == []
 
         await b.call(cut_off=True)

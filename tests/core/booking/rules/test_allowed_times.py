@@ -136,8 +136,8 @@ def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
         team.clock.forward(minutes=1)
     kim.book(draft("a0", 24, 3))
     served = [(one.owner, one.start) for one in team.open("ada").serve_waiting()]
-    # Kim's first request uses all of the 7 remaining GPU-hours: 105 min of four GPUs, and 15 min that use the next
-    # week's quota. The second request uses the rest of the next week's quota.
+    # Kim's first request uses the 7 GPU-hours that remain this week for 105 min of four GPUs, and the next week's quota
+    # for 15 min. The second request uses what remains of the next week's quota.
     assert served == [("kim", WEEK_ENDS - 1.75 * HOUR), ("kim", WEEK_ENDS + 0.25 * HOUR), ("lee", NOW + DAY)]
 
 
@@ -183,7 +183,7 @@ def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
         return [planned(ONE, way).replicas[0].host for way in ways]
 
     assert hosts(HOUR) == ["gpu-b"]
-    # A run without a booking may use GPUs for which the rules do not allow bookings.
+    # A run that has no booking may use GPUs even at times when the rules do not allow bookings.
     assert hosts(None) == ["gpu-b", "gpu-a"]
     calendar.close()
 

@@ -48,7 +48,7 @@ def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             with PlainView() as view:
                 for event in events:
                     view.show(event)
-                    view._bars.refresh()  # The view refreshes itself ten times a second.
+                    view._bars.refresh()  # The view would otherwise show the event only after up to 0.1 s.
         written = b""
         while True:  # Reading from a terminal whose other end is closed raises an error.
             try:

@@ -14,7 +14,7 @@ WORKERS = "{name: workers, role: worker, replicas: 4}"
 
 
 def loads(value: Topology, *places: str) -> dict[str, float]:
-    """Returns the loads if the replicas are on the given hosts, which are in the order of the replicas."""
+    """Returns the load of each host's link. The nth replica is placed on the nth of the given hosts."""
     names = [replica.name for replica in replicas_of(value)]
     return link_loads(value, traffic_of(value), dict(zip(names, places, strict=True)))
 

@@ -1,4 +1,4 @@
-"""Tests that several logs are merged into whole lines in a stable order, loaded page by page."""
+"""Tests that several logs are merged line by line in a stable order, and that the result is loaded page by page."""
 
 from __future__ import annotations
 

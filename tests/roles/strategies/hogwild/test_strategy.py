@@ -114,7 +114,7 @@ def last_line(output: str) -> dict[str, float]:
 def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     start: Start, store: Served, tmp_path: Path, keeper: Keeper
 ) -> None:
-    """Updates with NaN are the exception: the whole group skips such updates and counts them as skipped."""
+    """Only updates with NaN do not count: all ranks of the group skip them and report them as skipped."""
     groups = Groups(start, store, 2, 1, on_nan="skip")
     keeper.listen()
     updates = {0: 60, 1: 60, 2: 35}

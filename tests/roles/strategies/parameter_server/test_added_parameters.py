@@ -179,7 +179,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         held = {n: state for server in run.servers_now for n, state in server.pairs[0].shard._chunks.items()}
     assert [count.dropped for count in counts] == [0, 0]
     assert sum(state.chunk.elements for state in held.values()) == sum(each.numel() for each in chief.parameters())
-    # The chief ends with the servers' values, including those of added parameters.
+    # The chief ends with the servers' values of all parameters, including added ones.
     entry = Entry("0.weight", (24, 12), "float64", 2)
     values = torch.cat([held[chunk.number].parameters for chunk in added_chunks(entry, 2, 256, whole=False)])
     assert torch.equal(values, chief[0].weight.detach().view(-1))

@@ -183,7 +183,7 @@ def test_the_step_of_one_pair_leaves_a_graph_of_the_others_alone(strategy: str, 
                 torch.equal(value, each) and version == each._version
                 for (value, version), each in zip(before, judge.parameters(), strict=True)
             )
-            graph.backward()  # autograd rejects the backward pass if parameters have changed meanwhile.
+            graph.backward()  # autograd rejects the backward pass if parameters have changed since the forward pass.
             judging.step()
         served.leave()
 
@@ -229,7 +229,7 @@ def test_a_run_s_step_has_the_exchanges_of_all_pairs() -> None:
             play(generator, critic, 1)
             found = strategy.statistics()
             last = [pair.times["exchange_s"] + pair.times["wait_s"] for pair in strategy.pairs]
-            # The times include those of both steps of the critic.
+            # `statistics` counts both steps of the critic, but `times` has only the last step of each pair.
             assert found["exchange_s"] + found["wait_s"] > sum(last)
             assert "compute_s" not in found  # The caller computes `compute_s` as the remaining time of the step.
         strategy.at_boundary(3)

@@ -152,7 +152,7 @@ def test_a_resumed_run_may_build_the_model_on_the_meta_device_on_all_ranks(start
 
 
 def test_a_save_in_the_middle_is_made_by_all_ranks_at_one_step(start: Start, tmp_path: Path) -> None:
-    """The values are those of its step, although the next steps run while they are copied and written."""
+    """The saved values belong to the step of the save, although later steps run while they are copied and written."""
     run(start, 2, "all", 12, "save=4", "slow-copy", checkpoints=tmp_path)
     saved = sorted(path.name for path in tmp_path.glob("step-*"))
     assert len(saved) == 2
