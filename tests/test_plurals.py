@@ -25,7 +25,7 @@ CONSTANT = re.compile(r"\{[A-Z_]+\}")
 
 # Beginnings of texts whose count is never 1.
 SEVERAL = (
-    # A run that continues without a worker has two or more, and a model is sharded over two or more.
+    # A run that continues after a loss has two or more workers, and a model is sharded over two or more hosts.
     "step {step}: {count} of {all} workers continue",
     "step {last['step']}: {left} of {left + lost} workers",
     "step {event['step']}: {left} of {left + lost} workers",

@@ -1,4 +1,4 @@
-"""Benchmark of the training roles with gradients on a GPU. Without a GPU, nothing is measured."""
+"""Benchmark of the training roles with gradients on a GPU. If there is no GPU, nothing is measured."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ Told = list[tuple[str, str]]
 
 
 class Place:
-    """A calendar under test: the URL for clients and access to its tables. Without `server`, it uses an SQLite file."""
+    """A calendar under test: the URL for clients, and access to its tables.
+
+    If there is no `server`, it is an SQLite file.
+    """
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
         self._file, self._server, self._database = file, server, database
@@ -84,7 +87,7 @@ class Race:
         """Sets the rules before the first round, and installs the triggers that the race needs."""
 
     def prepare(self, place: Place, admin: BookingStore, turn: int) -> Any:
-        """Returns the arguments of the clients in this round."""
+        """Returns the arguments that the clients receive in a round."""
 
     def act(self, store: BookingStore, number: int, chance: random.Random, given: Any) -> Iterator[tuple[str, Any]]:
         """Yields the name and the call of each attempt of a client, in order."""
@@ -231,7 +234,7 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each user book and extend simultaneously, and together may exceed the user's quota."""
+    """Several clients of each user book and extend at the same time, and together would exceed the user's quota."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None, quota_gpu_hours=QUOTA_H))

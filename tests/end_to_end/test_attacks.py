@@ -91,7 +91,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
-    """Runs a script on a host that connects to the daemon or to a run's keeper; returns its output, parsed as JSON."""
+    """Runs, on a host, a script that connects to the daemon or to a run's keeper; returns its JSON output."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)

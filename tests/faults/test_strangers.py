@@ -44,7 +44,7 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """Returns the listening port other than SSH; reserved ports do not listen."""
+    """Returns the only port, apart from the SSH port, on which the host listens. Reserved ports do not listen."""
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
     return port

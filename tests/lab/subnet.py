@@ -51,7 +51,7 @@ def tag(owner: int, number: int) -> str:
 
 
 def claim_subnet() -> Subnet:
-    """Claims a subnet that no other lab holds and no route of this machine covers; first `sweep`."""
+    """Calls `sweep`, and claims a subnet that no other lab holds and no route of this machine covers."""
     CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
     sweep()
     taken = _routes()

@@ -35,7 +35,7 @@ STRATEGIES = {
 """The strategy and the additional pool that it needs, by the strategy's name."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
-"""Environment of loops in asynchronous groups: smaller and more steps."""
+"""Environment variables with which the loops of asynchronous groups make smaller and more steps."""
 SILENT_FAULTS = {"plateau_of_each"}
 """Loops whose ranks diverge because of a defect in the script. A run that continues would silently be wrong."""
 CONSEQUENCES = {"PeerLost", "StoreLost", "StoreTimeout", "ProtocolError"}
@@ -196,7 +196,10 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """Yields the largest difference in each tensor, infinity if it is missing, and its name; buffers only on rank 0."""
+    """Yields the largest difference in each tensor (infinity if the tensor is missing) and the tensor's name.
+
+    Buffers are compared only on rank 0.
+    """
     for kind in ("parameters", "buffers") if rank == 0 else ("parameters",):
         yield from _differences(ours, theirs, kind, rank)
     for kind in ("losses", "numbers"):

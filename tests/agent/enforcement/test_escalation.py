@@ -1,4 +1,4 @@
-"""Tests of the actions against processes without a booking, by enforcement level and time."""
+"""Tests of the actions against processes that use GPUs without a booking, by enforcement level and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the ranks in assignments, also of replicas that are added to a generation of their gang."""
+"""Tests of the ranks in assignments, including the ranks of replicas that are added while their gang is running."""
 
 from __future__ import annotations
 

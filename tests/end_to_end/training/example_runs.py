@@ -57,7 +57,7 @@ class Shown:
 
     code: int
     text: str
-    """stdout and stderr; on a terminal both in one, without escape sequences."""
+    """stdout and stderr. On a terminal, both are a single text, from which escape sequences have been removed."""
     view: View
 
 

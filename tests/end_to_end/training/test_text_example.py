@@ -117,7 +117,7 @@ def test_there_is_a_topology_for_every_way_to_train() -> None:
 
 
 def with_sample(names: Iterable[str]) -> list[ParameterSet]:
-    """Returns the parameters of a test, of which `make proof` runs those that are not in SAMPLE."""
+    """Returns the parameters of a test. Names that are not in SAMPLE are tested only by `make proof`."""
     return [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.proof) for name in names]
 
 

@@ -26,7 +26,7 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
     desk.open()
     desk.wait_until(lambda: desk.shown("mine") and desk.shown("theirs"))
     assert desk.page.bar.title.text() == "6 – 12 January 2031"
-    # Three GPUs are booked, and one is used without a booking.
+    # Three GPUs are booked, and another one is used although it is not booked.
     assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"
     assert list(desk.page.surface.picture.usage.unbooked) == ["GPU-b3"]
     assert desk.page.legend.place.text() == "Only on this computer."

@@ -34,7 +34,7 @@ class TeamDesk(Desk):
         self.store = self.reach(self.url, self.person)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Opens the calendar with the tests' clock; the database would compare times with its own clock."""
+        """Opens the calendar with the test's clock. The database would otherwise compare times with its own clock."""
         return open_at(url, person, self.clock)
 
 

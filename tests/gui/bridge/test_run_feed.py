@@ -239,7 +239,7 @@ def test_a_long_journal_is_read_without_holding_the_window_up(qtbot: Any, home: 
         at = utc_timestamp(BEGAN + 10 + number)
         run.journal.append({**report, "epoch": EPOCH, "seq": len(run.journal) + 1, "time": at})
     model = runs_model(home, run)
-    # Thread time is independent of other processes.
+    # The thread's CPU time does not depend on other processes.
     longest, last = 0.0, time.thread_time()
     feed = model.feed(model.runs[0])
 

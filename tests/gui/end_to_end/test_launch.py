@@ -72,7 +72,7 @@ def draw_digits(person: SimulatedUser) -> None:
     QTest.keyClicks(pin, "gpu-b")
     QTest.keyClick(pin, Qt.Key.Key_Return)
     assert [draw.where(name) for name in ("chief-0", "worker-0", "worker-1")] == ["gpu-a", "gpu-b", "gpu-c"]
-    # Without a selection, the inspector shows the program.
+    # If nothing is selected, the inspector shows the program.
     draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
     assert page.editor.selection == ()

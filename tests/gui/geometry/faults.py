@@ -1,4 +1,4 @@
-"""Faults of a window's texts: cut, elided without a tool tip, overlapping, blank, or outside."""
+"""Faults of a window's texts: cut off, elided although there is no tool tip, overlapping, blank, or outside."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def _layout_overlaps(parent: QWidget) -> list[Fault]:
 
 
 def _text_overlaps(runs: list[_Run]) -> list[Fault]:
-    """Returns the overlaps of texts, except within editors of several lines, whose layout is Qt's."""
+    """Returns the texts that overlap, except within multi-line editors, whose lines Qt lays out."""
     found = []
     editors = QPlainTextEdit | QTextEdit
     ordered = sorted(

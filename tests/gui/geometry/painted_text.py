@@ -147,7 +147,7 @@ class _Recorder(QPaintEngine):
 
 
 class _Device(QPaintDevice):
-    """A device for the recorder."""
+    """A paint device whose paint engine is a recorder."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()

@@ -275,7 +275,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     far = office.book("kim", "gpu-a:2", 24 * 50, 24 * 50 + 2, title="far")
     bookings.show_booking(far.id)
     office.wait_until(lambda: bookings.surface.selection == far.id)
-    # A run without a booking has no link to a booking.
+    # A run that has no booking shows no link to one.
     runs.show_run(history.records()[2].run_id)
     office.window.show_page("runs")
     office.wait_until(lambda: not button.isVisible())

@@ -1,4 +1,4 @@
-"""Provides the agent's files as after an earlier deployment: unpacked and compiled, with no process running.
+"""Provides the agent's files as an earlier deployment leaves them: unpacked and compiled, with no process running.
 
 Without these files, each host of each test would unpack and compile the agent, which takes three seconds of CPU time.
 """

@@ -59,7 +59,7 @@ def test_in_a_torch_world_of_all_trainers_or_at_its_master(train: Train, argumen
 
 def test_with_strategy_none(train: Train) -> None:
     outputs = [json.loads(output) for output in train(PROGRAM, 2, TORCHYARD_STRATEGY="none")]
-    for each in outputs:  # Without a strategy, each process evaluates the whole data set.
+    for each in outputs:  # If there is no strategy, each process evaluates the whole data set.
         assert each == {**expected(2), "metric": [91 / 7, 14], "metric of few": [0.5, 4]}
 
 

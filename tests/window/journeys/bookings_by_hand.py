@@ -49,7 +49,8 @@ def journey(user: User) -> None:
 
 
 def everything_fits(user: User, page: Any) -> None:
-    """Checks that each part of the bar fits into the bar, and that now is in the first three of the seven days."""
+    """Checks that all parts of the bar fit into it, and that the current time is in the first three of the seven days.
+    """
 
     def room() -> bool:
         bar: QWidget = page.bar

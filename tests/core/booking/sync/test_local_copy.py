@@ -69,7 +69,7 @@ class Desk:
         return kept.bookings
 
     def away(self) -> Calendar:
-        """Makes the database unavailable to calendars that are not yet connected; returns one with the same file."""
+        """Makes the database unavailable for new connections; returns a new calendar that uses the same local copy."""
         self.is_away = True
         return Calendar(self.url, "kim", self.file, open_it=self._open, monotonic=lambda: 0.0)
 

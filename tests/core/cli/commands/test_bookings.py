@@ -473,7 +473,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
         (line,) = [line for line in output.stdout.splitlines() if line.startswith("gpu-a  0")]
         assert "kim until" in line
         assert "as of " in output.stderr
-        # A desktop without a copy of the calendar shows nothing as free.
+        # A desktop that has no copy of the calendar shows no GPU as free.
         output = torchyard(unknown, "status", code=3)
         assert "Free now" not in output.stdout
         assert "does not answer" in output.stderr

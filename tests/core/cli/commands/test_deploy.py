@@ -54,7 +54,7 @@ def test_desktops_whose_zlib_compresses_otherwise_share_one_agent(desktop: Deskt
     host = lab3["gpu-a"]
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab3.identity_file))
     own = build_archive()
-    # zlib-ng, for example, produces different compressed data.
+    # A different implementation of zlib, such as zlib-ng, produces different compressed data.
     other = replace(own, data=zlib.compress(zlib.decompress(own.data), 1))
     assert other.data != own.data
     pids = []

@@ -97,7 +97,7 @@ def test_three_in_a_row_pass_back_below_them() -> None:
 
 def test_a_hundred_hosts_are_routed_at_once() -> None:
     grid = arrange({f"h{n}": 168 for n in range(128)}, 11)
-    begun = time.thread_time()  # Thread time is independent of other processes.
+    begun = time.thread_time()  # The thread's CPU time does not depend on other processes.
     hops = loop(grid, {cell.key for cell in grid.cells})
     assert time.thread_time() - begun < 0.3
     assert meetings(hops) == []

@@ -81,7 +81,7 @@ def average_all(groups: list[Averaged], differences: list[torch.Tensor]) -> None
 
 @pytest.fixture
 def groups(served: Served, request: pytest.FixtureRequest) -> Iterator[list[Averaged]]:
-    """Three groups, whose wire encoding is the fixture's parameter, or float32 without one."""
+    """Three groups, whose wire encoding is the fixture's parameter, or float32 if there is no parameter."""
     with ExitStack() as closing:
         cleaner = JoinStore.connect(served.address, KEY, "test", None)
         closing.callback(cleaner.close)

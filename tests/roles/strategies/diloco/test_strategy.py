@@ -272,7 +272,7 @@ def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_ot
     workers = results(tmp_path, *processes)
     assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
     assert workers[0]["frozen"] == workers[1]["frozen"] == workers[2]["frozen"]
-    if not options:  # With overlapping, all parameters of two groups are never equal.
+    if not options:  # If the exchange overlaps training, two groups never have entirely equal parameters.
         shared = {tuple(step) for step in workers[0]["before"]} & {tuple(step) for step in workers[2]["before"]}
         assert len(shared) >= 5, "it begins rounds with the others' parameters"
 

@@ -102,7 +102,7 @@ def received(folder: Path, to: int, *others: int) -> float:
         updates, most = (folder / f"values.{to}").read_text().split()
     except (OSError, ValueError):
         return 0
-    # The counts of the others are read later, so they are at least as high as at the time of the values.
+    # The other ranks' counts are read after the values, so they are at least as high as when the values were written.
     return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)
 
 

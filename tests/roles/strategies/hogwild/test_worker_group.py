@@ -77,7 +77,7 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
 
 
 class Interrupted(ShardCopy):
-    """A copy whose answer arrives right after `has_arrived` has been read, if other threads may write at that time."""
+    """A copy whose answer arrives right after `has_arrived` has been read, unless a lock prevents this."""
 
     def __init__(self, *arguments: Any) -> None:
         self.may_arrive, self._has_come = threading.Event(), threading.Event()
@@ -255,7 +255,7 @@ def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
 
 
 def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_completely() -> None:
-    """With a lineage but without versions, a starting group that uses the answer could not choose a view."""
+    """If the answer had a lineage but no versions, a starting group could not use it to choose a view."""
     holdings = delta_server.Holdings(0, peers_of(3), [[], [], []])
 
     class Begins(list[Any]):

@@ -229,7 +229,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
             model(inputs * (1 + rank)).square().sum().backward()
             seen.append(mean.clone())
-            if rank == 1:  # Rank 1 pushes last, so the server steps in the thread of its session.
+            if rank == 1:  # Rank 1 pushes last, so the server steps in the thread of rank 1's session.
                 wait_until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy.pairs[0]._exchange.wait()

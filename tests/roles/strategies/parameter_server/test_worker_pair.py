@@ -114,7 +114,7 @@ def test_a_gan_whose_optimizers_take_turns_equals_one_process_on_the_whole_batch
 
 
 class Shared(nn.Module):
-    """Two halves, each with its own optimizer, and a frozen layer and a buffer."""
+    """A model of two halves, each with its own optimizer, which also has a frozen layer and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -540,7 +540,7 @@ def test_all_that_step_together_are_clipped_together_on_the_mean_gradient(by: st
 
 
 def test_a_norm_of_gradients_that_are_not_stepped_with_is_refused() -> None:
-    """Without the optimizer's name, the critic's clip_gradients() would also clip the generator's old gradients."""
+    """If the optimizer were not named, the critic's clip_gradients() would also clip the generator's old gradients."""
     run = Run(1, 1)
     with run.serving():
         strategy = run.worker(0)
