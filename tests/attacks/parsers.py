@@ -79,8 +79,9 @@ ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser under test. `read` parses an input; `again` writes the value and parses it again, which must give an
-    equal value.
+    """A parser under test.
+
+    `read` parses an input. `again` writes the value and parses the result, which must give an equal value.
     """
 
     name: str

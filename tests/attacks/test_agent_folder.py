@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 
 def accessible_to_others(folder: Path) -> list[str]:
-    """Returns the paths in the folder that other users may access, with their modes; links are ignored."""
+    """Returns the paths in the folder that other users may access, with the modes of the files. Links are ignored."""
     found = [folder, *folder.rglob("*")]
     return [
         f"{path} {stat.filemode(path.lstat().st_mode)}"

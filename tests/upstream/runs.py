@@ -1,4 +1,4 @@
-"""Runs of loops, launched with the command on this computer, and the judgement of their results."""
+"""Launches loops with the command on this computer, and judges the results of the runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STRATEGIES = {
     "sandblaster": ("{kind: sandblaster}", "{name: servers, role: ps, replicas: 2}"),
     "downpour": ("{kind: downpour, worker_groups: 2}", "{name: servers, role: ps, replicas: 1}"),
 }
-"""The strategy and the additional pool that it needs, by the strategy's name."""
+"""By the strategy's name: the strategy block of the topology, and the additional pool that the strategy needs."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
 """Environment variables with which the loops of asynchronous groups make smaller and more steps."""
@@ -166,7 +166,10 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """Compares a run's end and results with the reference, which for downpour is one of separate ranks."""
+    """Judges a run by its end, and by its results compared with the reference.
+
+    For downpour, the ranks of the reference are separate.
+    """
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
     if done.returncode != 0:

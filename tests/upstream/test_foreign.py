@@ -1,4 +1,4 @@
-"""Tests that trainers of other projects run unmodified on three hosts, with the results that they have under torchrun.
+"""Tests that training scripts of other projects run unmodified on three hosts, with the same results as under torchrun.
 
 Accelerate's scripts are those of its own package; those of Lightning and transformers are short scripts in the
 folder `foreign`. All need the packages of `.venv-upstream` (`make upstream`).

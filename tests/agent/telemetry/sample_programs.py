@@ -56,7 +56,10 @@ def conversation(environment: dict[str, str], python: str = sys.executable) -> I
 
 @contextmanager
 def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a Python program in its own process group, yields it once it has printed `ready`, and kills the group."""
+    """Runs a Python program in its own process group; yields the process once it has printed `ready`.
+
+    Kills the group at the end.
+    """
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", source, *arguments],
         stdin=subprocess.PIPE,

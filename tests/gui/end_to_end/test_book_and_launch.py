@@ -128,7 +128,8 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     assert lee.booking(booked.id).state == "released"
 
-    # If the window is closed before the second run starts, it asks, and cancels the booking and the launch.
+    # When the user closes the window before the second run starts, the window asks, and then cancels the booking and
+    # the launch.
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs

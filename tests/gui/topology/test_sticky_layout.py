@@ -11,7 +11,7 @@ from torchyard_core.topology.model import Role
 
 
 def places(driver: Driver) -> dict[str, QPointF]:
-    """Positions of the racks in the view."""
+    """Returns the positions of the racks in the view."""
     page = driver.page
     return {name: page.view.mapFromScene(page.scene.rect_of_rack(name).topLeft()) for name in page.scene.hosts}
 

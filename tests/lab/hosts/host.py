@@ -132,7 +132,7 @@ class LabHost:
     def start(
         self, argv: Sequence[str], user: str = "root", *, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Starts a program on the host, with pipes for stdin and stdout, which includes stderr."""
+        """Starts a program on the host, with pipes for stdin and stdout. stderr is part of stdout."""
         return subprocess.Popen(
             self._running.entering(argv, self._uid(user)),
             stdin=subprocess.PIPE,

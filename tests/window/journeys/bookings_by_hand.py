@@ -49,8 +49,7 @@ def journey(user: User) -> None:
 
 
 def everything_fits(user: User, page: Any) -> None:
-    """Checks that all parts of the bar fit into it, and that the current time is in the first three of the seven days.
-    """
+    """Checks that all parts of the bar fit into it, and that the current time is in the first three of seven days."""
 
     def room() -> bool:
         bar: QWidget = page.bar

@@ -1,4 +1,4 @@
-"""Launches a run on this computer, stops it, restarts it and answers the question, kills the window and reopens it."""
+"""Launches a run on this computer, stops and restarts the run, and kills and reopens the window."""
 
 from __future__ import annotations
 

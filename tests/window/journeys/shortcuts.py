@@ -1,4 +1,4 @@
-"""Presses the shortcuts of all commands, with the focus in the page and in its bar.
+"""Presses the shortcuts of all commands, with the focus in the page and with the focus in the page's bar.
 
 Each shortcut must trigger its own command once, and no other. The commands are counted instead of carried out.
 """
@@ -24,7 +24,7 @@ X_NAMES = {
     "Esc": "Escape",
     "Enter": "KP_Enter",
 }
-"""X11 names of keys by their Qt names, where these differ in more than the case of letters."""
+"""X11 names of keys by Qt name, for keys whose names differ in more than the case of letters."""
 END = "F9"
 """A key that has no command and is pressed after each shortcut. When this key has been handled, so has the shortcut."""
 

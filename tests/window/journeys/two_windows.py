@@ -1,4 +1,7 @@
-"""Opens two windows of one user: each shows the other's bookings, and a change of a file open in both is noticed."""
+"""Opens two windows of one user.
+
+Each shows the other's bookings, and notices a change of the file that both have open.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_oldest_unauthenticated_connections_are_closed_first(
 
     with socket.create_server((HERE, 0), backlog=20) as door:
         assert asyncio.run(flood(door)) == [True] * 6 + [False] * 4
-    # Only the first rejection is logged; later ones are only counted.
+    # Only the first rejected connection is logged. Later rejections are only counted.
     assert caplog.text.count("refused ('127.0.0.1', ") == 1
 
 

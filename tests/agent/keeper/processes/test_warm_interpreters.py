@@ -78,7 +78,10 @@ class Bench:
         path.write_text(textwrap.dedent(source))
 
     async def start_early(self, share: Any, *, imports: tuple[str, ...] = (IMPORTED,), spare: bool = False) -> int:
-        """Starts an interpreter early; returns its PID once it waits for its rank, or 0 if it has exited."""
+        """Starts an interpreter early.
+
+        Returns its PID once the interpreter waits for its rank, or 0 if it has exited.
+        """
         variables = rank_process.environment(os.environ, self.place, "worker-0", share, {})
         self.warm.start(("worker-0", 0), share["argv"], variables, self.place.work, imports, spare=spare)
         (pid,) = self.warm.pids()

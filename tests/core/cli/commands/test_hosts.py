@@ -208,7 +208,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in result.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Install it there with ", result.stdout, re.MULTILINE)
-    # The discovered facts are only a cache, so a host can be used even if a full disk prevents writing them.
+    # The stored facts are only a cache: a host can be used even if they cannot be written, for example to a full disk.
     facts = desktop.home / "facts.json"
     facts.unlink()
     facts.mkdir()

@@ -67,8 +67,8 @@ def test_a_mixed_reduction_loads_a_link_with_the_transfers_to_other_places(place
     for owner, own_part in enumerate(parts):
         for worker in range(workers):
             if places[worker] != places[owner]:
-                sent[places[worker]] += own_part  # The worker sends gradients.
-                sent[places[owner]] += own_part  # The owner returns their sum.
+                sent[places[worker]] += own_part  # The worker sends its gradients of this part to the owner.
+                sent[places[owner]] += own_part  # The owner returns the sum of all gradients of this part.
     mixed = topology(WORKERS, "{name: r, role: reducer, replicas: 2}", strategy="{kind: reduction_server}")
     assert loads(mixed, *places) == pytest.approx({place: load for place, load in sent.items() if load})
 

@@ -22,7 +22,7 @@ def text(name: str, count: int) -> bytes:
 
 @dataclass
 class Logs:
-    """Merged logs whose lines are added with their times."""
+    """Several logs and their merged view. Tests add lines with times."""
 
     merged: MergedLog
     times: list[LogTimes]
