@@ -22,7 +22,7 @@ CHIEF = "{name: chief, role: chief, replicas: 1, gpus: 1}"
 
 
 def ended(name: str, run_id: str, host_name: str, slope: float) -> Acting:
-    """An ended run with ten reports of its chief."""
+    """Returns an ended run whose chief has sent ten reports."""
     run = Acting((host(host_name, 1),), CHIEF, name=name, run_id=run_id)
     run.start()
     for number in range(1, 11):
