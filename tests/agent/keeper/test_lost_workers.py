@@ -18,6 +18,7 @@ from torch.utils.data import DistributedSampler
 from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica
 from tests.ports import free_port
+from tests.roles.on_gpus import gpu_environment
 from tests.roles.processes import ROOT
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
@@ -40,6 +41,7 @@ async def train(
     program: Path = PROGRAM,
     reducers: int = 0,
     reducer: Sequence[str] = REDUCER,
+    on_gpu: bool = False,
     **options: object,
 ) -> dict[str, Any]:
     """Runs the program on all workers, and returns the `run_ended` event.
@@ -47,6 +49,7 @@ async def train(
     Args:
         reducers: The number of reducers; if it is 0, the strategy is `all_reduce`.
         reducer: The command of a reducer.
+        on_gpu: Whether all workers train on this computer's first GPU.
         options: Options of the strategy.
     """
     environment = {
@@ -64,6 +67,9 @@ async def train(
     commands = {f"worker-{number}": command for number in range(workers)}
     commands |= {f"reducer-{number}": list(reducer) for number in range(reducers)}
     own = {name: {"TORCHYARD_REPLICA": name, "TORCHYARD_ROLE": name.partition("-")[0]} for name in commands}
+    if on_gpu:
+        for worker in range(workers):
+            own[f"worker-{worker}"] |= gpu_environment()
     if reducers:
         environment["TORCHYARD_STRATEGY"] = "reduction_server"
     await cluster.begin(
@@ -151,6 +157,28 @@ def test_a_lost_worker_returns_with_the_state_of_a_peer(run_scenario: RunScenari
         assert [
             line for rank in range(3) for line in a.output(f"worker-{rank}").splitlines() if "Warning" in line
         ] == []
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["returns=1", "1:4:backward"],
+        pytest.param(["returns=2", "1:3:forward", "0:5:step"], marks=pytest.mark.proof),
+        pytest.param(["returns=2", "1:2:60", "2:4:join"], marks=pytest.mark.proof),
+    ],
+    ids=" ".join,
+)
+def test_gradients_that_take_the_way_of_nccl_are_used_only_if_none_was_aborted(
+    run_scenario: RunScenario, arguments: list[str]
+) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(cluster, a, 3, 5, "like-nccl", *arguments, max_restarts=2)
+        assert ended["state"] == "succeeded", ended
+        assert check_all_are_equal(a, 3)[-5:] == [[0, 1, 2]] * 5
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
 
     run_scenario(scenario)
 
