@@ -32,6 +32,8 @@ class HostFacts:
     gpus: tuple[Gpu, ...] = ()
     checked: bool = False
     """False for a host that was never checked, whose capacity is assumed to be unlimited."""
+    check_failure: str = ""
+    """The state in which a check left a host that is not `checked`, such as `unreachable`; "" if none was made."""
     busy_gpus: frozenset[str] = frozenset()
     """UUIDs of GPUs that are not free: those in use, and those in `gpu_bookings` and `gpu_exclusions`."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +57,11 @@ class HostFacts:
     """Interpreter for programs, found by a check."""
     torch: str | None = None
     """Version of torch in the interpreter for programs."""
+
+    @property
+    def unchecked_reason(self) -> str:
+        """Returns why the capacity of a host that is not `checked` is unknown: `has not been checked`."""
+        return f"could not be checked ({self.check_failure})" if self.check_failure else "has not been checked"
 
     def gpu_at(self, index: int) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)

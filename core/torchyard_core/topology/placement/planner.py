@@ -445,7 +445,7 @@ class _PlacementAttempt:
         for capacity in self._capacities:
             if capacity.host.name in used and not capacity.host.checked:
                 name = capacity.host.name
-                message = f"{name} has not been checked; assuming it fits"
+                message = f"{name} {capacity.host.unchecked_reason}; assuming it fits"
                 step = CheckHosts((name,))
                 self._problems.append(
                     Problem("warning", "unchecked-host", message, path=f"hosts.{name}", next_step=step)
