@@ -11,7 +11,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from tests.core.examples import topology
-from torchyard_core.errors import TorchyardError
+from torchyard_core.errors import AgentMissing, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
 from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck, failed_check
 from torchyard_core.home import Home
@@ -69,6 +69,9 @@ def test_an_unchecked_host_is_named_with_the_state_that_the_fleet_page_shows(hom
         failed = failed_check("gpu-a", state, TorchyardError("port 22 refused"))
         model._statuses["gpu-a"] = model._statuses["gpu-a"].checked(failed, datetime.now(UTC))
         assert warning() == f"gpu-a could not be checked ({name}); assuming it fits"
+    missing = failed_check("gpu-a", HostState.NO_AGENT, AgentMissing("gpu-a", "no agent is installed"))
+    model._statuses["gpu-a"] = model._statuses["gpu-a"].checked(missing, datetime.now(UTC))
+    assert warning() == "gpu-a has no agent yet; assuming it fits"
     model.close()
 
 

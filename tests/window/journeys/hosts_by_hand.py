@@ -118,6 +118,7 @@ def open_terminal(user: User, page: Any) -> None:
 
 
 def choose_python(user: User, page: Any) -> None:
+    user.click(card(user, page, "gpu-a"))
     user.key("ctrl+a", "F2")
     user.expect(lambda: page.dialog is not None and page.dialog.isActiveWindow(), "the dialog to edit three hosts")
     user.click(user.gui(lambda: page.dialog.more))

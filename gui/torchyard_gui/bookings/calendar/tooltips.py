@@ -57,7 +57,7 @@ def cursor_description(
     return f"{text}. {booking_tooltip(block.booking, picture, zone)}" if block is not None else text
 
 
-WIDEST = 320
+WIDEST = 380
 
 
 class DragTooltip(QLabel):
