@@ -125,8 +125,9 @@ class BookingCommands(QObject):
         """Releases a running booking, or cancels a booking that has not begun."""
 
         def gone(after: Booking) -> None:
-            self._remember(self.tr("release “{title}”").format(title=booking.title), ended([after]))
             running = after.let_go_at is not None and after.let_go_at > after.start
+            what = self.tr("release “{title}”") if running else self.tr("cancel “{title}”")
+            self._remember(what.format(title=booking.title), ended([after]))
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
             self.undoable.emit(text.format(what=self._summary(booking)))
 
