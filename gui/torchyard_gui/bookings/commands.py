@@ -158,7 +158,7 @@ class BookingCommands(QObject):
     def forget(self) -> None:
         """Forgets all changes. Called when another calendar is opened."""
         self._waiting.clear()
-        self.history.clear()
+        self.history = ChangeHistory()  # A step in progress belongs to the other calendar's history.
         self.history_changed.emit()
 
     def undo(self) -> None:

@@ -89,10 +89,6 @@ class ChangeHistory:
         self.done = [*self.done, change][-MOST_CHANGES:]
         self.undone.clear()
 
-    def clear(self) -> None:
-        for each in (self.done, self.undone, self._latest, self._first):
-            each.clear()
-
     def apply(self, store: BookingStore, change: CalendarChange) -> CalendarChange:
         """Makes a change again, or one that is `reverted`. Called on a thread.
 
