@@ -99,10 +99,11 @@ def test_where_its_host_answers_the_journal_has_the_curves(
     run.note(home, "succeeded", 60, ended=utc_timestamp(BEGAN + 60.1), metrics=metrics)
     page = make_page(run)
     plots = page.run_view.side.plots
+    # The journal arrives in parts, and the end of the run is in the last one. No event is listed twice.
+    qtbot.waitUntil(lambda: page.run_view.side.timeline.texts == ["succeeded", "running", "starting"])
     qtbot.waitUntil(lambda: plots["loss"].has_line)
     assert plots["loss"].sentence == ""
     assert plots["throughput"].accessibleName() == "Throughput, last: 280 samples/s"
-    assert page.run_view.side.timeline.texts == ["succeeded", "running", "starting"]  # No event is listed twice.
     page.actions_.plots.trigger()
     assert len(page.run_view.plots.curve("loss", "worker-1").getData()[1]) == 11
 
