@@ -86,7 +86,8 @@ class ChangeHistory:
         """Adds a change that the user has just made. Those undone before can no longer be redone."""
         for one in change.bookings:
             self._latest[self._first_id(one.either)] = one.either
-        self.done = [*self.done, change][-MOST_CHANGES:]
+        self.done.append(change)
+        del self.done[:-MOST_CHANGES]
         self.undone.clear()
 
     def apply(self, store: BookingStore, change: CalendarChange) -> CalendarChange:
@@ -166,7 +167,9 @@ def change_to(
 def change_series_to(
     store: BookingStore, booking: Booking, wanted: Draft, *, everything: bool
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
-    """Applies the changes from `booking` to `wanted` to its series. Raises Refused.
+    """Applies the differences between `booking` and `wanted` to the booking's series.
+
+    Raises Refused if the store refuses them.
 
     The future bookings of the series from `booking` on are changed, or with `everything` all future ones.
 

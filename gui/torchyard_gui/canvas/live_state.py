@@ -51,7 +51,10 @@ class HostLiveState:
     name: str = ""
     """The name of the host's state as on the Fleet page, such as `unreachable`, for tool tips; "" if it is ready."""
     mark: str = ""
-    """The mark in the header if it differs from `state`, which also decides how the host's chips look."""
+    """The mark in the header, if it differs from `state`.
+
+    In any case, `state` determines the appearance of the host's chips.
+    """
 
     @property
     def is_unknown(self) -> bool:
