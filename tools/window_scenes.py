@@ -31,8 +31,10 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.presets import PRESETS
 from torchyard_gui.app import make_window
 from torchyard_gui.bridge import fleet_model
+from torchyard_gui.runs.growth import AddWorkersDialog
 from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.settings_dialog import SettingsDialog
 
 if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
@@ -99,6 +101,11 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
     log_opener(page)(True)
     settle(FOLLOWED_WITHIN_MS)
     camera.take(window, f"live-{state}-log")
+    page.ask_to_add_workers()
+    settle()
+    dialog = page.findChildren(AddWorkersDialog)[-1]
+    camera.take(window, f"dialog-{state}-add-workers", over=dialog)
+    dialog.close()
 
 
 @contextmanager
@@ -176,6 +183,11 @@ def _dialogs(camera: Camera, state: str) -> None:
         text = f"The run {host} has ended: worker-5 ran out of GPU memory after 3 restarts on {host}"
         camera.take(window, f"toast-{state}", show=lambda: window.toast.say(text, TOAST_MS))
         window.toast.hide()
+        _wiring(window).open_settings()
+        settle()
+        settings = window.findChildren(SettingsDialog)[-1]
+        camera.take(window, f"dialog-{state}-settings", over=settings)
+        settings.close()
         for name, menu in (("menu", window.menu), *window.menu.menus.items()):
             window.menu.fill()
             menu.popup(window.mapToGlobal(window.rect().center()))
