@@ -1,14 +1,14 @@
 """Trains in a script that changes many process-wide settings, and prints the loss of each step as JSON.
 
     foreign_settings.py DTYPE [spawn] [compile] [reentrant | checkpoint] [accumulate] [sparse] [dataclass] [lbfgs]
-                        [optimizers] [all-trained]
+                        [optimizers] [device] [all-trained]
 
 DTYPE is torch's default dtype. The other settings are a default device, deterministic algorithms, anomaly mode,
 inference mode in evaluations, a different number of threads, a different working directory, a replaced sys.stdout,
 signal handlers, loaders with forked and spawned workers, several parameter groups, tied and frozen parameters (unless
 `all-trained`), outputs in a dict, and a scheduler. Further words choose torch.compile, activation checkpointing of both
-kinds, gradient accumulation, an embedding with sparse gradients, outputs in a dataclass, LBFGS with its closure, and
-several optimizers.
+kinds, gradient accumulation, an embedding with sparse gradients, outputs in a dataclass, LBFGS with its closure,
+several optimizers, and `meta` as the default device, so that a tensor that is created without a device has no values.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +117,20 @@ def step(model: Any, optimizers: list[torch.optim.Optimizer], features: torch.Te
     return loss.item()
 
 
+def set_default_device() -> None:
+    torch.set_default_device("meta" if "device" in WORDS else "cpu")
+
+
+def batches_of(loader: Any) -> Iterator[Any]:
+    torch.set_default_device("cpu")  # DataLoader creates its seed on the default device.
+    iterator = iter(loader)
+    batch = next(iterator, None)
+    set_default_device()
+    while batch is not None:
+        yield batch
+        batch = next(iterator, None)
+
+
 def main() -> None:
     dtype = getattr(torch, sys.argv[1])
     torch.set_default_dtype(dtype)
@@ -130,17 +145,18 @@ def main() -> None:
     torch.manual_seed(4)
     model: Any = Net()
     optimizers = optimizers_of(model)
+    set_default_device()
     model, optimizers = cluster.distribute(model, optimizers)
     used = torch.compile(model, backend="eager") if "compile" in WORDS else model
     torch.set_num_threads(2)
-    inputs = torch.randn(160, 4, generator=torch.Generator().manual_seed(1))
+    inputs = torch.randn(160, 4, generator=torch.Generator().manual_seed(1), device="cpu")
     dataset = torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
     losses = []
     for workers, context in ((0, None), (1, "fork"), (1, "spawn"))[: 3 if "spawn" in WORDS else 2]:
         loader = cluster.loader(
             dataset, batch_size=8, shuffle=False, num_workers=workers, multiprocessing_context=context
         )
-        for features, targets in loader:
+        for features, targets in batches_of(loader):
             with torch.autograd.set_detect_anomaly(len(losses) % 4 == 0):
                 losses.append(step(used, optimizers, features, targets))
         model.eval()

@@ -119,7 +119,7 @@ STRATEGIES = {
 }
 NEEDS = {"diloco sharded": ("all-trained",)}
 """Further words for the program, since some strategies train all parameters."""
-WORDS = ["compile", "reentrant", "checkpoint", "accumulate", "sparse", "dataclass", "lbfgs", "optimizers"]
+WORDS = ["compile", "reentrant", "checkpoint", "accumulate", "sparse", "dataclass", "lbfgs", "optimizers", "device"]
 COMBINED = ("accumulate", "checkpoint", "dataclass", "optimizers")
 """Words that a strategy supports together."""
 SPARSE_ON_SERVERS = "is sparse, and parameter servers take dense ones only."
@@ -163,7 +163,7 @@ def check_is_refused(starting: Starting, strategy: str, message: str, *words: st
     ],
 )
 def test_a_script_with_other_defaults_learns(starting: Starting, strategy: str, dtype: str) -> None:
-    check_learns(starting, strategy, dtype)
+    check_learns(starting, strategy, dtype, "device")
 
 
 def test_a_loader_with_spawned_workers(starting: Starting) -> None:
