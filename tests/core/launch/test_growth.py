@@ -1,4 +1,4 @@
-"""Tests of the addition of workers to a live run from the desktop's side, with links that only record requests."""
+"""Tests of the desktop's part of adding workers to a live run, with links that only record requests."""
 
 from __future__ import annotations
 

@@ -6,8 +6,13 @@ at the places back (in the transfer of the state) and other (its model differs) 
 return. Training lasts until workers have returned COUNT times, and then for STEPS further steps. With `like-nccl`
 gradients on the CPU take the way of those on a GPU (`gloo_like_nccl`).
 
-Each rank prints its members after every step, and at the end its parameters' digest and, with the lines that the first
-remaining rank has printed, the distance from a single process that computes the same batches and memberships.
+A rank kills itself at the given place of the given step: forward, backward, step, join (when it joins a new group), or
+a number of milliseconds after the step has begun. A rank that has returned kills itself only at the places back (during
+the transfer of the state) and other (its model differs). For these, STEP is the number of its return. Training lasts
+until workers have returned COUNT times, and then for STEPS further steps.
+
+Each rank prints the members after every step. At the end, it prints a digest of its parameters, and the largest
+difference from the parameters of a single process that computes the same batches for the same members.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 average_gradients = GradientAverager._average
 averaged_over: list[int] = []
-"""The ranks whose gradients the last step has averaged. A loss between this and the step's end changes the members."""
+"""The ranks whose gradients the last step has averaged. If a rank is lost afterwards, the members differ from these."""
 
 
 def record_ranks(averager: GradientAverager, kind: int, round_: int) -> object:
@@ -72,7 +77,7 @@ def die(*_: Any) -> None:
 
 
 class History:
-    """The members of each step so far, which a worker that returns gets from the others."""
+    """The members of each step so far. A worker that returns gets this history from the others."""
 
     def __init__(self) -> None:
         self.memberships: list[list[int]] = []
@@ -84,7 +89,7 @@ class History:
         self.memberships[:] = state["memberships"]
 
     def steps_since_return(self, count: int) -> int:
-        """Returns the steps since workers have returned `count` times, or -1 before."""
+        """Returns the number of steps since workers have returned `count` times, or -1 if they have not."""
         at = [0]
         for step, (before, after) in enumerate(pairwise(self.memberships), 1):
             at += [step] * len(set(after) - set(before))

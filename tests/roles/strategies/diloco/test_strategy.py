@@ -293,7 +293,7 @@ def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_ot
     workers = results(tmp_path, *processes)
     assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
     assert workers[0]["frozen"] == workers[1]["frozen"] == workers[2]["frozen"]
-    if not options:  # With overlapping, all parameters of two groups are never equal.
+    if not options:  # If the exchange overlaps training, two groups never have entirely equal parameters.
         shared = {tuple(step) for step in workers[0]["before"]} & {tuple(step) for step in workers[2]["before"]}
         assert len(shared) >= 5, "it begins rounds with the others' parameters"
 
@@ -397,8 +397,8 @@ def test_a_stopped_run_resumes_with_other_groups_and_rounds(
         workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 30, 0, **checkpoints))
     finally:
         again.end()
-    # Each group resumes at its own step, since a signal may reach one group a step before the other.
-    # A first rank that was in no group has no position in the data, so its group takes all steps of the script.
+    # The signal may reach one group a step before the other, so each group resumes at the step at which it was stopped.
+    # A group whose first rank did not take part in the stopped run starts from the beginning.
     expected = [30 if group is None else 30 - stopped_at[group] for group in stopped_groups]
     assert [len(worker["fed"]) for worker in workers] == expected
     parameters = [worker["after"][:-3] for worker in workers]  # Buffers differ inside a group.
