@@ -131,8 +131,8 @@ REFUSED = {
     ("sandblaster", "sparse"): SPARSE_ON_SERVERS,
     ("downpour", "sparse"): SPARSE_ON_SERVERS,
     ("continue", "sparse"): "a sparse gradient, which strategy.on_worker_loss: continue does not support",
-    ("sharded", "sparse"): "sparse",
-    ("diloco sharded", "sparse"): "sparse",
+    ("sharded", "sparse"): "The gradients of `table` are sparse, so they cannot be sharded.",
+    ("diloco sharded", "sparse"): "The gradients of `table` are sparse, so they cannot be sharded.",
 }
 """By strategy and word: a part of the sentence with which the script ends."""
 

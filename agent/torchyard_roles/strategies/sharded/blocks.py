@@ -54,6 +54,11 @@ def check_shardable(model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -
     owner_of = {"": id(model)}
     for path, module in model.named_modules(remove_duplicate=False):
         owner_of[path] = id(module) if id(module) in chosen else owner_of[path.rpartition(".")[0]]
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            raise UsageProblem(
+                f"The gradients of `{path or type(module).__name__}` are sparse, so they cannot be sharded.",
+                "Create the embedding with sparse=False, or set strategy.shard to none.",
+            )
         for own_name, parameter in module._parameters.items():
             if parameter is None:
                 continue
