@@ -1,7 +1,7 @@
 """Tests that training scripts of other projects run unmodified on three hosts, with the same results as under torchrun.
 
-Accelerate's and torchtitan's scripts are those of their own packages; those of DeepSpeed, Lightning and transformers
-are short scripts in the folder `foreign`. All need the packages of `.venv-upstream` (`make upstream`). torchtitan needs
+Accelerate's and torchtitan's scripts are those of their own packages; those of Lightning and transformers are short
+scripts in the folder `foreign`. All need the packages of `.venv-upstream` (`make upstream`). torchtitan needs
 a GPU, and is installed only where there is one.
 """
 
@@ -30,9 +30,6 @@ FOREIGN = Path(__file__).parent / "foreign"
 ON_CPU = {
     "OMP_NUM_THREADS": "1",
     "ACCELERATE_USE_CPU": "true",
-    "DS_ACCELERATOR": "cpu",
-    "TORCH_EXTENSIONS_DIR": str(ENVIRONMENT / "extensions"),
-    "PATH": f"{ENVIRONMENT / 'bin'}{os.pathsep}{os.environ['PATH']}",
 }
 SCRIPTS = [
     ("accelerate.test_utils.scripts.test_sync", 3),
@@ -41,7 +38,6 @@ SCRIPTS = [
     ("accelerate.test_utils.scripts.test_script", 2),
     ("boring.py", 3),
     ("tiny_trainer.py", 3),
-    ("deepspeed_stage_0.py", 3),
 ]
 """The tested scripts, each a module of an installed package or a file in `foreign`, with their numbers of ranks."""
 ON_ONE_HOST = ("accelerate.test_utils.scripts.test_script",)
