@@ -62,7 +62,7 @@ class Camera(Protocol):
 
         Args:
             over: A separate dialog or panel over the middle of the window.
-            show: Shows what a change of the size hides. It is called after each such change.
+            show: Called after each change of the size, to show again what the change has hidden.
         """
 
 
@@ -242,7 +242,7 @@ def _calendar_page(window: MainWindow) -> BookingsPage:
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
-    """Shows the editor with a design of every strategy that has a preset, and a run with all parts of a step."""
+    """Shows the editor with a topology of each strategy that has a preset, and a run with all parts of a step."""
     page = _topology(window)
     for kind in PRESETS:
         page.files.begin(design_of(kind))
@@ -299,14 +299,14 @@ def _window(state: str, prepare: Callable[[WindowConnections], None] | None = No
         try:
             yield window
         finally:
-            wiring.document.start_new()  # A new document has no unsaved changes to ask about.
+            wiring.document.start_new()  # With a new document, the window does not ask about unsaved changes.
             window.close()
             window.deleteLater()
             QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
 
 
 def _prepare(page: object, key: str) -> None:
-    """Selects an item on pages that show a selection."""
+    """Selects an item on each page that shows details of a selection."""
     if key == "topology" and hasattr(page, "editor"):
         page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
     if key == "runs" and hasattr(page, "show_run"):

@@ -103,7 +103,7 @@ class Acting:
         run_id: str = "20251009-101010-acted",
         design: Topology | None = None,
     ):
-        """Creates the run; `design` replaces the topology made from `pools`."""
+        """Creates the run; `design` is the topology, which is otherwise made from `pools`."""
         pools = pools or (
             "{name: chief, role: chief, replicas: 1, gpus: 1}",
             "{name: workers, role: worker, replicas: 3, gpus: 1}",

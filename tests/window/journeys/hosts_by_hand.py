@@ -24,7 +24,10 @@ PYTHON = "/root/env/bin/python"
 
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
-    """Three bare hosts, two of them with GPUs, whose addresses are in the environment; a fleet without hosts."""
+    """Provides an empty fleet file, and three bare hosts whose addresses are in the environment.
+
+    Two of the hosts have GPUs.
+    """
     home.mkdir(parents=True)
     (home / "fleet.yaml").write_text("version: 1\nhosts: []\n")
     with Lab(3, directory=home.parent / "lab") as lab:

@@ -75,8 +75,8 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.page.acts.undo.trigger()
     desk.wait_until(lambda: desk.page.commands.history.done and "not answer" in desk.page.notice.text)
     desk.is_away = False
-    desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.
-    desk.page.commands.undo()  # Repeat the undo that failed while the calendar was unreachable.
+    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
+    desk.page.commands.undo()  # Repeat the undo, which has failed because the calendar was unreachable.
     desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end)
 
     # A cancelled series is restored except where other users have booked meanwhile.

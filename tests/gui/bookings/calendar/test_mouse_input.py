@@ -172,4 +172,4 @@ def test_nothing_asks_the_store_while_dragging(desk: Desk, monkeypatch: pytest.M
         QTest.mouseMove(viewport, begin + QPoint(x, 0))
     desk.key(Qt.Key.Key_Escape)
     assert asked == []
-    assert 2 < len(refused) < 70  # The check runs once per quarter of an hour, not once per pixel.
+    assert 2 < len(refused) < 70  # The drag is checked at each quarter of an hour, not at each pixel.
