@@ -72,19 +72,23 @@ class BandwidthCache:
         except (TypeError, KeyError, ValueError, OverflowError):
             return Measurement(pair, None)
 
+    def all_pairs(self) -> dict[Pair, float]:
+        """Returns the known bandwidths in bytes per second by pair of host names."""
+        found = {}
+        for key in self._known:
+            names = [end.partition("@")[0] for end in key.split("|")]
+            figure = self.of((names[0], names[-1]), key)
+            if len(names) == 2 and figure.bytes_s:
+                found[names[0], names[1]] = figure.bytes_s
+        return found
+
     def slowest(self, hosts: Collection[str]) -> float | None:
         """Returns the lowest bandwidth of the known pairs among these hosts in bytes per second.
 
         Returns None if no pair is known.
         """
         wanted = set(hosts)
-        found = []
-        for key in self._known:
-            pair = [end.partition("@")[0] for end in key.split("|")]
-            figure = self.of((pair[0], pair[-1]), key)
-            if len(pair) == 2 and wanted.issuperset(pair) and figure.bytes_s:
-                found.append(figure.bytes_s)
-        return min(found, default=None)
+        return min((rate for pair, rate in self.all_pairs().items() if wanted.issuperset(pair)), default=None)
 
     def keep(self, figures: Mapping[str, Measurement]) -> None:
         """Adds measurements to the file. Errors are ignored, since the file is only a cache."""
