@@ -18,11 +18,12 @@ MAX_REPORT = 8192
 
 METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
-    *("version", "clients", "bytes_s", "gradient_bytes"),
+    *("version", "clients", "bytes_s", "gradient_bytes", "noise_scale"),
 )
 """Metrics of a report: optimizer steps; loss; samples per second of this rank; seconds of a step spent on computing,
 exchanging and waiting for other trainers; the staleness of a pull in versions; pushes that the servers have dropped;
-steps that were skipped because their gradients were not finite; the size of all gradients of a step.
+steps that were skipped because their gradients were not finite; the size of all gradients of a step; the gradient noise
+scale in samples.
 
 Of a server or reducer: rounds accepted; trainers connected; bytes per second sent and received. Its `wait_s` is the
 time that its newest round waited for the last trainer, `staleness` that of this round; `dropped` and `skipped` are the

@@ -87,6 +87,12 @@ class Bucket:
                     )
         return self._flat
 
+    @property
+    def flat(self) -> torch.Tensor:
+        """The flat tensor of a bucket that was filled."""
+        assert self._flat is not None
+        return self._flat
+
     def withdraw(self) -> None:
         """Allows the bucket to be sent again, from a new flat tensor."""
         self.wait = None
