@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from statistics import fmean
@@ -408,12 +408,24 @@ class _Predictor:
             busy[name] = self.size * max(load.sent, load.received) / rate
         return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, busy, dict(loads))
 
+    @cached_property
     def _inner_steps(self) -> list[_Parts]:
-        return [self._group(group) for group in self.layout.groups]
+        """The parts of each group's steps without the exchange between groups. Equal groups are predicted once."""
+        known: dict[tuple[tuple[int, int, float], ...], tuple[list[int], _Parts]] = {}
+        found = []
+        for group in self.layout.groups:
+            hosts = list(dict.fromkeys(group))
+            key = tuple((hosts.index(host), id(self.hosts[host].compute), self.rates[host]) for host in group)
+            if key not in known:
+                known[key] = hosts, self._group(group)
+            like, parts = known[key]
+            here = dict(zip(like, hosts, strict=True))
+            found.append(replace(parts, loads={here[host]: load for host, load in parts.loads.items()}))
+        return found
 
     def _hogwild(self) -> _Parts:
         groups, every = self.layout.groups, self.layout.strategy.sync_every
-        inner = self._inner_steps()
+        inner = self._inner_steps
         amount = 2 * (len(groups) - 1) / len(groups)
         loads: dict[int, HostLoad] = {}
         steps = []
@@ -421,9 +433,8 @@ class _Predictor:
             exchange = amount * self.size / (self.rates[group[0]] * SERVED_EFFICIENCY)
             own = parts.step_s + self._passes(2 * TRAINER_PASSES) * self.size / every
             steps.append(max(own, exchange / every))
-            loads = _added(loads, {group[0]: HostLoad(amount / every, amount / every)})
-        for parts in inner:
-            loads = _added(loads, parts.loads)
+            _add(loads, {group[0]: HostLoad(amount / every, amount / every)})
+            _add(loads, parts.loads)
         found = self._independent(steps, [parts.compute_s for parts in inner], loads)
         found.wait_s = fmean(parts.wait_s for parts in inner)
         found.exchange_s = max(0.0, found.exchange_s - found.wait_s)
@@ -431,11 +442,11 @@ class _Predictor:
         return found
 
     def _diloco(self) -> _Parts:
-        inner = self._inner_steps()
+        inner = self._inner_steps
         strategy = self.layout.strategy
         parts, loads = self._outer(inner, strategy)
         for each in inner:
-            loads = _added(loads, each.loads)
+            _add(loads, each.loads)
         parts.loads = loads
         return parts
 
@@ -489,7 +500,7 @@ class _Predictor:
 
     def _utilisation(self) -> dict[str, dict[int, float]]:
         """Returns computing as a share of a DiLoCo step, by wire format and inner steps."""
-        inner = self._inner_steps()
+        inner = self._inner_steps
         mean = fmean(each.step_s for each in inner)
         found: dict[str, dict[int, float]] = {}
         for wire in Wire:
@@ -578,13 +589,8 @@ def _scaled(stage: Stage, factor: float) -> Stage:
     return Stage(tuple((resource, value * factor) for resource, value in stage.seconds_per_byte), stage.fixed_s)
 
 
-def _added(loads: Mapping[int, HostLoad], more: Mapping[int, HostLoad]) -> dict[int, HostLoad]:
-    none = HostLoad()
-    return {
-        host: HostLoad(
-            loads.get(host, none).sent + more.get(host, none).sent,
-            loads.get(host, none).received + more.get(host, none).received,
-            loads.get(host, none).local + more.get(host, none).local,
-        )
-        for host in {**loads, **more}
-    }
+def _add(loads: dict[int, HostLoad], more: Mapping[int, HostLoad]) -> None:
+    """Adds further loads of hosts in place."""
+    for host, load in more.items():
+        before = loads.get(host, HostLoad())
+        loads[host] = HostLoad(before.sent + load.sent, before.received + load.received, before.local + load.local)

@@ -19,15 +19,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case to run")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder, open_lab(Path(folder)) as lab:
         runner = CaseRunner(Path(folder), lab)
         try:
-            for case in cases(args.seed, args.count):
+            for case in list(cases(args.seed, args.count))[args.first :]:
                 outcomes.append(runner.run(case))
                 show(outcomes[-1])
+                print(f"    links: {runner.measured_mbit} Mbit/s", flush=True)
         finally:
             runner.close()
     print(report.figures(outcomes))

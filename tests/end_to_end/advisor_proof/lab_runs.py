@@ -72,6 +72,11 @@ class CaseRunner:
         measured = sum(1 / fmean(steps) for steps in figures)
         return Outcome(case, self._predict(case, profile), measured)
 
+    @property
+    def measured_mbit(self) -> list[int]:
+        """The bandwidths that the last launch has measured, in Mbit/s."""
+        return sorted(round(rate * 8e-6) for rate in BandwidthCache(self._desktop.bandwidths).all_pairs().values())
+
     def _predict(self, case: Case, profile: Profile) -> Prediction:
         rates: dict[str, float] = {}
         for pair, rate in BandwidthCache(self._desktop.bandwidths).all_pairs().items():

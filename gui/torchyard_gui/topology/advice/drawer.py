@@ -297,7 +297,7 @@ class AdviceDrawer(QFrame):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._soon.start(0)
+        self._soon.start()
 
     def hideEvent(self, event: QHideEvent) -> None:
         self._soon.stop()
