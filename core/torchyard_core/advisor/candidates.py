@@ -152,11 +152,14 @@ class Scan:
         together = max(ready, slowest.before_s + ring) + optimizer
         if StrategyKind.ALL_REDUCE in kinds:
             yield samples / together, Counts(StrategyKind.ALL_REDUCE, count)
+        slowest_rate = min(self._rates[host] for host in computing)
         served = self._served(hosts) if {*kinds} & {*SAME_RESULT[1:], StrategyKind.DOWNPOUR} else []
         divisors = [groups for groups in range(2, count + 1) if count % groups == 0]
         for servers, time in enumerate(served, 1):
             if StrategyKind.REDUCTION_SERVER in kinds and count > 1:
-                step = max(ready, slowest.before_s + self._reduced(count, servers, time, ring)) + optimizer
+                step = (
+                    max(ready, slowest.before_s + self._reduced(count, servers, time, ring, slowest_rate)) + optimizer
+                )
                 yield samples / step, Counts(StrategyKind.REDUCTION_SERVER, count, servers)
             if StrategyKind.SANDBLASTER in kinds:
                 yield samples / (ready + time), Counts(StrategyKind.SANDBLASTER, count, servers)
@@ -165,7 +168,6 @@ class Scan:
                 for groups in divisors:
                     alone = slowest.gradient_s + noise * (1 - 1 / max(1, count // groups))
                     yield samples / max(alone, each), Counts(StrategyKind.DOWNPOUR, count, servers, groups)
-        slowest_rate = min(self._rates[host] for host in hosts)
         for groups in divisors:
             inner = slowest.gradient_s + optimizer if groups == count else together
             share = 2 * (groups - 1) / groups / (slowest_rate * SERVED_EFFICIENCY)
@@ -177,14 +179,13 @@ class Scan:
                 exchange = share * size / self._strategy.inner_steps
                 yield samples / (inner + exchange), Counts(StrategyKind.DILOCO, count, 0, groups)
 
-    def _reduced(self, trainers: int, servers: int, served: float, ring: float) -> float:
+    def _reduced(self, trainers: int, servers: int, served: float, ring: float, slowest_rate: float) -> float:
         best = fastest_reduction(trainers, servers).best
         if best is Reduction.RING:
             return ring
         if best is Reduction.REDUCERS:
             return served
-        slowest = min(self._rates[host] for host in self._room.trainers[:trainers])
-        return mixed_time(trainers, servers) * self._size / (slowest * SERVED_EFFICIENCY)
+        return mixed_time(trainers, servers) * self._size / (slowest_rate * SERVED_EFFICIENCY)
 
     def _served(self, hosts: Sequence[int]) -> list[float]:
         """Returns the time of an exchange with 1, 2, … servers, which first take hosts without trainers."""
