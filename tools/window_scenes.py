@@ -212,6 +212,8 @@ def _dialogs(camera: Camera, state: str) -> None:
 def _advice(window: MainWindow, camera: Camera, state: str) -> None:
     """Shows the Advice drawer without a profile, and with advice for the sample hosts."""
     page = _topology(window)
+    if not page.document.value.pools:
+        return
     page.show_advice.setChecked(True)
     drawer = page.advice
     _wait_until(lambda: "never profiled" in drawer.message.text())

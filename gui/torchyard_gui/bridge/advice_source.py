@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
-from torchyard_core.errors import TorchyardError
+from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -42,8 +42,12 @@ class AdviceSource:
 
         def work() -> Advice:
             from torchyard_core.app.advise import advise_topology
+            from torchyard_core.app.launch_run import InvalidTopology
 
-            return advise_topology(source, home, inventory, tuple(map(without_users, facts)), facts)
+            try:
+                return advise_topology(source, home, inventory, tuple(map(without_users, facts)), facts)
+            except InvalidTopology as error:
+                raise RunFailed(error.first_error.message, code=error.code) from None
 
         return self._fleet.jobs.run(work, done, failed, owner=owner)
 
@@ -56,6 +60,7 @@ class AdviceSource:
 
         def work() -> tuple[Profile, ...]:
             from torchyard_core.app.desktop import Desktop
+            from torchyard_core.app.launch_run import InvalidTopology
             from torchyard_core.app.profile_script import ProfileScript
 
             desktop = Desktop.open(model.home, model.fleet)
@@ -64,6 +69,8 @@ class AdviceSource:
                     desktop, source, on_message=lambda message: model.jobs.tell(say, message)
                 )
                 return self._measuring.run()
+            except InvalidTopology as error:
+                raise RunFailed(error.first_error.message, code=error.code) from None
             finally:
                 self._measuring = None
                 desktop.calendar.close()
