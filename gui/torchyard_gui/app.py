@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import locale
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Opens the window. Returns the exit status after the window has been closed, or that of a usage error."""
     options = _options().parse_args(argv)
-    # Most objects created before the event loop starts are permanent, so garbage collection would only cost time.
+    # Most objects that are created before the event loop starts are permanent, so garbage collection would only cost
+    # time.
     gc.disable()
 
     from torchyard_core.display import require_display
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     application.setApplicationName("torchyard")
     application.setApplicationDisplayName("Torchyard")
     application.setDesktopFileName("torchyard")
-    # Ctrl-C in the terminal ends the program immediately; unsaved topologies have recovery snapshots.
+    # Ctrl-C in the terminal ends the program immediately. Recovery snapshots preserve unsaved topologies.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     window = make_window(home, options.fleet.expanduser() if options.fleet else home.fleet_file, options.file)
     window.show()
@@ -56,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
     """Creates the hidden window with its models. Without a file, it restores what the last window showed."""
+    from PySide6.QtCore import QLocale
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.theme.theme import theme
@@ -65,6 +68,10 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
 
     application = QApplication.instance()
     assert isinstance(application, QApplication)
+    # Names of days and months are in the language of the other texts, and decimals have a point as in the files. The
+    # constructor of QApplication has set both to the user's locale.
+    QLocale.setDefault(QLocale.c())
+    locale.setlocale(locale.LC_TIME, "C")
     settings = WindowSettings(home.path / "window.ini")
     theme().set_mode(settings.mode)
     theme().prepare(application)

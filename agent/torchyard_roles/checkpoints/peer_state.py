@@ -1,12 +1,13 @@
-"""The state of a run at a step boundary, which a worker that returns after its loss receives from a peer's memory.
+"""The state of a run at a step boundary, which a worker that returns after its loss receives from a peer.
 
-It has the contents of a checkpoint, and the state of the strategy's exchange.
+The state has the contents of a checkpoint and the state of the strategy's exchange.
 """
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
@@ -17,35 +18,74 @@ if TYPE_CHECKING:
     from torchyard_roles.checkpoints.saver import CheckpointSaver
     from torchyard_roles.strategies.base import Strategy
 
+LARGE = 1 << 14
+"""Smallest size in bytes of a tensor whose values are sent from and received into its own memory."""
+
 
 class PeerState(NamedTuple):
-    """The decoded state."""
+    """The state of a peer at a step boundary, as decoded by decode()."""
 
     step: int
     model: dict[str, Any]
     """The state of the model of the first distribute() call."""
     exchange: dict[str, Any]
-    """The result of `Strategy.exchange_state()`."""
+    """The exchange's state, as returned by `Strategy.exchange_state()`."""
     resumed: Resumed
     """The remaining state, in the form in which a checkpoint is restored."""
 
 
-def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> io.BytesIO:
-    """Encodes the state of this process after `step`, or the reason why that is impossible."""
-    encoded = io.BytesIO()
+def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> list[torch.Tensor]:
+    """Encodes the state of this process after `step`, or the reason why that is impossible.
+
+    Returns:
+        Tensors of bytes: first the structure of the state with its small values, then the values of each large tensor.
+        These share the memory of tensors on the CPU, so they are valid until training continues.
+    """
+    large: list[torch.Tensor] = []
+
+    def without_values(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided or tensor.nbytes < LARGE:
+            return tensor
+        large.append(tensor.contiguous().reshape(-1).view(torch.uint8))
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    structure = io.BytesIO()
     try:
         if saver is None:
             raise UsageProblem("A worker can only return if TORCHYARD_CHECKPOINTS names a folder.")
-        torch.save({"step": step, "exchange": strategy.exchange_state(), **saver.contents()}, encoded)
+        state = {"step": step, "exchange": strategy.exchange_state(), **saver.contents(copy=False)}
+        torch.save(_with_tensors(state, without_values), structure)
     except UsageProblem as problem:  # The peers continue training; only the returning worker fails.
-        torch.save({"problem": problem.message}, encoded)
-    return encoded
+        large.clear()
+        torch.save({"problem": problem.message}, structure)
+    return [torch.frombuffer(structure.getbuffer(), dtype=torch.uint8), *large]
 
 
-def decode(data: bytearray) -> PeerState:
+def decode(encoded: Sequence[torch.Tensor]) -> PeerState:
     """Decodes the result of encode(). Raises UsageProblem with the peer's reason."""
-    found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    structure, *large = encoded
+    values = iter(large)
+
+    def with_values(tensor: torch.Tensor) -> torch.Tensor:
+        return next(values).view(tensor.dtype).view(tensor.shape) if tensor.is_meta else tensor
+
+    file = io.BytesIO(structure.numpy().tobytes())
+    found = _with_tensors(torch.load(file, map_location="cpu", weights_only=True), with_values)
     if "problem" in found:
         raise UsageProblem(f"The state of the run could not be sent to this worker: {found['problem']}")
     resumed = Resumed(found["step"], {**found["extra.pt"], "optimizer": found["optimizer.pt"]}, None)
     return PeerState(found["step"], found["model.pt"], found["exchange"], resumed)
+
+
+def _with_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Replaces the tensors of a state, whose dicts and lists are changed. Returns the new state."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, dict):
+        for key, each in value.items():
+            value[key] = _with_tensors(each, convert)
+    elif isinstance(value, list):
+        value[:] = [_with_tensors(each, convert) for each in value]
+    elif type(value) is tuple:
+        return tuple(_with_tensors(each, convert) for each in value)
+    return value

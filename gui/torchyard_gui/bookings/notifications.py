@@ -26,14 +26,14 @@ class Notifications(QObject):
         self._page = page
         self._is_away = False
 
-    def show_success(self, text: str, undo: QAction | None = None) -> None:
-        """Shows the result of a command. If `undo` is given, the message has a button for that action."""
-        self.toast.say(text, action=undo)
+    def show_success(self, text: str, action: QAction | None = None) -> None:
+        """Shows the result of a command. If `action` is given, the message has a button for it, such as Undo."""
+        self.toast.say(text, action=action)
         if not self._is_away:
             self.notice.clear()
 
     def show_refusal(self, text: str) -> None:
-        self.notice.clear()  # The notice is cleared so that the same refusal is announced again if it recurs.
+        self.notice.clear()  # The notice is cleared first, so that the same refusal is announced again.
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:

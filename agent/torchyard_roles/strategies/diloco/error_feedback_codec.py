@@ -1,27 +1,26 @@
-"""The encoding of one group's differences and averages, and the errors that are added to the next ones.
+"""The encoding of one group's parameter differences and averages, with feedback of encoding errors.
 
-A group's error of an encoding is added to the values that it encodes in the next round, so that the error of the sum of
-all rounds stays that of one encoding. The owner of a slice does the same with the averages of its slice. The errors of
-an attempt are used only if its round is committed.
+A group adds the error of its last encoding to the values that it encodes next, so errors do not accumulate: the error
+of the sum over all rounds remains that of one encoding. The owner of a slice does the same for the averages of its
+slice. The errors of an attempt are used only if its round is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.strategies.diloco.outer_step import Flat
-from torchyard_roles.strategies.diloco.slice_server import Contribution
 
 
 class ErrorFeedbackCodec:
-    """The codec that all groups use, with the encoding errors of this group. Methods take the numbers of flat tensors.
+    """A codec with the encoding errors of this group. Methods take the numbers of flat tensors.
 
     Args:
-        has_feedback: Whether errors are kept. An exact codec has none.
+        has_feedback: Whether encoding errors are kept. An exact codec has none.
     """
 
     def __init__(self, codec: WireCodec, flats: Sequence[Flat], *, has_feedback: bool) -> None:
@@ -35,7 +34,7 @@ class ErrorFeedbackCodec:
         self._next_average_errors: dict[int, tuple[int, torch.Tensor]] = {}
 
     def encode(self, numbers: Sequence[int], differences: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Encodes the whole differences of a round."""
+        """Encodes all parameter differences of a round."""
         self._next_errors, self._next_average_errors = {}, {}
         encoded = []
         for number, values in zip(numbers, differences):
@@ -47,12 +46,12 @@ class ErrorFeedbackCodec:
         return encoded
 
     def empty(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Returns tensors for the encoded averages of a round."""
+        """Returns empty tensors with the sizes of a round's encoded averages."""
         sizes = [self.codec.size(self._flats[number].elements, self._flats[number].dtype) for number in numbers]
         return [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes]
 
     def cut(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int) -> list[torch.Tensor]:
-        """Returns slice `number` of `of` slices of encoded tensors."""
+        """Returns slice `number` of `of` equal slices of encoded tensors."""
         found = []
         for flat, whole in zip((self._flats[each] for each in numbers), encoded):
             elements = self.codec.cut(flat.elements, number, of)
@@ -60,52 +59,83 @@ class ErrorFeedbackCodec:
             found.append(whole[start:stop])
         return found
 
-    def average(
-        self, numbers: Sequence[int], contributions: Mapping[int, Contribution], number: int, of: int
-    ) -> list[torch.Tensor]:
-        """Returns the encoded weighted average of a slice, summed in the order of groups.
-
-        It is 0 if all weights are 0.
-        """
-        total = sum(each.weight for each in contributions.values())
-        ordered = [contributions[group] for group in sorted(contributions)]
+    def messages(self, numbers: Sequence[int], number: int, of: int) -> list[tuple[int, slice]]:
+        """Returns the messages of slice `number` of `of` slices: the number of the flat tensor and its elements."""
         found = []
-        for at, flat_number in enumerate(numbers):
-            flat = self._flats[flat_number]
-            elements = self.codec.cut(flat.elements, number, of)
-            sums = torch.zeros(elements.stop - elements.start, dtype=flat.dtype, device="cpu")
-            for each in ordered:
-                if each.weight:
-                    self.codec.accumulate(each.differences[at], sums, each.weight / total)
-            error = None
-            if self._has_feedback:
-                start, known = self._average_errors.get(flat_number, (-1, sums))
-                fits = start == elements.start and known.numel() == sums.numel()
-                error = known.clone() if fits else torch.zeros_like(sums)
-                self._next_average_errors[flat_number] = elements.start, error
-            found.append(self.codec.encode(sums, error))
+        for each in numbers:
+            share = self.codec.cut(self._flats[each].elements, number, of)
+            found += [(each, elements) for elements in self.codec.messages(share)]
         return found
 
+    def size(self, message: tuple[int, slice]) -> int:
+        """Returns the number of bytes of an encoded message."""
+        number, elements = message
+        return self.codec.size(elements.stop - elements.start, self._flats[number].dtype)
+
+    def cut_messages(
+        self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int
+    ) -> list[torch.Tensor]:
+        """Returns the messages of slice `number` of `of` slices of encoded tensors, which share their memory."""
+        whole = dict(zip(numbers, encoded))
+        found = []
+        for message in self.messages(numbers, number, of):
+            flat, elements = message
+            start = self.codec.size(elements.start, self._flats[flat].dtype)
+            found.append(whole[flat][start : start + self.size(message)])
+        return found
+
+    def begin_average(self, numbers: Sequence[int], number: int, of: int) -> None:
+        """Begins to average slice `number` of `of` slices, with the errors of the last committed round."""
+        self._next_average_errors = {}
+        if not self._has_feedback:
+            return
+        for each in numbers:
+            share = self.codec.cut(self._flats[each].elements, number, of)
+            size = share.stop - share.start
+            start, known = self._average_errors.get(each, (-1, None))
+            fits = known is not None and start == share.start and known.numel() == size
+            error = known.clone() if fits else torch.zeros(size, dtype=self._flats[each].dtype, device="cpu")
+            self._next_average_errors[each] = share.start, error
+
+    def average(
+        self, message: tuple[int, slice], contributions: Iterable[tuple[float, torch.Tensor]], out: torch.Tensor
+    ) -> None:
+        """Writes the encoded average of a message to `out`.
+
+        Args:
+            contributions: The weight of each group, of which the sum is 1 or 0, and its encoded differences.
+        """
+        number, elements = message
+        sums = torch.zeros(elements.stop - elements.start, dtype=self._flats[number].dtype, device="cpu")
+        for weight, encoded in contributions:
+            if weight:
+                self.codec.accumulate(encoded, sums, weight)
+        error = None
+        if self._has_feedback:
+            start, errors = self._next_average_errors[number]
+            error = errors[elements.start - start : elements.stop - start]
+        out.copy_(self.codec.encode(sums, error))
+
     def decode(self, encoded: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
-        """Writes the average of a committed round to `out`, and keeps the errors of this round."""
+        """Writes the average of a committed round to `out`, and keeps the encoding errors of this round."""
         for whole, values in zip(encoded, out):
             self.codec.decode(whole, values)
         self.keep_errors()
 
     def keep_errors(self) -> None:
-        """Keeps the errors of the encodings of a committed round."""
+        """Keeps the encoding errors of a committed round for the next round."""
         self._errors |= self._next_errors
         self._average_errors |= self._next_average_errors
 
     def forget(self) -> None:
-        """Forgets all errors, when θ is replaced."""
+        """Forgets all encoding errors. Called when the outer parameters are replaced."""
         self._errors, self._average_errors = {}, {}
 
     def state(self) -> dict[str, Any]:
-        """Returns the errors for a checkpoint. No round may be in progress."""
+        """Returns the encoding errors, for a checkpoint. No round may be in progress."""
         return {"errors": self._errors, "average_errors": self._average_errors}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Loads the errors of a checkpoint of the same model."""
+        """Loads the encoding errors from a checkpoint of the same model."""
         if self._has_feedback:
             self._errors, self._average_errors = dict(state["errors"]), dict(state["average_errors"])

@@ -13,16 +13,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+
+from torchyard_roles.exchange.pinned_copies import pinned_copies_of
+from torchyard_roles.strategies.gloo_group import packed_bytes, runs_of, unpack_bytes
 
 NOT_BEGUN = -1
 
 
 class Flat:
-    """Tensors of a model whose values are exchanged as one contiguous tensor on the CPU."""
+    """Tensors of a model whose values are exchanged as one contiguous tensor on the CPU.
+
+    Attributes:
+        copies: The copies from and to the GPU of the tensors; None for tensors on the CPU.
+    """
 
     def __init__(self, tensors: list[torch.Tensor], dtype: torch.dtype, *, is_buffer: bool, fragment: int = 0) -> None:
         self.tensors = tensors
@@ -30,35 +37,86 @@ class Flat:
         self.dtype = dtype
         self.is_buffer = is_buffer
         self.elements = sum(_real(tensor).numel() for tensor in tensors)
+        gpus = [tensor.device for tensor in tensors if tensor.device.type == "cuda"]
+        self.copies = pinned_copies_of(gpus[0]) if gpus else None
+        self._staged: torch.Tensor | None = None
+        """The values of stage() on the GPU."""
 
     def gather(self) -> torch.Tensor:
         """Returns a copy of the tensors' values as one flat tensor."""
         values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
+        if self.copies is not None:
+            self.copies.to_host((part, _real(tensor)) for part, tensor in self._parts(values))
+            return values
         for part, tensor in self._parts(values):
             part.copy_(_real(tensor))
         return values
 
-    def scatter(self, values: torch.Tensor) -> None:
-        """Writes values to the tensors, untracked by autograd: between steps, no graph needs the old values."""
-        for part, tensor in self._parts(values):
-            _real(tensor).copy_(part)
+    def snapshot(self) -> Callable[[], torch.Tensor]:
+        """Returns a function that returns the present values as one flat tensor. It is called once, on any thread.
 
-    def collect(self) -> None:  # Whole tensors need no collective calls.
-        """Makes the values of a sharded group available to gather(). Called by all ranks of a group."""
+        Values on a GPU are copied there, so that training continues before they are on the CPU.
+        """
+        copies = self.copies
+        if copies is None:
+            values = self.gather()
+            return lambda: values
+        kept = [torch.empty(self.elements, dtype=self.dtype, device=copies.device)]
+        for part, tensor in self._parts(kept[0]):
+            part.copy_(_real(tensor))
+        fence = copies.fence()
+
+        def on_the_cpu() -> torch.Tensor:
+            values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
+            copies.to_host([(values, kept.pop())], fence)
+            return values
+
+        return on_the_cpu
+
+    def stage(self, values: torch.Tensor) -> None:
+        """Copies values to the GPU, for the next call of scatter() with the same values. May run on any thread."""
+        if self.copies is not None:
+            self._staged = self.copies.to_device(values)
+
+    def discard_staged(self) -> None:
+        self._staged = None
+
+    def scatter(self, values: torch.Tensor, mixing: float = 0.0) -> None:
+        """Merges values into the tensors: tensor ← α tensor + (1 − α) values, with α = `mixing`.
+
+        This is untracked by autograd: between steps, no graph needs the old values.
+        """
+        staged, self._staged = self._staged, None
+        if staged is not None and self.copies is not None:
+            self.copies.used(staged)
+            values = staged
+        for part, tensor in self._parts(values):
+            target = _real(tensor)
+            new = part.to(target.device)
+            if mixing:
+                new = torch.mul(target.to(self.dtype), mixing).add_(new, alpha=1 - mixing)
+            target.copy_(new)
+
+    def collect(self) -> None:  # Tensors that are not sharded need no collective calls.
+        """If the group shards its model, gathers the values for gather().
+
+        All ranks of the group must call this method.
+        """
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
-        """Sets the tensors of all ranks of a group to the first rank's values. Called by all ranks.
+        """Sets the tensors on all ranks of a group to the first rank's values. All ranks must call this method.
 
         Args:
-            device: The device of the group's collective calls.
+            device: The device that the group's collective calls use.
         """
-        values = self.gather().to(device)
-        dist.broadcast(values, src=0)
-        if not is_first:
-            self.scatter(values)
+        for run in runs_of(_real(tensor) for tensor in self.tensors):
+            packed = packed_bytes(run).to(device)
+            dist.broadcast(packed, src=0)
+            if not is_first:
+                unpack_bytes(packed, run)
 
-    def release(self) -> None:  # Only a sharded group keeps values.
-        """Frees the values of collect()."""
+    def release(self) -> None:  # Only a sharded group has gathered values to free.
+        """Frees the values that collect() has gathered."""
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         start = 0
@@ -85,7 +143,7 @@ def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]
 class OuterParameters:
     """The parameters θ and the momentum m of one group's outer optimizer, with the number of finished rounds.
 
-    One thread at a time changes these values, and the threads of a server send copies to other groups.
+    Only one thread at a time may change these values. The threads of a server send copies of them to other groups.
     """
 
     def __init__(self, flats: Sequence[Flat]) -> None:
@@ -97,11 +155,11 @@ class OuterParameters:
         """Guards θ, m and `round`; notified when they are replaced or stepped."""
 
     def numbers(self, fragment: int | None = None) -> list[int]:
-        """Returns the numbers of a fragment's flat tensors, or of all."""
+        """Returns the numbers of a fragment's flat tensors, or of all flat tensors if `fragment` is None."""
         return [number for number, flat in enumerate(self.flats) if fragment is None or flat.fragment == fragment]
 
     def begin(self, round_: int = 0) -> None:
-        """Sets θ to the parameters of the model, and m to 0."""
+        """Sets the outer parameters to the parameters of the model, and the momentum to 0."""
         theta = [flat.gather() for flat in self.flats]
         self.load(theta, self.empty(), round_)
 
@@ -113,23 +171,46 @@ class OuterParameters:
         with self.changed:
             self.theta, self.momentum, self.round = theta, momentum, round_
             self.changed.notify_all()
+        for flat in self.flats:
+            flat.discard_staged()
 
     def copies(self) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
-        """Returns the round, and copies of θ and m."""
+        """Returns the number of the round, and copies of the outer parameters and momentum."""
         with self.changed:
             return self.round, [each.clone() for each in self.theta], [each.clone() for each in self.momentum]
 
     def differences(self, fragment: int | None = None) -> list[torch.Tensor]:
-        """Returns Δ_g = θ − θ_g of this group."""
+        """Returns the differences Δ_g = θ − θ_g between the outer parameters and this group's parameters."""
         found = []
         for number in self.numbers(fragment):
             values = self.flats[number].gather()
             found.append(torch.sub(self.theta[number], values, out=values))
         return found
 
+    def snapshot(self, fragment: int | None = None) -> Callable[[], list[torch.Tensor]]:
+        """Returns a function that returns Δ_g of the present parameters, which may change before it is called.
+
+        It is called once, on any thread, before the next step of this fragment.
+        """
+        parts = [(number, self.flats[number].snapshot()) for number in self.numbers(fragment)]
+
+        def differences() -> list[torch.Tensor]:
+            found = []
+            for number, values_of in parts:
+                values = values_of()
+                found.append(torch.sub(self.theta[number], values, out=values))
+            return found
+
+        return differences
+
+    def stage(self, fragment: int | None = None) -> None:
+        """Copies θ to the GPU of the parameters before install(), so that training does not wait for it."""
+        for number in self.numbers(fragment):
+            self.flats[number].stage(self.theta[number])
+
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float, fragment: int | None = None) -> None:
-        """Takes a step of the outer optimizer, and finishes the round. `average` may be overwritten."""
+        """Takes a step of the outer optimizer and counts the round as finished. May overwrite `average`."""
         with self.changed:
             for number, delta in zip(self.numbers(fragment), average):
                 theta, buffer = self.theta[number], self.momentum[number]
@@ -145,19 +226,18 @@ class OuterParameters:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def install(self, fragment: int | None = None, mixing: float = 0.0) -> None:
-        """Merges θ into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
+        """Merges the outer parameters into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
         for number in self.numbers(fragment):
-            flat, theta = self.flats[number], self.theta[number]
-            flat.scatter(flat.gather().mul_(mixing).add_(theta, alpha=1 - mixing) if mixing else theta)
+            self.flats[number].scatter(self.theta[number], mixing)
 
     def state(self) -> dict[str, Any]:
-        """Returns copies for a checkpoint."""
+        """Returns copies of the outer parameters and momentum, for a checkpoint."""
         round_, theta, momentum = self.copies()
         return {"round": round_, "theta": theta, "momentum": momentum}
 
 
 def _outer_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """Returns the dtype of a tensor's outer parameters; None for values that cannot be averaged."""
+    """Returns the dtype of a tensor's outer parameters, or None if the tensor's values cannot be averaged."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     return torch.float64 if tensor.dtype in (torch.float64, torch.complex128) else torch.float32

@@ -1,26 +1,28 @@
-"""Parameters of a group that shards its model, exchanged by the group's first rank.
+"""The exchange of a sharded model's parameters by the first rank of its group.
 
-Gathering and distributing whole values are collective calls of all ranks of the group. The first rank exchanges with
-other groups in a thread, where it cannot make such calls. So it keeps the gathered values in between: all ranks call
-collect() before the exchange and spread() after it.
+Gathering and distributing whole tensors requires collective calls of all ranks of the group. The first rank cannot make
+such calls in the thread in which it exchanges values with other groups. Therefore all ranks call collect() before the
+exchange and spread() after it, and the first rank keeps the gathered values in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Callable
 
 import torch
 
 from torchyard_roles.checkpoints.sharded_tensors import set_from_first_rank, whole_values
+from torchyard_roles.exchange.pinned_copies import pinned_copies_of
 from torchyard_roles.strategies.diloco.outer_step import Flat
 
 
 class ShardedFlat(Flat):
-    """DTensors whose whole values are exchanged as one tensor on the CPU of the group's first rank.
+    """DTensors whose values the group's first rank exchanges as one tensor on the CPU.
 
     Args:
-        device: The device of the group's collective calls.
-        is_first: Whether this is the first rank.
+        device: The device that the group's collective calls use.
+        is_first: Whether this process is the first rank of its group.
     """
 
     def __init__(
@@ -38,7 +40,11 @@ class ShardedFlat(Flat):
         for tensor in self.tensors:
             whole = whole_values(tensor, self._device)
             if self._is_first:
-                values[start : start + tensor.numel()].view(tensor.shape).copy_(whole)
+                part = values[start : start + tensor.numel()]
+                if whole.is_cuda:
+                    pinned_copies_of(whole.device).to_host([(part, whole)])
+                else:
+                    part.view(tensor.shape).copy_(whole)
             start += tensor.numel()
         self._values = values if self._is_first else None
 
@@ -46,8 +52,17 @@ class ShardedFlat(Flat):
         assert self._values is not None
         return self._values.clone()
 
-    def scatter(self, values: torch.Tensor) -> None:
-        self._values = values
+    def snapshot(self) -> Callable[[], torch.Tensor]:
+        assert self._values is not None
+        values = self._values
+        self.release()
+        return lambda: values
+
+    def stage(self, values: torch.Tensor) -> None:
+        """Does nothing: spread() distributes the values from the CPU."""
+
+    def scatter(self, values: torch.Tensor, mixing: float = 0.0) -> None:
+        self._values = self.gather().mul_(mixing).add_(values, alpha=1 - mixing) if mixing else values
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
         start = 0
@@ -65,7 +80,7 @@ class ShardedFlat(Flat):
 
 
 def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool) -> list[Flat]:
-    """Returns `flats`, with each flat tensor of DTensors replaced by a ShardedFlat."""
+    """Returns `flats`, in which each flat tensor of DTensors is replaced by a ShardedFlat."""
     return [
         ShardedFlat(flat.tensors, flat.dtype, fragment=flat.fragment, device=device, is_first=is_first)
         if any(hasattr(tensor, "device_mesh") for tensor in flat.tensors)

@@ -30,6 +30,9 @@ from torchyard_core.next_steps import joined
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
 """Length of a series without an end if no rule limits the horizon."""
 
+_USERS_FIELDS = ("title", "purpose", "gpus", "start", "end", "stop_at_end", "is_live")
+"""Attributes of a booking that users set. A launch on the booking changes others."""
+
 
 @dataclass(frozen=True)
 class SkippedOccurrence:
@@ -50,7 +53,7 @@ class SeriesBooked:
 
 @dataclass(frozen=True)
 class ImportVerdict:
-    """The verdict on an imported draft: `new`, `there` (already imported), `clash` or `refused`."""
+    """Whether an imported draft can be booked: `new` (it can), `there` (already imported), `clash` or `refused`."""
 
     draft: Draft
     verdict: str
@@ -68,7 +71,10 @@ class BookingCommands:
     _transactions: WriteTransactions
 
     def book(self, draft: Draft) -> Booking:
-        """Books all GPUs of the draft, or none. Raises Clash, Refused, PermissionDenied or StoreUnavailable."""
+        """Books all GPUs of the draft.
+
+        If one of them cannot be booked, books none and raises Clash, Refused, PermissionDenied or StoreUnavailable.
+        """
         draft = normalized(draft)
 
         def attempt(connection: Connection) -> Booking:
@@ -118,7 +124,9 @@ class BookingCommands:
     def _split_bookable(
         self, connection: Connection, wanted: Sequence[Draft], now: datetime, rules: Rules, free_ones: bool
     ) -> tuple[list[Draft], list[SkippedOccurrence]]:
-        """Separates occurrences that can be booked from the others. Each of the former counts towards the quota.
+        """Returns the occurrences that can be booked, and the others.
+
+        Each occurrence that can be booked counts towards the quota of the later ones.
 
         Without `free_ones`, raises the first refusal.
         """
@@ -146,11 +154,15 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
         run_id: str | None = None,
+        expected: Booking | None = None,
     ) -> Booking:
-        """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed."""
+        """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed.
+
+        If `expected` is given, raises Refused unless the booking still has its times, GPUs, texts and setting.
+        """
 
         def attempt(connection: Connection) -> Booking:
-            booking = self._writer.load_own(connection, booking_id)
+            booking = self._load_expected(connection, booking_id, expected)
             changes = {"start": start, "end": end, "gpus": gpus, "title": title, "purpose": purpose}
             wanted = _changed(booking, **changes, stop_at_end=stop_at_end, run_id=run_id)
             now, rules = self._writer.begin(connection, booking.owner, {*booking.gpus, *wanted.gpus})
@@ -171,7 +183,7 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes the future bookings of a series from this one on, or all its future bookings with `everything`.
+        """Changes this and the later bookings of a series, or all of its future bookings with `everything`.
 
         Either all of these bookings are changed, or none. `start` and `end` refer to this booking. If one of them is
         given, the other bookings are moved by the same amount of local time, and get the same length.
@@ -218,11 +230,11 @@ class BookingCommands:
 
         return self._transactions.run(attempt, frees=True)
 
-    def release(self, booking_id: str) -> Booking:
-        """Releases a running booking immediately, or cancels a future one."""
+    def release(self, booking_id: str, *, expected: Booking | None = None) -> Booking:
+        """Releases a running booking immediately, or cancels a future one. `expected` is as for `change`."""
 
         def attempt(connection: Connection) -> Booking:
-            booking = self._writer.load_own(connection, booking_id)
+            booking = self._load_expected(connection, booking_id, expected)
             now = self._session.now(connection)
             if refused := check_not_ended(booking, now):
                 raise refused
@@ -250,7 +262,10 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
-        """Returns the refusal of a new booking, or of changing `except_booking`, or None. Writes nothing."""
+        """Returns the refusal of a new booking, or of the change of `except_booking`; None if it is allowed.
+
+        Writes nothing.
+        """
         draft = normalized(draft)
         with self._session.transaction() as connection:
             rules, now = self._queries.load_rules(connection), self._session.now(connection)
@@ -266,7 +281,7 @@ class BookingCommands:
         return None
 
     def preview(self, drafts: Iterable[Draft]) -> tuple[ImportVerdict, ...]:
-        """Returns verdicts on imported drafts. Writes nothing."""
+        """Returns whether each imported draft can be booked. Writes nothing."""
         found: list[ImportVerdict] = []
         table = tables.bookings
         for draft in map(normalized, drafts):
@@ -319,13 +334,24 @@ class BookingCommands:
             if rows:
                 connection.execute(insert(tables.logins), rows)
 
+    def _load_expected(self, connection: Connection, booking_id: str, expected: Booking | None) -> Booking:
+        """Returns a booking that the user may change. Raises Refused if it differs from `expected`."""
+        booking = self._writer.load_own(connection, booking_id)
+        if expected is None or all(getattr(booking, name) == getattr(expected, name) for name in _USERS_FIELDS):
+            return booking
+        last = next(iter(reversed(self._queries.load_history(connection, booking_id))), None)
+        verb = "changed" if booking.is_live else "cancelled" if booking.state is State.CANCELLED else "released"
+        who = f" by {last.person}" if last is not None and last.person else ""
+        when = wall_clock(booking.changed, booking.zone, "%a %Y-%m-%d %H:%M")
+        raise Refused(f"“{booking.title}” was {verb}{who} on {when}, and stays as it is", code="changed_meanwhile")
+
     def _only_admins(self, what: str) -> None:
         if not self._session.is_admin:
             raise PermissionDenied(f"only an admin can change {what}", hint="Ask one of the team's admins.")
 
 
 def _changed(booking: Booking, **changes: Any) -> Draft:
-    """Returns the booking as a draft with changes. A value of None leaves the field unchanged."""
+    """Returns a draft with the booking's fields and the given changes. A value of None leaves the field unchanged."""
     values = {one.name: getattr(booking, one.name) for one in fields(Draft)}
     return normalized(Draft(**values | {name: value for name, value in changes.items() if value is not None}))
 
@@ -337,7 +363,8 @@ def _wall_clock(moment: datetime, zone: tzinfo) -> datetime:
 def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
     """Adds the number and time of the occurrence to a refusal.
 
-    A clash, which contains the time, and the refusal of a single occurrence are returned unchanged.
+    A clash, which already contains the time, and the refusal of a series with only one occurrence are returned
+    unchanged.
     """
     if isinstance(refused, Clash) or count == 1:
         return refused

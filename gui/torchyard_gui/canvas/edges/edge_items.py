@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsPathItem, QStyleOptionGrap
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.edges.gutters import Point
 from torchyard_gui.canvas.edges.routes import Branch, Hop, Trunk, arrow_at
+from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -22,7 +23,7 @@ BACK_TO_BACK, SMALLER = 5.0, 0.75
 PALE = 0.4
 CHOSEN_ON_TOP = 1.0
 REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
-"""Transparent pen that is wide enough for the bounds of an item to include its ports and arrows."""
+"""A transparent pen, wide enough that the bounds of an item include its ports and arrows."""
 
 
 class EdgeItem(QGraphicsPathItem):
@@ -125,7 +126,7 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
 
 
 ABOVE = 0.5
-"""Z value of a trunk with its label, above that of hops without a selected replica."""
+"""Z value of a trunk with its label. It is above hops, except hops of a selected replica."""
 THICK = 1.5
 """Additional width of a trunk that stands for many edges."""
 
@@ -243,7 +244,9 @@ def wrapped_label(text: str, width: float) -> list[str]:
 
 
 def paint_pill(painter: QPainter, at: Point, lines: Sequence[str]) -> None:
-    """Paints the lines of a label in a pill centred at `at`."""
+    """Paints the lines of a label in a pill centred at `at`, at a zoom at which they can be read."""
+    if level_of(painter.worldTransform().m11()) is not Level.FULL:
+        return
     box = pill_box(at, lines)
     painter.setPen(paint_cache.outline("hair"))
     painter.setBrush(theme().brush("s1"))
