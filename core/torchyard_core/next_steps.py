@@ -158,6 +158,13 @@ class ValidateTopology(NextStep):
 
 
 @dataclass(frozen=True)
+class ProfileScript(NextStep):
+    file: str
+    template = "profile {file}"
+    words = "Measure it first: {command}."
+
+
+@dataclass(frozen=True)
 class ImportDocument(NextStep):
     format: str
     file: str
