@@ -32,6 +32,8 @@ AGREEMENT_S = 10.0
 """Longest wait in seconds for all ranks to publish, which they do immediately unless a rank has ended."""
 ECHO_S = 0.5
 """A second SIGTERM within this time is ignored: some programs signal a process and then its group."""
+EXPECTED_S = 1.0
+"""Longest wait in seconds for the request to stop after another group has stopped."""
 _REQUESTED_BY_PEER = b"\xff"
 
 
@@ -99,6 +101,11 @@ class GracefulStop:
     def is_requested(self) -> bool:
         """Whether SIGTERM was received, or another rank has asked for the stop."""
         return self._requested
+
+    def wait_for_request(self) -> None:
+        """Waits a moment for a request to stop, which reaches the groups of a run one after another."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._requested, EXPECTED_S)
 
     def continue_from(self, step: int) -> None:
         """Sets the number of finished steps of a rank that joins the others."""
@@ -185,6 +192,7 @@ class GracefulStop:
                 return
             self._requested = True
             begun = self._begun
+            self._changed.notify_all()
         try:
             after = begun if self._store is None else self._agree(self._store, begun)
         except RolesError as error:

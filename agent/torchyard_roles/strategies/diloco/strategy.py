@@ -54,12 +54,23 @@ class Sent:
     """A fragment, or the whole model, that is being averaged."""
 
     fragment: int | None
-    at: tuple[int, int]
-    """The numbers of samples and steps at the time of sending."""
     steps_before: int
     """The number of steps between the sending of the previous fragment and of this one."""
-    average: Callable[[], Outcome]
-    """Returns the outcome on the first rank: it makes the exchange, or waits for the thread that makes it."""
+    exchange: Callable[[], Outcome]
+    """Makes the exchange on the first rank, and returns its outcome."""
+    background: BackgroundAverage | None = None
+    """The thread that makes the exchange, if any."""
+    overlaps: bool = False
+    """Whether training continues during the exchange."""
+    is_postponed: bool = False
+    """Whether the exchange is to be attempted again at the next boundary."""
+    weight: float = 0.0
+    differences: Sequence[torch.Tensor] = ()
+    """The weight and the differences of the group, on the first rank."""
+
+    def average(self) -> Outcome:
+        """Makes the exchange, or waits for its thread."""
+        return self.exchange() if self.background is None else self.background.wait()
 
 
 class Diloco(Strategy):
@@ -92,6 +103,10 @@ class Diloco(Strategy):
         self._restored: dict[str, Any] | None = None
         """The part of the checkpoint that the run resumes from."""
         self._restored_step = 0
+        self._restored_ranks = 1
+        """The number of ranks of this group that have saved the part."""
+        self._restored_counts: dict[int, int] = {}
+        """The samples of this rank in the last steps before the checkpoint, by the number of steps."""
         self._saved_at = -1
         self._step: int | None = None
         """The step of the last boundary; None before the first."""
@@ -101,7 +116,10 @@ class Diloco(Strategy):
         """Steps of this process so far."""
         self._fragments = 1
         self._sent_at: list[tuple[int, int]] = []
-        """Samples and steps when each fragment was sent, which are negative before the start of this process."""
+        """Samples and steps when each fragment was sent before its last merge, which are negative before the start of
+        this process."""
+        self._last_sent_at = (0, 0)
+        """Samples and steps when the last fragment was sent."""
         self._sent: Sent | None = None
         """The fragment that has been sent but not yet merged, if any."""
         self._finite: list[FiniteGradients] = []
@@ -109,7 +127,7 @@ class Diloco(Strategy):
         self._has_ended = False
         """Whether training has ended for all groups, possibly while this group was lost."""
         self._exchange_s = 0.0
-        self._background: BackgroundAverage | None = None
+        self._expects_stop = False
 
     def start(self, device: torch.device) -> None:
         self._device = device
@@ -150,6 +168,8 @@ class Diloco(Strategy):
         if self._is_first:
             self._restored = files.read_part(Path(self._environment.checkpoints), self._part, step)
             self._restored_step = step
+        else:
+            self._restored_counts = self._read_counts(self._environment.group_rank, step)
 
     def before_forward(self) -> None:
         self._inside.before_forward()
@@ -176,19 +196,24 @@ class Diloco(Strategy):
             self._inner_steps += step - self._step
             self._steps += step - self._step
         self._step = step
-        is_postponed = False
+        outcome = Outcome.KEPT
         if self._sent is not None and self._inner_steps >= self._options.overlap_steps:
-            is_postponed = self._merge() is Outcome.POSTPONED
-        if not (self._has_ended or is_postponed or self._sent) and self._inner_steps >= self._due_after:
-            overlaps = self._options.overlap_steps and not self._is_warming_up
-            self._send(in_background=bool(overlaps))
+            outcome = self._merge()
+        if not (self._has_ended or self._sent) and self._inner_steps >= self._due_after:
+            overlaps = self._options.overlap_steps > 0 and not self._is_warming_up
+            self._send(overlaps=overlaps)
             if not overlaps:
-                self._merge()
+                outcome = self._merge()
+        self._expects_stop = outcome is Outcome.POSTPONED
         self._exchange_s = time.monotonic() - began
         if self._has_ended:
             print("torchyard: the other worker groups have finished training, so this one ends too.", flush=True)
             self._finished = True
             raise SystemExit(0)
+
+    @property
+    def expects_stop(self) -> bool:
+        return self._expects_stop
 
     def want_save(self) -> None:
         self._inside.want_save()
@@ -197,14 +222,15 @@ class Diloco(Strategy):
         return self._inside.is_save_due(step)
 
     def flush(self, step: int) -> None:
-        """Saves this group's part of the checkpoint."""
+        """Saves this group's part of the checkpoint, and the number of samples of each further rank."""
         self._check()
         if self._step is not None and self._environment.checkpoints and step != self._saved_at:
             self._saved_at = step
             self._collect()
-            since_sent = self._since_sent()
             if self._is_first:
-                self._save_part(Path(self._environment.checkpoints), step, since_sent)
+                self._save_part(step)
+            elif step == self._step:  # A rank that receives the announcement of a save too late has other counts.
+                self._write_part(self._counts_of(self._environment.group_rank), step, {"since_sent": self._counts()})
             for flat in self._outer.flats:
                 flat.release()
 
@@ -244,7 +270,7 @@ class Diloco(Strategy):
         self._check()
         if self._step is None:
             self._begin()
-        if self._sent is not None:
+        while self._sent is not None:
             self._merge()
         self._finished = True
         if self._environment.groups == 1 and not self._servers:
@@ -274,9 +300,9 @@ class Diloco(Strategy):
         if self._store is not None:
             self._store.close()
             self._store = None
-        if self._background is not None:
-            self._background.abandon(BACKGROUND_ENDS_S)
-            self._background = None
+        if self._sent is not None and self._sent.background is not None:
+            self._sent.background.abandon(BACKGROUND_ENDS_S)
+            self._sent = None
 
     def _check(self) -> None:
         """Checks the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
@@ -287,6 +313,10 @@ class Diloco(Strategy):
     def _part(self) -> str:
         """The name of this group's part of checkpoints."""
         return f"diloco-{self._environment.group}"
+
+    def _counts_of(self, group_rank: int) -> str:
+        """Returns the name of a further rank's part, which holds its number of samples."""
+        return f"{self._part}.{group_rank}"
 
     @property
     def _is_warming_up(self) -> bool:
@@ -324,16 +354,17 @@ class Diloco(Strategy):
         frozen = [each for each in models.parameters() if id(each) not in self._trained]
         counters = [each for each in models.buffers() if not (each.is_floating_point() or each.is_complex())]
         self._rest = PackedTensors([*frozen, *counters])
-        self._sent_at = [(self.samples, 0)] * self._fragments
+        self._set_counts([(0, 0)] * (self._fragments + 1))
         self._collect()
         outcome = self._with_beats(self._start_first) if self._is_first else self._await_beats()
         self._adopt(outcome)
         if not self._is_alone:
             sent = -1 if self._sent is None else 1 + (-1 if self._sent.fragment is None else self._sent.fragment)
             (sent,) = self._broadcast([sent])
+            self._spread_counts()
             if sent >= 0 and self._sent is None:
-                at = (self.samples, self._steps)
-                self._sent = Sent(sent - 1 if sent else None, at, 0, lambda: Outcome.AVERAGED)
+                fragment = sent - 1 if sent else None
+                self._sent = Sent(fragment, 0, lambda: Outcome.AVERAGED, overlaps=True)
         if not self._is_alone and self._rest.bytes:
             row = self._rest.packed().to(self._device)
             dist.broadcast(row, src=0)
@@ -400,7 +431,8 @@ class Diloco(Strategy):
         if self._rest.bytes:
             self._rest.unpack(part["rest"])
         self._inner_steps = int(part["inner_steps"])
-        self._sent_at = [(self.samples - samples, -steps) for samples, steps in part["since_sent"]]
+        self._restored_ranks = int(part["ranks"])
+        self._set_counts(self._with_lost_ranks(part["since_sent"]))
         self._wire.load(part)
         momentum = part["momentum"]
         if not self._servers and not momentum:
@@ -409,36 +441,61 @@ class Diloco(Strategy):
         self._outer.load(part["theta"], momentum, int(part["round"]))
         if part["merging"] is not None:
             fragment = int(part["merging"])
-            at = self._sent_at[max(fragment, 0)]
-            self._sent = Sent(fragment if fragment >= 0 else None, at, 0, lambda: Outcome.AVERAGED)
+            self._sent = Sent(fragment if fragment >= 0 else None, 0, lambda: Outcome.AVERAGED, overlaps=True)
+        if part["postponed"] is not None:
+            fragment, weight, differences = part["postponed"]
+            self._sent = Sent(fragment, 0, lambda: Outcome.KEPT, overlaps=True)
+            self._offer(self._sent, differences, weight)
 
-    def _since_sent(self) -> list[tuple[int, int]]:
-        """Returns the samples and steps since each fragment was sent, and last those since the last one was sent.
+    def _counts(self) -> list[tuple[int, int]]:
+        """Returns this rank's samples and steps since each fragment was sent, and last since the last one was sent."""
+        marks = [*self._sent_at, self._last_sent_at]
+        return [(self.samples - samples, self._steps - steps) for samples, steps in marks]
 
-        In a sharded group these are the sums of all ranks, which call this method together.
+    def _set_counts(self, counts: Sequence[tuple[int, int]]) -> None:
+        """Sets this rank's samples and steps since each fragment and since the last one was sent."""
+        *self._sent_at, self._last_sent_at = [
+            (self.samples - samples, self._steps - steps) for samples, steps in counts
+        ]
+
+    def _spread_counts(self) -> None:
+        """Sets the counts of all ranks of a group as its first rank has restored them.
+
+        A rank without a part of its own is assumed to have had as many samples as the first rank.
         """
-        marks = [*self._sent_at, self._sent.at if self._sent is not None else (self.samples, self._steps)]
-        found = [(self.samples - samples, self._steps - steps) for samples, steps in marks]
-        if not self._is_sharded:
-            return found
-        sums = torch.tensor(found, dtype=torch.int64, device=self._device)
-        dist.all_reduce(sums)
-        return [(int(samples), int(steps)) for samples, steps in sums.tolist()]
+        numbers = [number for count in self._counts() for number in count]
+        *numbers, ranks = self._broadcast([*numbers, self._restored_ranks])
+        if not self._is_first:
+            is_new = self._environment.group_rank >= ranks
+            own, pairs = self._restored_counts, zip(numbers[::2], numbers[1::2])
+            self._set_counts([(0, 0) if is_new else (own.get(steps, samples), steps) for samples, steps in pairs])
 
-    def _save_part(self, folder: Path, step: int, since_sent: list[tuple[int, int]]) -> None:
-        *since, since_last = since_sent
-        inner_steps, merging = self._inner_steps, None
+    def _read_counts(self, group_rank: int, step: int) -> dict[int, int]:
+        part = files.read_part(Path(self._environment.checkpoints), self._counts_of(group_rank), step)
+        return {0: 0} | {int(steps): int(samples) for samples, steps in (part or {"since_sent": ()})["since_sent"]}
+
+    def _with_lost_ranks(self, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Returns the first rank's counts, with the samples of ranks that the group does not have any more."""
+        ranks = range(self._environment.group_size, self._restored_ranks)
+        lost = [self._read_counts(rank, self._restored_step) for rank in ranks]
+        return [(samples + sum(each.get(steps, samples) for each in lost), steps) for samples, steps in counts]
+
+    def _save_part(self, step: int) -> None:
+        *since, since_last = self._counts()
+        inner_steps, merging, postponed = self._inner_steps, None, None
         own = [flat.gather() for flat in self._outer.flats]
         if self._sent is not None:  # The checkpoint contains the complete average, which is merged after a restart.
-            sent, outcome = self._sent, self._sent.average()
+            sent = self._sent
+            outcome = Outcome.POSTPONED if sent.is_postponed else sent.average()
             if outcome is Outcome.AVERAGED:
                 merging = -1 if sent.fragment is None else sent.fragment
                 self._mark(since, sent.fragment, since_last)
             elif outcome is Outcome.REPLACED:
                 own, inner_steps = [each.clone() for each in self._outer.theta], 0
-                self._mark(since, None, (0, 0))
-            else:
-                inner_steps += sent.steps_before
+                since, since_last = [(0, 0)] * len(since), (0, 0)
+            elif outcome is Outcome.POSTPONED:
+                # The other groups have stopped at an earlier step, and take part after a restart.
+                postponed = (sent.fragment, sent.weight, list(sent.differences))
         state = {
             **self._outer.state(),
             **self._wire.state(),
@@ -446,44 +503,52 @@ class Diloco(Strategy):
             "own": own,
             "rest": self._rest.packed() if self._rest.bytes else None,
             "inner_steps": inner_steps,
-            "since_sent": since,
+            "since_sent": [*since, since_last],
+            "ranks": self._environment.group_size,
             "merging": merging,
+            "postponed": postponed,
         }
+        self._write_part(self._part, step, state)
+
+    def _write_part(self, name: str, step: int, state: dict[str, Any]) -> None:
+        folder = Path(self._environment.checkpoints)
         try:
-            files.write_part(folder, self._part, step, state)
-            files.prune_parts(folder, self._part, files.part_steps(folder, self._part)[: files.KEPT + 1])
+            files.write_part(folder, name, step, state)
+            files.prune_parts(folder, name, files.part_steps(folder, name)[: files.KEPT + 1])
         except (OSError, RuntimeError) as error:
-            print(f"torchyard: θ and m of step {step} could not be saved in {folder}: {error}.", flush=True)
+            print(f"torchyard: the part {name} of step {step} could not be saved in {folder}: {error}.", flush=True)
 
     def _synchronize(self) -> None:
         """Averages with the other groups, takes the outer step, and adopts θ."""
-        self._send(in_background=False)
+        self._send(overlaps=False)
         self._merge()
 
-    def _send(self, *, in_background: bool) -> None:
-        """Begins to average the next fragment."""
+    def _send(self, *, overlaps: bool) -> None:
+        """Begins to average the next fragment, in a background thread if training continues meanwhile."""
         self._check()
         fragment = self._fragment
-        at = (self.samples, self._steps)
-        before = self._sent_at[fragment or 0]
+        before, at = self._sent_at[fragment or 0], (self.samples, self._steps)
         weight = torch.tensor([at[0] - before[0], at[1] - before[1]], dtype=torch.float64, device="cpu")
         if not self._is_alone:
             weight = weight.to(self._device)
             dist.all_reduce(weight)
         samples, steps = weight.tolist()
-        average: Callable[[], Outcome] = lambda: Outcome.KEPT  # noqa: E731  # Only the first rank averages.
         self._collect(fragment)
+        self._sent = Sent(fragment, self._inner_steps, lambda: Outcome.KEPT, overlaps=overlaps)
+        self._inner_steps, self._last_sent_at = 0, at
         if self._is_first:
             differences = self._outer.differences(fragment)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
             # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
-            average = partial(self._average_first, differences, samples or steps, fragment)
-            if in_background:
-                self._background = BackgroundAverage(average)
-                average = self._background.wait
-        self._sent = Sent(fragment, at, self._inner_steps, average)
-        self._inner_steps = 0
+            self._offer(self._sent, differences, samples or steps)
+
+    def _offer(self, sent: Sent, differences: list[torch.Tensor], weight: float) -> None:
+        """Sets what is sent, on the first rank, and begins the exchange if training continues meanwhile."""
+        sent.differences, sent.weight = differences, weight
+        sent.exchange = partial(self._average_first, differences, weight, sent.fragment)
+        if sent.overlaps:
+            sent.background = BackgroundAverage(sent.exchange)
 
     def _average_first(self, differences: list[torch.Tensor], weight: float, fragment: int | None) -> Outcome:
         """Averages the differences and takes the outer step, on the first rank. Does not change the model."""
@@ -500,15 +565,21 @@ class Diloco(Strategy):
         return outcome
 
     def _merge(self) -> Outcome:
-        """Waits for the average that was sent, and merges θ into the parameters of all ranks of the group."""
+        """Waits for the average that was sent, and merges θ into the parameters of all ranks of the group.
+
+        If an overlapped exchange is postponed, it is attempted again at the next boundary, with the same differences.
+        """
         sent = self._sent
         assert sent is not None
         outcome = self._with_beats(sent.average) if self._is_first else self._await_beats()
-        self._sent = self._background = None
+        if outcome is Outcome.POSTPONED and sent.overlaps:
+            sent.background, sent.is_postponed = None, True
+            return outcome
+        self._sent = None
         if outcome not in (Outcome.AVERAGED, Outcome.REPLACED) or self._options.mixing:
             self._collect(sent.fragment)
         if outcome is Outcome.AVERAGED:
-            self._mark(self._sent_at, sent.fragment, sent.at)
+            self._mark(self._sent_at, sent.fragment, self._last_sent_at)
         elif outcome is not Outcome.REPLACED:
             self._inner_steps += sent.steps_before
         self._adopt(outcome, sent.fragment)
@@ -528,7 +599,7 @@ class Diloco(Strategy):
             if self._is_first:
                 self._outer.install()
             self._inner_steps = 0
-            self._sent_at = [(self.samples, self._steps)] * self._fragments
+            self._set_counts([(0, 0)] * (self._fragments + 1))
             fragment = None
         elif outcome is Outcome.AVERAGED and self._is_first:
             is_plain = self._finished or self._outer.round <= self._options.warmup_steps
