@@ -1,4 +1,4 @@
-"""One server's slice of θ and m, with the differences that groups have pushed to it.
+"""One server's slice of a fragment's θ and m, with the differences that groups have pushed to it.
 
 With a quantised wire, groups do not receive θ itself but the changes of the *sent* parameters, which follow θ: a change
 is the encoded difference between θ and the sent parameters, so that its error is part of the next change. All groups
@@ -85,6 +85,8 @@ class OuterSlice:
     def close(self, used: Sequence[Push], pushed: Mapping[int, int], lr: float, momentum: float) -> None:
         """Averages the differences of a round in the given order, and takes a step of the outer optimizer.
 
+        θ stays the same if all weights are 0, since no group has trained since the last step.
+
         Args:
             pushed: The last base that each group has pushed. All differences up to this base are deleted.
         """
@@ -112,8 +114,10 @@ class OuterSlice:
             del self._changes[min(self._changes)]
 
     def _average(self, used: Sequence[Push]) -> list[torch.Tensor]:
-        """Returns the weighted average of differences, summed in the given order. It is 0 if all weights are 0."""
+        """Returns the weighted average of differences, summed in the given order; [] if all weights are 0."""
         total = sum(push.weight for push in used)
+        if not total:
+            return []
         sums = self.empty()
         for push in used:
             if push.weight:

@@ -43,7 +43,6 @@ from torchyard_roles.strategies.sharded.sharded_model import check_all_trained, 
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
 from torchyard_roles.strategies.worker_group_ranks import call_with_beats, first_ranks, wait_for_all_ranks
-from torchyard_roles.strategy_options import Options
 
 BACKGROUND_ENDS_S = 3.0
 """Longest wait in seconds for the end of an exchange that is abandoned."""
@@ -64,9 +63,11 @@ class Sent:
     """Whether training continues during the exchange."""
     is_postponed: bool = False
     """Whether the exchange is to be attempted again at the next boundary."""
-    weight: float = 0.0
+    mixing: float = 0.0
+    """The share of its own parameters that the group keeps at the merge."""
+    weights: Sequence[float] = ()
     differences: Sequence[torch.Tensor] = ()
-    """The weight and the differences of the group, on the first rank."""
+    """The weight of each fragment and the differences of the group, on the first rank."""
 
     def average(self) -> Outcome:
         """Makes the exchange, or waits for its thread."""
@@ -83,8 +84,6 @@ class Diloco(Strategy):
         self._options = environment.options
         self._servers = [tensor_connection.Peer(*each) for each in environment.peers.ps]
         """The parameter servers, which average the groups if there are any."""
-        if self._servers:
-            _check_served(self._options)
         self._peers = first_ranks(environment) if environment.groups > 1 and not self._servers else []
         self._inside = _inside_of(environment)
         self._is_sharded = isinstance(self._inside, ShardedAllReduce)
@@ -325,7 +324,7 @@ class Diloco(Strategy):
     @property
     def _fragment(self) -> int | None:
         """The next fragment to send, or None for all parameters."""
-        if self._fragments == 1 or self._is_warming_up:
+        if self._fragments == 1 or self._is_warming_up or (self._finished and self._servers):
             return None
         return (self._outer.round - self._options.warmup_steps) % self._fragments
 
@@ -364,7 +363,7 @@ class Diloco(Strategy):
             self._spread_counts()
             if sent >= 0 and self._sent is None:
                 fragment = sent - 1 if sent else None
-                self._sent = Sent(fragment, 0, lambda: Outcome.AVERAGED, overlaps=True)
+                self._sent = self._resent(fragment)
         if not self._is_alone and self._rest.bytes:
             row = self._rest.packed().to(self._device)
             dist.broadcast(row, src=0)
@@ -397,6 +396,8 @@ class Diloco(Strategy):
                 self._outer,
                 self._rest,
                 self._wire,
+                fragments=self._fragments,
+                warmup_steps=self._options.warmup_steps,
                 restored=part,
                 restored_step=self._restored_step,
             )
@@ -441,11 +442,15 @@ class Diloco(Strategy):
         self._outer.load(part["theta"], momentum, int(part["round"]))
         if part["merging"] is not None:
             fragment = int(part["merging"])
-            self._sent = Sent(fragment if fragment >= 0 else None, 0, lambda: Outcome.AVERAGED, overlaps=True)
+            self._sent = self._resent(fragment if fragment >= 0 else None)
         if part["postponed"] is not None:
-            fragment, weight, differences = part["postponed"]
-            self._sent = Sent(fragment, 0, lambda: Outcome.KEPT, overlaps=True)
-            self._offer(self._sent, differences, weight)
+            fragment, weights, differences = part["postponed"]
+            self._sent = self._resent(fragment)
+            self._offer(self._sent, differences, weights)
+
+    def _resent(self, fragment: int | None) -> Sent:
+        """Returns a fragment that was sent before the checkpoint, with a complete average."""
+        return Sent(fragment, 0, lambda: Outcome.AVERAGED, overlaps=True, mixing=self._options.mixing)
 
     def _counts(self) -> list[tuple[int, int]]:
         """Returns this rank's samples and steps since each fragment was sent, and last since the last one was sent."""
@@ -482,6 +487,7 @@ class Diloco(Strategy):
 
     def _save_part(self, step: int) -> None:
         *since, since_last = self._counts()
+        average = self._average
         inner_steps, merging, postponed = self._inner_steps, None, None
         own = [flat.gather() for flat in self._outer.flats]
         if self._sent is not None:  # The checkpoint contains the complete average, which is merged after a restart.
@@ -495,16 +501,17 @@ class Diloco(Strategy):
                 since, since_last = [(0, 0)] * len(since), (0, 0)
             elif outcome is Outcome.POSTPONED:
                 # The other groups have stopped at an earlier step, and take part after a restart.
-                postponed = (sent.fragment, sent.weight, list(sent.differences))
+                postponed = (sent.fragment, list(sent.weights), list(sent.differences))
         state = {
             **self._outer.state(),
             **self._wire.state(),
-            "lineage": self._average.lineage if self._average is not None else "alone",
+            "lineage": average.lineage if average is not None else "alone",
             "own": own,
             "rest": self._rest.packed() if self._rest.bytes else None,
             "inner_steps": inner_steps,
             "since_sent": [*since, since_last],
             "ranks": self._environment.group_size,
+            "bases": average.bases if isinstance(average, ServerAverage) else None,
             "merging": merging,
             "postponed": postponed,
         }
@@ -527,36 +534,42 @@ class Diloco(Strategy):
         """Begins to average the next fragment, in a background thread if training continues meanwhile."""
         self._check()
         fragment = self._fragment
-        before, at = self._sent_at[fragment or 0], (self.samples, self._steps)
-        weight = torch.tensor([at[0] - before[0], at[1] - before[1]], dtype=torch.float64, device="cpu")
+        at = (self.samples, self._steps)
+        counts = [
+            [at[0] - samples, at[1] - steps]
+            for samples, steps in (self._sent_at if fragment is None else [self._sent_at[fragment]])
+        ]
         if not self._is_alone:
-            weight = weight.to(self._device)
-            dist.all_reduce(weight)
-        samples, steps = weight.tolist()
+            sums = torch.tensor(counts, dtype=torch.int64, device=self._device)
+            dist.all_reduce(sums)
+            counts = sums.tolist()
         self._collect(fragment)
-        self._sent = Sent(fragment, self._inner_steps, lambda: Outcome.KEPT, overlaps=overlaps)
+        mixing = 0.0 if self._is_warming_up or self._finished else self._options.mixing
+        self._sent = Sent(fragment, self._inner_steps, lambda: Outcome.KEPT, overlaps=overlaps, mixing=mixing)
         self._inner_steps, self._last_sent_at = 0, at
         if self._is_first:
             differences = self._outer.differences(fragment)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
             # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
-            self._offer(self._sent, differences, samples or steps)
+            self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
-    def _offer(self, sent: Sent, differences: list[torch.Tensor], weight: float) -> None:
+    def _offer(self, sent: Sent, differences: list[torch.Tensor], weights: list[float]) -> None:
         """Sets what is sent, on the first rank, and begins the exchange if training continues meanwhile."""
-        sent.differences, sent.weight = differences, weight
-        sent.exchange = partial(self._average_first, differences, weight, sent.fragment)
+        sent.differences, sent.weights = differences, weights
+        sent.exchange = partial(self._average_first, differences, weights, sent.fragment)
         if sent.overlaps:
             sent.background = BackgroundAverage(sent.exchange)
 
-    def _average_first(self, differences: list[torch.Tensor], weight: float, fragment: int | None) -> Outcome:
+    def _average_first(self, differences: list[torch.Tensor], weights: list[float], fragment: int | None) -> Outcome:
         """Averages the differences and takes the outer step, on the first rank. Does not change the model."""
-        outer, options = self._outer, self._options
+        outer, options, average = self._outer, self._options, self._average
+        if isinstance(average, ServerAverage):  # The servers take the outer step.
+            return average.average(differences, weights, has_finished=self._finished, fragment=fragment)
         outcome = Outcome.AVERAGED
-        if self._average is not None:
-            outcome = self._average.average(differences, weight, has_finished=self._finished, fragment=fragment)
-            if isinstance(self._average, GroupAverage) and not self._average.weight:
+        if average is not None:
+            outcome = average.average(differences, weights[0], has_finished=self._finished, fragment=fragment)
+            if not average.weight:
                 differences = []  # No group has trained since the last average, so θ stays the same.
         if outcome is Outcome.AVERAGED:
             is_plain = self._is_warming_up
@@ -576,13 +589,13 @@ class Diloco(Strategy):
             sent.background, sent.is_postponed = None, True
             return outcome
         self._sent = None
-        if outcome not in (Outcome.AVERAGED, Outcome.REPLACED) or self._options.mixing:
+        if outcome not in (Outcome.AVERAGED, Outcome.REPLACED) or sent.mixing:
             self._collect(sent.fragment)
         if outcome is Outcome.AVERAGED:
             self._mark(self._sent_at, sent.fragment, self._last_sent_at)
         elif outcome is not Outcome.REPLACED:
             self._inner_steps += sent.steps_before
-        self._adopt(outcome, sent.fragment)
+        self._adopt(outcome, sent.fragment, sent.mixing)
         return outcome
 
     @staticmethod
@@ -590,10 +603,10 @@ class Diloco(Strategy):
         for number in range(len(marks)) if fragment is None else (fragment,):
             marks[number] = at
 
-    def _adopt(self, outcome: Outcome, fragment: int | None = None) -> None:
+    def _adopt(self, outcome: Outcome, fragment: int | None = None, mixing: float = 0.0) -> None:
         """Adopts the result of the first rank, on all ranks of the group."""
         if outcome is Outcome.REPLACED:
-            if isinstance(self._average, GroupAverage):
+            if self._average is not None:
                 self._wire.forget()
                 self._average.unpack_rest()
             if self._is_first:
@@ -602,8 +615,7 @@ class Diloco(Strategy):
             self._set_counts([(0, 0)] * (self._fragments + 1))
             fragment = None
         elif outcome is Outcome.AVERAGED and self._is_first:
-            is_plain = self._finished or self._outer.round <= self._options.warmup_steps
-            self._outer.install(fragment, 0.0 if is_plain else self._options.mixing)
+            self._outer.install(fragment, mixing)
         if not self._is_alone:
             self._broadcast_parameters(fragment)
         if outcome is Outcome.ENDED or (self._average is not None and self._average.has_ended):
@@ -644,15 +656,3 @@ def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
         return SingleProcess()
     inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
     return ShardedAllReduce(inside) if environment.options.shard != "none" else AllReduce(inside)
-
-
-def _check_served(options: Options) -> None:
-    """Raises UsageProblem for settings that parameter servers do not support."""
-    defaults = Options()
-    for setting in ("fragments", "overlap_steps", "mixing"):
-        if getattr(options, setting) != getattr(defaults, setting):
-            raise UsageProblem(
-                f"strategy.{setting} is {getattr(options, setting)}, which diloco does not support "
-                "with parameter servers.",
-                f"Remove strategy.{setting}, or the pools with role ps.",
-            )

@@ -72,10 +72,6 @@ def _check_quorum(topology: Topology, counts: RoleCounts) -> Findings:
                 )
                 yield error_finding("strategy-needs", message, "strategy", key)
         return
-    for key in ("fragments", "overlap_steps", "mixing"):
-        if getattr(strategy, key) != Strategy.model_fields[key].default:
-            message = f"diloco with parameter servers does not support `{key}`: remove it, or the pools with role ps"
-            yield error_finding("strategy-counts", message, "strategy", key)
     groups = strategy.worker_groups or max(1, counts[Role.CHIEF] + counts[Role.WORKER])
     if strategy.quorum is not None and strategy.quorum > groups:
         message = (
