@@ -146,7 +146,7 @@ class GroupAverage:
         Raises:
             RolesError: No group with parameters to start from can be reached, or the join store is lost.
         """
-        self._process = os.urandom(8).hex()
+        self._process = self._server.process = os.urandom(8).hex()
         announcement = Announcement(self._process, *self._own, round_, lineage)
         self._store.set(f"{HERE}/{self._group}", announcement.encoded())
         began, probed_at, is_logged = time.monotonic(), 0.0, False
@@ -254,7 +254,7 @@ class GroupAverage:
         def share(tensors: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
             return self._wire.cut(numbers, tensors, members.index(group), of)
 
-        self._calls.end_all_but(each.peer for each in state.members.values())
+        self._calls.end_all_but(each.owner for each in state.members.values())
         mailbox.advance(epoch)
         mailbox.put(epoch, self._group, own._replace(differences=share(encoded, self._group)))
         header = {
@@ -269,7 +269,7 @@ class GroupAverage:
         exchanges = {
             group: SliceExchange(
                 self._calls,
-                state.members[group].peer,
+                state.members[group].owner,
                 {**header, "number": members.index(group)},
                 share(encoded, group),
                 share(averages, group),

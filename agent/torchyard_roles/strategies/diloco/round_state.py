@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from torchyard_roles.exchange.tensor_connection import Peer
+from torchyard_roles.strategies.diloco.slice_exchange import Owner
 
 KEY = "diloco/state"
 HERE = "diloco/here"
@@ -39,6 +40,10 @@ class Announcement(NamedTuple):
     @property
     def peer(self) -> Peer:
         return Peer(self.name, self.address, self.port)
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.peer, self.process)
 
     def encoded(self) -> bytes:
         return json.dumps(self).encode()

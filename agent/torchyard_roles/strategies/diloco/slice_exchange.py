@@ -7,7 +7,7 @@ import select
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -20,6 +20,14 @@ CONNECT_S = 0.4
 """Timeout in seconds of a connection, which the kernel of a running host completes even if its processes are busy."""
 
 
+class Owner(NamedTuple):
+    """A process that averages a slice."""
+
+    peer: Peer
+    process: str
+    """The ID of the process, which differs after a restart."""
+
+
 class Calls:
     """Connections of one group to the owners of slices, which stay open between rounds, and their traffic."""
 
@@ -28,32 +36,33 @@ class Calls:
         self._introduction = {"name": own.name, "service": SERVICE, "group": group}
         self._lock = threading.Lock()
         self._open = Connections()
-        self._idle: dict[Peer, Connection] = {}
+        self._idle: dict[Owner, Connection] = {}
         self._closed = False
 
-    def connect(self, peer: Peer) -> Connection:
-        """Opens a connection that is not kept. Raises PeerLost and ProtocolError."""
-        connection, _ = Connection.connect(peer, self._key, self._introduction, CONNECT_S)
+    def connect(self, peer: Peer, process: str | None = None) -> Connection:
+        """Opens a connection that is not kept, to this process only if given. Raises PeerLost and ProtocolError."""
+        introduction = {**self._introduction, "process": process}
+        connection, _ = Connection.connect(peer, self._key, introduction, CONNECT_S)
         return connection
 
-    def take(self, peer: Peer) -> Connection:
-        """Returns an idle connection, or a new one. Raises PeerLost and ProtocolError."""
+    def take(self, owner: Owner) -> Connection:
+        """Returns an idle connection, or a new one. Raises PeerLost, and ProtocolError also after a restart."""
         with self._lock:
-            connection = self._idle.pop(peer, None)
+            connection = self._idle.pop(owner, None)
         if connection is not None:
             if not _is_readable(connection):
                 return connection
             self.end(connection)  # Owners send nothing between rounds, so this one has closed the connection.
-        connection = self.connect(peer)
+        connection = self.connect(*owner)
         self._open.add(connection)
         return connection
 
-    def keep(self, peer: Peer, connection: Connection) -> None:
+    def keep(self, owner: Owner, connection: Connection) -> None:
         """Keeps an idle connection for the next round."""
         with self._lock:
-            surplus = connection if self._closed else self._idle.get(peer)
+            surplus = connection if self._closed else self._idle.get(owner)
             if surplus is not connection:
-                self._idle[peer] = connection
+                self._idle[owner] = connection
         if surplus is not None:
             self.end(surplus)
 
@@ -61,11 +70,11 @@ class Calls:
         connection.close()
         self._open.remove(connection)
 
-    def end_all_but(self, peers: Iterable[Peer]) -> None:
-        """Ends the idle connections to all processes except `peers`."""
-        kept = set(peers)
+    def end_all_but(self, owners: Iterable[Owner]) -> None:
+        """Ends the idle connections to all processes except `owners`."""
+        kept = set(owners)
         with self._lock:
-            surplus = [self._idle.pop(peer) for peer in list(self._idle) if peer not in kept]
+            surplus = [self._idle.pop(owner) for owner in list(self._idle) if owner not in kept]
         for connection in surplus:
             self.end(connection)
 
@@ -98,7 +107,7 @@ class SliceExchange:
     def __init__(
         self,
         calls: Calls,
-        owner: Peer,
+        owner: Owner,
         header: dict[str, Any],
         outgoing: Sequence[torch.Tensor],
         incoming: Sequence[torch.Tensor],
@@ -116,7 +125,7 @@ class SliceExchange:
         self._connection: Connection | None = None
         self._is_cancelled = False
         self._woken, self._wake = os.pipe()
-        self._thread = threading.Thread(target=self._run, name=f"diloco to {owner.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"diloco to {owner.peer.name}", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:

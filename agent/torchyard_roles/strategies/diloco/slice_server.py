@@ -105,6 +105,8 @@ class SliceServer:
         rest: PackedTensors,
         codec: WireCodec,
     ) -> None:
+        self.process = ""
+        """The ID of this process. Callers that expect the one before a restart are refused."""
         self._codec = codec
         self._listener = listener
         self._admission = Admission(listener, key, name)
@@ -162,6 +164,9 @@ class SliceServer:
         try:
             if introduction.get("service") != SERVICE:
                 connection.refuse(f"{self._name} averages worker groups, and offers no other service.")
+                return
+            if introduction.get("process") not in (None, self.process):
+                connection.refuse(f"{self._name} was restarted.")
                 return
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))

@@ -10,6 +10,7 @@ import torch
 
 from tests.roles.join_stores import KEY, Served, serve_in_a_process
 from tests.roles.strategies.hogwild.worker_groups import at_once, peers_of
+from tests.waiting import wait_until
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
@@ -17,7 +18,7 @@ from torchyard_roles.exchange.wire_codec import LARGEST, WireCodec
 from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import GroupAverage, Outcome
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters, flats_of
-from torchyard_roles.strategies.diloco.round_state import Announcement, RoundState
+from torchyard_roles.strategies.diloco.round_state import HERE, Announcement, RoundState
 
 pytestmark = pytest.mark.train
 SIZE = 300_001
@@ -187,6 +188,27 @@ def test_a_lost_group_is_left_out_and_one_that_stopped_postpones_the_round_once(
     groups[0].take_part(1.0, 1.0)
     assert groups[0].outcomes == [Outcome.AVERAGED, Outcome.POSTPONED, Outcome.AVERAGED]
     assert (groups[0].outer.theta[0] + 2.0).abs().max() < 1e-5
+
+
+def test_a_group_that_was_restarted_between_two_rounds_is_left_out_of_the_next_one_and_then_returns(
+    groups: list[Averaged], served: Served
+) -> None:
+    at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups))
+    groups[2].close()
+    peers = [each.average._own for each in groups]
+    groups[2] = again = Averaged(2, peers, served, SIZE)
+    own = again.average
+
+    def has_announced_itself() -> bool:
+        return bool(own._process) and own._process.encode() in (groups[0].store.try_get(f"{HERE}/2") or b"")
+
+    def others() -> None:
+        wait_until(has_announced_itself)
+        at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups[:2]))
+
+    at_once(again.start, others)
+    at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups))
+    assert all((each.outer.theta[0] + 3.0).abs().max() < 1e-5 for each in groups)
 
 
 def test_training_ends_when_all_groups_have_finished(groups: list[Averaged]) -> None:
