@@ -26,8 +26,8 @@ class ErrorFeedbackCodec:
 
     def __init__(self, codec: WireCodec, flats: Sequence[Flat], *, has_feedback: bool) -> None:
         self.codec = codec
+        self.has_feedback = has_feedback and not codec.is_exact
         self._flats = flats
-        self._has_feedback = has_feedback and not codec.is_exact
         self._errors: dict[int, torch.Tensor] = {}
         self._average_errors: dict[int, tuple[int, torch.Tensor]] = {}
         """By flat tensor: the first element of this group's slice, and the errors of the slice's average."""
@@ -36,11 +36,11 @@ class ErrorFeedbackCodec:
 
     def encode(self, numbers: Sequence[int], differences: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Encodes the whole differences of a round."""
-        self._next_errors, self._next_average_errors = {}, {}
+        self.discard_errors()
         encoded = []
         for number, values in zip(numbers, differences):
             error = None
-            if self._has_feedback:
+            if self.has_feedback:
                 known = self._errors.get(number)
                 error = self._next_errors[number] = torch.zeros_like(values) if known is None else known.clone()
             encoded.append(self.codec.encode(values, error))
@@ -78,7 +78,7 @@ class ErrorFeedbackCodec:
                 if each.weight:
                     self.codec.accumulate(each.differences[at], sums, each.weight / total)
             error = None
-            if self._has_feedback:
+            if self.has_feedback:
                 start, known = self._average_errors.get(flat_number, (-1, sums))
                 fits = start == elements.start and known.numel() == sums.numel()
                 error = known.clone() if fits else torch.zeros_like(sums)
@@ -97,15 +97,29 @@ class ErrorFeedbackCodec:
         self._errors |= self._next_errors
         self._average_errors |= self._next_average_errors
 
+    def discard_errors(self) -> None:
+        """Discards the errors of the encodings of a round that was not committed."""
+        self._next_errors, self._next_average_errors = {}, {}
+
+    @property
+    def average_errors(self) -> dict[int, tuple[int, torch.Tensor]]:
+        """By flat tensor: the first element of the slices whose averages this codec encodes, and their errors."""
+        return self._average_errors
+
+    def seed(self, average_errors: Mapping[int, tuple[int, torch.Tensor]]) -> None:
+        """Sets the errors of averages."""
+        if self.has_feedback:
+            self._average_errors = dict(average_errors)
+
     def forget(self) -> None:
         """Forgets all errors, when θ is replaced."""
         self._errors, self._average_errors = {}, {}
 
     def state(self) -> dict[str, Any]:
         """Returns the errors for a checkpoint. No round may be in progress."""
-        return {"errors": self._errors, "average_errors": self._average_errors}
+        return {"errors": dict(self._errors), "average_errors": dict(self._average_errors)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Loads the errors of a checkpoint of the same model."""
-        if self._has_feedback:
+        if self.has_feedback:
             self._errors, self._average_errors = dict(state["errors"]), dict(state["average_errors"])

@@ -14,7 +14,7 @@ import torch
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.listener import Connections
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.strategies.diloco.slice_server import SERVICE, receive_tensors, send_tensors
+from torchyard_roles.strategies.diloco.slice_server import SERVICE, is_readable, receive_tensors, send_tensors
 
 CONNECT_S = 0.4
 """Timeout in seconds of a connection, which the kernel of a running host completes even if its processes are busy."""
@@ -50,7 +50,7 @@ class Calls:
         with self._lock:
             connection = self._idle.pop(owner, None)
         if connection is not None:
-            if not _is_readable(connection):
+            if not is_readable(connection):
                 return connection
             self.end(connection)  # Owners send nothing between rounds, so this one has closed the connection.
         connection = self.connect(*owner)
@@ -101,6 +101,7 @@ class SliceExchange:
     """Sends a slice of differences to its owner, receives its average, and watches the connection until cancel().
 
     Args:
+        header: The header of the slice; None if a process that averages no slice is only watched.
         changed: Called when the average has arrived, and when the owner is lost.
     """
 
@@ -108,14 +109,16 @@ class SliceExchange:
         self,
         calls: Calls,
         owner: Owner,
-        header: dict[str, Any],
+        header: dict[str, Any] | None,
         outgoing: Sequence[torch.Tensor],
         incoming: Sequence[torch.Tensor],
         changed: Callable[[], None],
     ) -> None:
         self.owner = owner
-        self.has_received = False
+        self.has_received = header is None
         self.lost: PeerLost | ProtocolError | None = None
+        self.answer: dict[str, Any] = {}
+        """The header of the average."""
         self._calls = calls
         self._header = header
         self._outgoing = outgoing
@@ -166,11 +169,13 @@ class SliceExchange:
                     return
                 self._connection = connection
             if not self.has_received:
+                assert self._header is not None
                 connection.send(self._header)
                 send_tensors(connection, self._outgoing)
                 header = connection.receive()
                 if "abandoned" not in header:
                     receive_tensors(connection, self._incoming)
+                    self.answer = header
                     with self._lock:
                         self.has_received = True
                     self._changed()
@@ -193,9 +198,3 @@ class SliceExchange:
             connection.receive()  # The owner sends nothing, so this call raises PeerLost.
             return False
         return self.has_received
-
-
-def _is_readable(connection: Connection) -> bool:
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))

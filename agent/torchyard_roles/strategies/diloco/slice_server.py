@@ -11,10 +11,11 @@ returning group                               member
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters
 
 SERVICE = "diloco"
+LOOK_EVERY_S = 0.5
 STATE_WAIT_S = 5.0
 """Longest wait in seconds of a returning group until the asked member has taken the outer step of the round."""
 
@@ -40,6 +42,24 @@ class Contribution(NamedTuple):
     """Encoded by the wire codec that all groups use."""
     square: float = 0.0
     """The sum of squares of all of the group's differences of parameters."""
+
+
+class Totals(NamedTuple):
+    """What the contributions of all groups to a round have in common for all slices."""
+
+    weight: float
+    """The sum of the weights."""
+    square: float
+    """The weighted mean of `Contribution.square`; 0 if all weights are 0."""
+    has_finished: bool
+    """Whether all groups have finished."""
+
+    @classmethod
+    def of(cls, contributions: Iterable[Contribution]) -> Totals:
+        found = list(contributions)
+        weight = sum(each.weight for each in found)
+        square = sum(each.weight * each.square for each in found) / weight if weight else 0.0
+        return cls(weight, square, all(each.has_finished for each in found))
 
 
 class Mailbox:
@@ -56,6 +76,8 @@ class Mailbox:
     def advance(self, epoch: int) -> None:
         """Abandons all earlier epochs."""
         with self.changed:
+            if epoch <= self._epoch:
+                return
             self._epoch = epoch
             self._contributions = {number: each for number, each in self._contributions.items() if number >= epoch}
             self._averages = {number: each for number, each in self._averages.items() if number >= epoch}
@@ -76,10 +98,17 @@ class Mailbox:
             self._averages[epoch] = average
             self.changed.notify_all()
 
-    def average(self, epoch: int) -> list[torch.Tensor] | None:
-        """Waits for the average of an epoch. Returns None if the epoch is abandoned or the mailbox is closed."""
+    def average(self, epoch: int, is_wanted: Callable[[], bool] = lambda: True) -> list[torch.Tensor] | None:
+        """Waits for the average of an epoch.
+
+        Returns None if the epoch is abandoned, the mailbox is closed, or `is_wanted` has become false.
+        """
         with self.changed:
-            self.changed.wait_for(lambda: epoch in self._averages or epoch < self._epoch or self._closed)
+            while not self.changed.wait_for(
+                lambda: epoch in self._averages or epoch < self._epoch or self._closed, LOOK_EVERY_S
+            ):
+                if not is_wanted():
+                    break
             return self._averages.get(epoch)
 
     def close(self) -> None:
@@ -180,19 +209,32 @@ class SliceServer:
 
     def _answer_all(self, connection: Connection, group: int) -> None:
         while True:
-            header = connection.receive()
-            operation = header.get("op")
-            if operation == "slice":
-                self._average(connection, group, header)
-            elif operation == "state":
-                self._send_state(connection, int(header["round"]))
-            elif operation == "about":
-                connection.send({"has_begun": self._outer.round != NOT_BEGUN})
-            else:
-                raise ProtocolError(f"{operation!r} is not an operation")
+            self._answer(connection, group, connection.receive())
+
+    def _answer(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
+        operation = header.get("op")
+        if operation == "slice":
+            self._average(connection, group, header)
+        elif operation == "state":
+            self._send_state(connection, int(header["round"]))
+        elif operation == "about":
+            connection.send({"has_begun": self._outer.round != NOT_BEGUN})
+        else:
+            raise ProtocolError(f"{operation!r} is not an operation")
 
     def _average(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
-        epoch, number, of = int(header["epoch"]), int(header["number"]), int(header["of"])
+        epoch = int(header["epoch"])
+        self._mailbox.put(epoch, group, self._receive_slice(connection, header))
+        # Callers send nothing while they wait, so a readable connection has been closed.
+        average = self._mailbox.average(epoch, lambda: not is_readable(connection))
+        if average is None:
+            connection.send({"abandoned": True})
+        else:
+            connection.send({"epoch": epoch})
+            send_tensors(connection, average)
+
+    def _receive_slice(self, connection: Connection, header: dict[str, Any]) -> Contribution:
+        number, of = int(header["number"]), int(header["of"])
         if not 0 <= number < of:
             raise ProtocolError(f"there is no slice {number} of {of}")
         fragment = header.get("fragment")
@@ -203,13 +245,7 @@ class SliceServer:
             differences.append(torch.empty(size, dtype=torch.uint8, device="cpu"))
         receive_tensors(connection, differences)
         weight, square = float(header["weight"]), float(header["square"])
-        self._mailbox.put(epoch, group, Contribution(weight, bool(header["has_finished"]), differences, square))
-        average = self._mailbox.average(epoch)
-        if average is None:
-            connection.send({"abandoned": True})
-        else:
-            connection.send({"epoch": epoch})
-            send_tensors(connection, average)
+        return Contribution(weight, bool(header["has_finished"]), differences, square)
 
     def _send_state(self, connection: Connection, round_: int) -> None:
         outer = self._outer
@@ -237,6 +273,13 @@ def receive_tensors(connection: Connection, tensors: Sequence[torch.Tensor]) -> 
             if header.get("tensor") != number:
                 raise ProtocolError(f"tensor {number} was due, not {header.get('tensor')!r}")
             connection.receive_into(tensor)
+
+
+def is_readable(connection: Connection) -> bool:
+    """Returns whether a message has arrived, or the connection is broken."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def log(name: str, message: str) -> None:

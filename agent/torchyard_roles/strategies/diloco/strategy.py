@@ -416,6 +416,7 @@ class Diloco(Strategy):
                 self._rest,
                 self._wire,
                 fragments=self._fragments,
+                reducers=len(environment.peers.reducer),
             )
             outcome = self._average.start(*restored)
         if outcome is Outcome.KEPT:
@@ -505,6 +506,7 @@ class Diloco(Strategy):
         state = {
             **self._outer.state(),
             **self._wire.state(),
+            **({"average_errors": average.average_errors()} if isinstance(average, GroupAverage) else {}),
             "lineage": average.lineage if average is not None else "alone",
             "own": own,
             "rest": self._rest.packed() if self._rest.bytes else None,

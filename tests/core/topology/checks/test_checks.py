@@ -90,7 +90,7 @@ def test_a_strategy_without_what_it_needs(kind: str, needed: str) -> None:
         ("all_reduce", SERVERS, "error"),
         ("hogwild", SERVERS, "error"),
         ("hogwild", REDUCERS, "error"),
-        ("diloco", REDUCERS, "error"),
+        ("all_reduce", REDUCERS, "error"),
         ("none", REDUCERS, "warning"),
     ],
 )
@@ -103,7 +103,7 @@ def test_the_message_for_a_surplus_pool_names_the_strategies_that_use_it() -> No
     [line] = problems(WORKERS, SERVERS, REDUCERS, strategy="{kind: downpour}")
     assert line == (
         "7: error strategy-ignores pool `r` has nothing to do: downpour uses no reducer. "
-        "Remove it, or set strategy.kind to reduction_server"
+        "Remove it, or set strategy.kind to reduction_server or diloco"
     )
 
 
@@ -137,6 +137,17 @@ def test_diloco_with_groups_and_without() -> None:
     assert "diloco has one group here" in line
     [line] = problems(WORKERS, strategy="{kind: hogwild, inner_steps: 20}")
     assert line == "3: warning strategy-ignores `inner_steps` is for diloco; hogwild does not use it"
+
+
+def test_diloco_uses_reducers_or_parameter_servers() -> None:
+    assert problems(WORKERS, REDUCERS, strategy="{kind: diloco, fragments: 2, overlap_steps: 1}") == []
+    [line] = problems(WORKERS, SERVERS, REDUCERS, strategy="{kind: diloco}")
+    assert line == (
+        "3: error strategy-counts the parameter servers of diloco average the groups, so that its reducers have "
+        "nothing to do: remove the pools with role reducer, or those with role ps"
+    )
+    [line] = problems(WORKERS, REDUCERS, strategy="{kind: diloco, quorum: 2}")
+    assert "`quorum` is for diloco with parameter servers, and there are none" in line
 
 
 def test_a_quorum_of_diloco_needs_servers_and_enough_groups() -> None:

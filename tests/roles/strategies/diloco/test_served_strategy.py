@@ -32,18 +32,21 @@ pytestmark = pytest.mark.train
 
 
 class ServedGroups(Groups):
-    """Worker groups of the given sizes, and parameter servers."""
+    """Worker groups of the given sizes, and parameter servers, or reducers as `role` says."""
 
-    def __init__(self, start: Start, store: Served, servers: int, *sizes: int, **options: object) -> None:
+    def __init__(
+        self, start: Start, store: Served, servers: int, *sizes: int, role: str = "ps", **options: object
+    ) -> None:
         super().__init__(start, store, *sizes, **{"kind": "diloco", **options})
-        places = [(f"ps-{number}", "127.0.0.1", free_port()) for number in range(servers)]
-        self._peers = json.dumps({**json.loads(self._peers), "ps": places})
+        places = [(f"{role}-{number}", "127.0.0.1", free_port()) for number in range(servers)]
+        self._peers = json.dumps({**json.loads(self._peers), role: places})
         self._count = servers
+        self._role = role
 
     def start_server(self, number: int, **more: str) -> subprocess.Popen[str]:
         environment = {
-            "TORCHYARD_REPLICA": f"ps-{number}",
-            "TORCHYARD_ROLE": "ps",
+            "TORCHYARD_REPLICA": f"{self._role}-{number}",
+            "TORCHYARD_ROLE": self._role,
             "TORCHYARD_RUN_ID": "run-1",
             "TORCHYARD_STRATEGY": str(self._options["kind"]),
             "TORCHYARD_OPTIONS": json.dumps(self._options),
