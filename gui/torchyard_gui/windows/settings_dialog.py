@@ -1,6 +1,6 @@
 """Dialog with the user's settings. Each change is applied immediately.
 
-Each setting can be reset to its default, and a change of one, other than of the appearance, can be undone.
+Each setting can be reset to its default. Changes can be undone, except those of the appearance.
 """
 
 from __future__ import annotations

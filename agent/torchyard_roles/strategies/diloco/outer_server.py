@@ -1,8 +1,8 @@
-"""A parameter server of DiLoCo: it holds a slice of θ and m, and averages the differences that groups push.
+"""A parameter server of DiLoCo, which averages the differences that groups push.
 
-The first server is the *lead*: it decides when a round closes, and the others, its followers, close the round with the
-same differences. The lead reports a new round to the groups once all servers have closed it. Each fragment of the model
-has a slice and rounds of its own.
+Each server holds a slice of the outer parameters θ and of the momentum m. The first server, the *lead*, decides when a
+round closes. The other servers, its followers, close the round with the same differences. The lead reports a new round
+to the groups once all servers have closed it. Each fragment of the model has a slice and rounds of its own.
 
 group                                              server
    | push: fragment, base, difference        --->    |  each server keeps its slice
@@ -11,8 +11,8 @@ group                                              server
    | pull: fragment                          --->    |
    | <--- θ                                          |  from each server
 
-The lead considers a group lost when its connection for `join` breaks. The loss of a server ends the others, so that
-keepers restart the trainers from their checkpoint with all servers.
+The lead considers a group lost when the group's connection for `join` breaks. If a server is lost, the others end too,
+and keepers restart the trainers from their checkpoint with all servers.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from torchyard_roles.strategy_options import Options
 
 SERVICE = "diloco-server"
 ENDED = "diloco/ended"
-"""Key in the join store that is set when training has ended."""
+"""Key that is set in the join store when training has ended."""
 HOST_WAIT_S = 600.0
-"""Longest wait for groups that have not started, and for the chief's group at the end."""
+"""Longest time in seconds to wait for groups that have not started, and for the chief's group at the end."""
 LOOK_EVERY_S = 1.0
 PARTING_S = 5.0
-"""Longest wait in seconds for the groups after the loss of a server, and at the end for threads of connections."""
+"""Longest time in seconds to wait for the groups after the loss of a server, and for connection threads at the end."""
 EXIT_RESERVE_S = 1.0
-"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
 
 
 class OuterServer:
     """One parameter server of DiLoCo.
 
     Args:
-        servers: All servers; `index` is the number of this one.
-        on_end: Called on the lead when training has ended.
+        servers: The addresses of all servers. `index` is the number of this server.
+        on_end: Called on the first server when training has ended.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class OuterServer:
         self._saved_step: int | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Handles requests until training has ended or stop() is called, and then closes the listener."""
+        """Handles requests until training has ended or stop() is called, and then closes `listener`."""
         admission = Admission(listener, self._key, self.name)
         listener.settimeout(0.5)
         try:
@@ -135,7 +135,10 @@ class OuterServer:
             self._changed.notify_all()
 
     def finish_soon(self, within_s: float) -> None:
-        """Ends serve() when no group or lead is connected, at most `within_s` later. Called by a signal handler."""
+        """Ends serve() once no client is connected, and after `within_s` seconds at the latest.
+
+        A signal handler may call this.
+        """
         threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def _finish(self, within_s: float) -> None:
@@ -143,7 +146,8 @@ class OuterServer:
             self._changed.wait_for(lambda: self._ends or not self._connections_of_others(), timeout=within_s)
             rounds = self._rounds
             if rounds is not None and not rounds.has_ended and not self._failure and self._saved_step is not None:
-                # Groups that stopped after the chief's checkpoint may have pushed since.
+                # The checkpoint is saved again, because groups may have pushed between the chief's checkpoint and their
+                # stop.
                 with contextlib.suppress(RolesError, OSError):
                     self._save(self._saved_step)
         self.stop()
@@ -171,7 +175,7 @@ class OuterServer:
         try:
             self._serve_caller(connection, introduction)
         except PeerLost:
-            pass  # The connection for `join` reports the loss of its group.
+            pass  # The loss of a group is handled when its connection for `join` breaks.
         except (RolesError, LookupError, ValueError, TypeError) as error:
             log(self.name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:
@@ -194,8 +198,6 @@ class OuterServer:
         else:
             connection.refuse(f"{self.name} averages worker groups, and offers no other service.")
 
-    # Requests of the lead
-
     def _follow(self, connection: Connection) -> None:
         while True:
             header = connection.receive()
@@ -212,11 +214,9 @@ class OuterServer:
                 try:
                     connection.receive()
                 finally:
-                    self.stop()  # The lead has ended.
+                    self.stop()  # This connection ends when the first server has ended.
             else:
                 raise ProtocolError(f"{operation!r} is not an operation")
-
-    # Requests of groups
 
     def _answer_group(self, connection: Connection, group: int, process: str) -> None:
         while True:
@@ -252,7 +252,7 @@ class OuterServer:
                 raise ProtocolError(f"{operation!r} is not an operation")
 
     def _receive_push(self, connection: Connection, group: int, fragment: int, base: int) -> None:
-        """Receives and decodes a difference."""
+        """Receives and decodes the parameter differences that a group pushes."""
         slice_ = self._slices[fragment]
         codec = slice_.codec
         difference = slice_.empty()
@@ -265,7 +265,7 @@ class OuterServer:
         slice_.put(group, base, difference)
 
     def _send_pull(self, connection: Connection, fragment: int, known: int) -> None:
-        """Sends the changes of a fragment's sent parameters since the round `known`, or all their values."""
+        """Sends a group the changes of a fragment since round `known`, or all its values if changes are missing."""
         changes = self._slices[fragment].changes_since(known) if known >= 0 else None
         if changes is None:
             round_, sent = self._slices[fragment].sent()
@@ -277,7 +277,7 @@ class OuterServer:
             send_tensors(connection, change)
 
     def _begin(self, connection: Connection, header: dict[str, Any]) -> None:
-        """Receives the slice of θ and m from the chief's group."""
+        """Receives this server's slice of the initial outer parameters and momentum from the chief's group."""
         codec = WireCodec(self._options.wire)
         slices = []
         for round_, shapes in header["fragments"]:
@@ -300,7 +300,7 @@ class OuterServer:
         connection.send({})
 
     def _restore(self, step: int) -> dict[str, Any]:
-        """Loads this server's part of a checkpoint of the chief's group."""
+        """Loads this server's part of the checkpoint from which the chief's group resumes."""
         state = self._checkpoint.read(step) if self._checkpoint is not None else None
         if state is None or "fragments" not in state:
             return {"empty": True}
@@ -314,7 +314,7 @@ class OuterServer:
         return {"fragments": fragments, "lineage": self._lineage}
 
     def _open(self, header: dict[str, Any]) -> None:
-        """Lets the groups train, on the lead, once all servers have their slices."""
+        """On the first server, lets the groups train once all servers have their slices."""
         with self._changed:
             if self._rounds is not None:
                 return
@@ -331,7 +331,7 @@ class OuterServer:
             threading.Thread(target=self._run_rounds, args=(self._rounds,), name="diloco-rounds", daemon=True).start()
 
     def _attend(self, connection: Connection, group: int, process: str, header: dict[str, Any]) -> None:
-        """Lets a group take part until it stops or its connection breaks."""
+        """Lets a group take part in rounds until it stops or its connection breaks."""
         with self._changed:
             self._changed.wait_for(lambda: self._rounds is not None or self._ends)
             rounds = self._rounds
@@ -371,10 +371,12 @@ class OuterServer:
             self._changed.notify_all()
 
     def _commit(self, group: int, process: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Adds differences of fragments, which all servers have received, to the open rounds.
+        """Adds a group's differences to the open rounds of their fragments, and waits until the group may continue.
+
+        All servers have received the differences.
 
         Returns:
-            The answer, once the group may continue.
+            The answer to the group.
         """
         pushes = {
             int(fragment): Push(group, int(base), float(weight)) for fragment, base, weight in header["differences"]
@@ -401,8 +403,6 @@ class OuterServer:
                 return {"postponed": True}
             found = [[fragment, rounds.rounds[fragment]] for fragment in bases]
             return {"rounds": found, "has_ended": rounds.has_ended}
-
-    # The lead's decisions
 
     def _run_rounds(self, rounds: FragmentRounds) -> None:
         began = time.monotonic()
@@ -463,7 +463,7 @@ class OuterServer:
         self._followers.ask(header, lambda: self._slices[fragment].close(used, pushed, lr, momentum))
 
     def _save(self, step: int) -> str:
-        """Saves the parts of all servers, between two rounds. Returns the problem, or ""."""
+        """Saves the parts of all servers between two rounds. Returns an error message, or "" if all parts are saved."""
         rounds = self._rounds
         if rounds is None or self._followers is None or self._checkpoint is None:
             return "training has not begun"
@@ -496,7 +496,7 @@ class OuterServer:
             self._fail(error.message)
 
     def _fail(self, why: str) -> None:
-        """Ends training, after which the keepers restart the groups. The caller must hold the lock."""
+        """Ends training because of an error. The keepers then restart the groups. The caller must hold the lock."""
         if self._failure or self._ends or (self._rounds is not None and self._rounds.has_ended):
             return
         self._failure = f"{why} All groups start again from their checkpoints."
@@ -520,7 +520,10 @@ def pairs(items: Sequence[Sequence[Any]]) -> dict[int, int]:
 
 
 def serve(environment: Environment) -> None:
-    """Runs this process as a parameter server until training has ended. Raises EnvironmentProblem."""
+    """Runs this process as a parameter server until training has ended.
+
+    Raises EnvironmentProblem if it cannot start.
+    """
     servers = [Peer(*each) for each in environment.peers.ps]
     names = [server.name for server in servers]
     if environment.replica not in names:
@@ -553,7 +556,7 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
-        # Only the exit remains, which the signal must not interrupt.
+        # Another SIGTERM must not interrupt the exit.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if store is not None:
             store.close()

@@ -1,4 +1,4 @@
-"""The exchange of one slice with its owner, in a thread that also notices the loss of the owner."""
+"""The exchange of one slice with the group that owns it, in a thread that also detects the loss of the owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.diloco.slice_server import SERVICE, is_readable, receive_tensors, send_tensors
 
 CONNECT_S = 0.4
-"""Timeout in seconds of a connection, which the kernel of a running host completes even if its processes are busy."""
+"""Timeout in seconds for connecting. A running host's kernel accepts connections even if its processes are busy."""
 
 
 class Owner(NamedTuple):
@@ -29,7 +29,7 @@ class Owner(NamedTuple):
 
 
 class Calls:
-    """Connections of one group to the owners of slices, which stay open between rounds, and their traffic."""
+    """Connections of one group to the owners of slices, with their traffic. Connections stay open between rounds."""
 
     def __init__(self, key: bytes, own: Peer, group: int) -> None:
         self._key = key
@@ -40,19 +40,25 @@ class Calls:
         self._closed = False
 
     def connect(self, peer: Peer, process: str | None = None) -> Connection:
-        """Opens a connection that is not kept, to this process only if given. Raises PeerLost and ProtocolError."""
+        """Opens a connection that is not kept, to this process only if given.
+
+        Raises PeerLost or ProtocolError if this fails.
+        """
         introduction = {**self._introduction, "process": process}
         connection, _ = Connection.connect(peer, self._key, introduction, CONNECT_S)
         return connection
 
     def take(self, owner: Owner) -> Connection:
-        """Returns an idle connection, or a new one. Raises PeerLost, and ProtocolError also after a restart."""
+        """Returns an idle connection, or a new one.
+
+        Raises PeerLost or ProtocolError if connecting fails, also because the owner was restarted.
+        """
         with self._lock:
             connection = self._idle.pop(owner, None)
         if connection is not None:
             if not is_readable(connection):
                 return connection
-            self.end(connection)  # Owners send nothing between rounds, so this one has closed the connection.
+            self.end(connection)  # The owner has closed this connection, because it sends nothing between rounds.
         connection = self.connect(*owner)
         self._open.add(connection)
         return connection
@@ -71,7 +77,7 @@ class Calls:
         self._open.remove(connection)
 
     def end_all_but(self, owners: Iterable[Owner]) -> None:
-        """Ends the idle connections to all processes except `owners`."""
+        """Closes the idle connections to all processes except `owners`."""
         kept = set(owners)
         with self._lock:
             surplus = [self._idle.pop(owner) for owner in list(self._idle) if owner not in kept]
@@ -84,11 +90,11 @@ class Calls:
         self.end_all_but(())
 
     def traffic(self) -> tuple[int, int]:
-        """Returns the numbers of bytes sent and received so far for slices."""
+        """Returns the numbers of bytes that were sent and received for slices so far."""
         return self._open.traffic()
 
     def has_begun(self, peer: Peer) -> bool | None:
-        """Returns whether a group has θ and m, or None if it is unreachable."""
+        """Returns whether a group has outer parameters, or None if the group is unreachable."""
         try:
             with closing(self.connect(peer)) as connection:
                 connection.send({"op": "about"})
@@ -98,11 +104,11 @@ class Calls:
 
 
 class SliceExchange:
-    """Sends a slice of differences to its owner, receives its average, and watches the connection until cancel().
+    """Sends a slice of differences to its owner, receives the average, and watches the connection until cancel().
 
     Args:
         header: The header of the slice; None if a process that averages no slice is only watched.
-        changed: Called when the average has arrived, and when the owner is lost.
+        changed: Called when the average has been received, and when the owner is lost.
     """
 
     def __init__(
@@ -132,7 +138,7 @@ class SliceExchange:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Ends the thread. The connection is kept if the average has been received."""
+        """Ends the thread. If the average has been received, the connection is kept for the next round."""
         with self._lock:
             self._is_cancelled = True
             if self._connection is not None and not self.has_received:
@@ -145,7 +151,7 @@ class SliceExchange:
 
     def _run(self) -> None:
         error: PeerLost | ProtocolError | None = None
-        for _ in range(2):  # A second connection distinguishes a broken connection from a lost owner.
+        for _ in range(2):  # The owner is considered lost only if a second connection fails too.
             try:
                 connection = self._calls.take(self.owner)
             except (PeerLost, ProtocolError) as found:
@@ -189,12 +195,16 @@ class SliceExchange:
                 self._calls.end(connection)
 
     def _watch(self, connection: Connection) -> bool:
-        """Waits for cancel(). Returns whether the connection can be reused; raises PeerLost if the owner is lost."""
+        """Waits for cancel(), and returns whether the connection can be used again.
+
+        Raises PeerLost if the owner is lost.
+        """
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll()}
         if connection.fileno() in ready:
-            connection.receive()  # The owner sends nothing, so this call raises PeerLost.
+            # The owner sends nothing now, so any result of this call means that the connection has ended.
+            connection.receive()
             return False
         return self.has_received

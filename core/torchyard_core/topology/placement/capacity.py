@@ -88,7 +88,10 @@ class HostCapacity:
         return gpus
 
     def named(self, index: int) -> Gpu | None:
-        """Returns the free GPU with an index, or None. A host that was never checked is assumed to have all indices."""
+        """Returns the free GPU with an index, or None if there is none.
+
+        A host that was never checked is assumed to have all indices.
+        """
         if self.host.checked:
             return next((gpu for gpu in self.free if gpu.index == index), None)
         return None if index in self._named else self._imagined(index)
