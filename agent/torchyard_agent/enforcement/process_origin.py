@@ -71,7 +71,7 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
             if not _is_same_namespace(ancestor, "user"):
                 continue
             if found.container and container_of(_groups(ancestor)) == found.container:
-                continue  # This ancestor is in the same container, so it can also choose its UID.
+                continue  # An ancestor in the same container may have any UID, which does not identify the user.
             uid = os.stat(f"/proc/{ancestor}").st_uid
             if uid != 0:
                 return found._replace(uid=uid, known_by=PARENT)

@@ -166,9 +166,9 @@ class NvmlLibrary:
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         newest = self.find(f"{name}_v3")
         if newest is not None:
-            # The _v3 function exists with and without an additional field. Which one it is can be derived from two
-            # other functions: the first was added to NVML together with the field, and the second when the field was
-            # removed.
+            # In some versions of NVML, the struct of the _v3 function has an additional field. The first of these two
+            # functions was added to NVML together with the field, and the second when the field was removed again. So
+            # the struct has the field only if the first function exists and the second does not.
             protected = self.find("nvmlDeviceGetConfComputeMemSizeInfo") is not None
             removed = self.find("nvmlDeviceGetRunningProcessDetailList") is not None
             return newest, PROCESS_PROTECTED if protected and not removed else PROCESS_V2

@@ -111,7 +111,7 @@ def with_tensors(rest: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, 
 
 
 def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divides an optimizer's state into its sharded tensors, by their names in DCP, and the rest."""
+    """Splits an optimizer's state into its sharded tensors, as a dict by DCP name, and the remaining state."""
     sharded: dict[str, Any] = {}
     optimizers = state.get("optimizers")
     rests = []

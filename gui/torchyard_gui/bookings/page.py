@@ -315,13 +315,14 @@ class BookingsPage(QWidget):
         self.bar.show_free(free, count, self.model.unwatched_slots, is_known=seen.is_live)
 
     def enable(self) -> None:
-        booking, last = self.selected_booking, self.commands.last
+        booking, history = self.selected_booking, self.commands.history
         self.acts.enable(
             self.model.seen,
             booking,
             can_change=booking is not None and self._can_change(booking),
             has_run=booking is not None and bool(self.run_on(booking)),
-            undoes=last.what if last else "",
+            undoes=history.done[-1].what if history.done else "",
+            redoes=history.undone[-1].what if history.undone else "",
         )
         self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
@@ -436,7 +437,8 @@ class BookingsPage(QWidget):
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)
         self.commands.done.connect(self.surface.select)
-        self.commands.undo_changed.connect(self.enable)
+        self.commands.redoable.connect(lambda text: self.notifications.show_success(text, self.acts.redo))
+        self.commands.history_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
         self.model.settled.connect(self.notifications.show_settled)
         self.model.use_changed.connect(self.use_changed)
@@ -454,6 +456,7 @@ class BookingsPage(QWidget):
                 acts.cancel_series: self.cancel_series,
                 acts.run: self.show_run,
                 acts.undo: self.commands.undo,
+                acts.redo: self.commands.redo,
                 acts.paste: self.dialogs.paste,
                 acts.copy: self.copy,
                 acts.search: self.bar.open_search,

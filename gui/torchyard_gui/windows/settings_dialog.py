@@ -212,7 +212,8 @@ class SettingsDialog(QDialog):
     def reject(self) -> None:
         """Closes the dialog.
 
-        If a text is invalid, the dialog stays open instead: it restores the setting and names it in a notice.
+        If a field has an invalid value, the dialog stays open instead, restores the last valid value of the field, and
+        shows a notice that names the setting.
         """
         invalid = [row for row in self.rows.values() if row.row.problem]
         for row in invalid:

@@ -1,8 +1,9 @@
 """A reducer of DiLoCo: it averages a slice of the groups' differences. θ and m stay with the groups.
 
 group                                              reducer
-   | slice: epoch, members, weight, differences --->  |  waits for the slices of all members
-   | <--- average, with the sums of all members       |
+   | slice: epoch, members, weight              --->  |
+   | differences, in messages                   --->  |  averages each message of all members
+   | <--- averages, in messages, then the sums        |
 chief's group
    | errors                                     --->  |  for a checkpoint
    | <--- errors of the encodings                     |
@@ -31,7 +32,7 @@ import torch
 
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import EnvironmentProblem
+from torchyard_roles.errors import EnvironmentProblem, ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen_at
 from torchyard_roles.exchange.wire_codec import WireCodec
@@ -40,11 +41,11 @@ from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedback
 from torchyard_roles.strategies.diloco.outer_slice import dtype_of
 from torchyard_roles.strategies.diloco.outer_step import Flat, OuterParameters
 from torchyard_roles.strategies.diloco.round_state import KEY, REDUCER, Announcement, RoundState
+from torchyard_roles.strategies.diloco.slice_exchange import is_readable
 from torchyard_roles.strategies.diloco.slice_server import (
+    Contribution,
     Mailbox,
     SliceServer,
-    Totals,
-    is_readable,
     receive_tensors,
     send_tensors,
 )
@@ -65,14 +66,16 @@ class AveragingReducer(SliceServer):
         self, listener: socket.socket, key: bytes, name: str, codec: WireCodec, *, has_feedback: bool = True
     ) -> None:
         self._averaging = threading.Lock()
-        """Guards the fields below."""
+        """Guards the fields below, and the codec."""
         self._has_feedback = has_feedback
         self._shapes: list[list[Any]] = []
-        self._encoding = ErrorFeedbackCodec(codec, (), has_feedback=has_feedback)
+        self._epoch = 0
+        """The newest epoch."""
+        self._messages: list[tuple[int, slice]] = []
         self._averaged = 0
-        """The epoch of the last average, whose errors are not kept yet; 0 for none."""
-        self._totals = Totals(0.0, 0.0, False)
-        super().__init__(listener, key, name, Mailbox(), OuterParameters(()), PackedTensors(()), codec)
+        """The messages of this epoch, and the number of those that are averaged."""
+        wire = ErrorFeedbackCodec(codec, (), has_feedback=has_feedback)
+        super().__init__(listener, key, name, Mailbox(), OuterParameters(()), PackedTensors(()), wire)
 
     @property
     def clients(self) -> int:
@@ -84,7 +87,7 @@ class AveragingReducer(SliceServer):
         if operation == "errors":
             with self._averaging:
                 self._settle(int(header["committed"]))
-                errors = self._encoding.average_errors
+                errors = self._wire.average_errors
             places = [[number, start, values.numel(), str(values.dtype)] for number, (start, values) in errors.items()]
             connection.send({"errors": places})
             send_tensors(connection, [values for _, values in errors.values()])
@@ -96,31 +99,53 @@ class AveragingReducer(SliceServer):
             receive_tensors(connection, [values for _, _, values in found])
             with self._averaging:
                 self._know(header["shapes"])
-                self._encoding.seed({number: (start, values) for number, start, values in found})
+                self._wire.seed({number: (start, values) for number, start, values in found})
             connection.send({})
         else:
             super()._answer(connection, group, header)
 
     def _average(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
-        epoch, members = int(header["epoch"]), set(header["members"])
+        epoch, members = int(header["epoch"]), int(header["members"])
+        messages = self._begin(epoch, header)
+        own = Contribution(float(header["weight"]), bool(header["has_finished"]), float(header["square"]))
+        self._mailbox.put(epoch, group, own, connection)
+        for message in messages:
+            connection.receive()
+            encoded = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")
+            connection.receive_into(encoded)
+            self._mailbox.deliver(own, encoded)
+            self._average_due(epoch, members)
+        # Callers send nothing while they wait, so a readable connection has been closed.
+        totals = self._mailbox.totals(epoch, len(messages), members, lambda: not is_readable(connection))
+        connection.send({"abandoned": True} if totals is None else {"totals": list(totals)})
+
+    def _begin(self, epoch: int, header: dict[str, Any]) -> list[tuple[int, slice]]:
+        """Begins an epoch unless it has begun, and returns the messages of the slice."""
+        number, of = int(header["number"]), int(header["of"])
+        if not 0 <= number < of:
+            raise ProtocolError(f"there is no slice {number} of {of}")
         with self._averaging:
-            self._know(header["shapes"])
-        self._mailbox.advance(epoch)
-        self._mailbox.put(epoch, group, self._receive_slice(connection, header))
-        with self._averaging:
-            contributions = self._mailbox.contributions(epoch)
-            if contributions.keys() >= members and self._averaged != epoch:
+            is_new = epoch > self._epoch
+            if is_new:
                 self._settle(int(header["committed"]))
-                numbers = self._outer.numbers(header["fragment"])
-                place = int(header["number"]), int(header["of"])
-                self._averaged, self._totals = epoch, Totals.of(contributions.values())
-                self._mailbox.publish(epoch, self._encoding.average(numbers, contributions, *place))
-        average = self._mailbox.average(epoch, lambda: not is_readable(connection))
-        if average is None:
-            connection.send({"abandoned": True})
-        else:
-            connection.send({"epoch": epoch, "totals": list(self._totals)})
-            send_tensors(connection, average)
+                self._know(header["shapes"])
+            numbers = self._outer.numbers(header["fragment"])
+            messages = self._wire.messages(numbers, number, of)
+            if is_new:
+                self._epoch, self._messages, self._averaged = epoch, messages, 0
+                self._wire.begin_average(numbers, number, of)
+                self._mailbox.advance(epoch)
+            return messages
+
+    def _average_due(self, epoch: int, members: int) -> None:
+        """Averages the messages that all members have sent."""
+        with self._averaging:
+            while epoch == self._epoch and (parts := self._mailbox.due(epoch, members)) is not None:
+                message = self._messages[self._averaged]
+                average = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")
+                self._wire.average(message, parts, average)
+                self._averaged += 1
+                self._mailbox.publish(epoch, average)
 
     def _know(self, shapes: list[list[Any]]) -> None:
         """Adopts the sizes of the model's flat tensors. The caller must hold the lock."""
@@ -131,14 +156,14 @@ class AveragingReducer(SliceServer):
             flats.append(Flat([], dtype_of(dtype), is_buffer=bool(is_buffer), fragment=int(fragment)))
             flats[-1].elements = int(elements)
         self._outer = OuterParameters(flats)
-        self._encoding = ErrorFeedbackCodec(self._encoding.codec, flats, has_feedback=self._has_feedback)
+        self._wire = ErrorFeedbackCodec(self._wire.codec, flats, has_feedback=self._has_feedback)
         self._shapes = shapes
 
     def _settle(self, committed: int) -> None:
-        """Keeps the errors of the last average if its epoch is committed. The caller must hold the lock."""
-        if self._averaged == committed:
-            self._encoding.keep_errors()
-        self._encoding.discard_errors()
+        """Keeps the errors of the last epoch's averages if it is committed. The caller must hold the lock."""
+        if self._epoch == committed:
+            self._wire.keep_errors()
+        self._wire.discard_errors()
 
 
 class Attendance:

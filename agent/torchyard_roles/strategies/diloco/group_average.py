@@ -102,7 +102,7 @@ class GroupAverage:
         self._fragments = fragments
         self._reducers = reducers
         self._totals = Totals(0.0, 0.0, False)
-        """The sums of the last attempt."""
+        """The sums of the last complete attempt."""
         self.divergence = 0.0
         """The distance of members' differences from their average in that round (root mean square), as a share of their
         length: 0 if all groups move alike, 1 if the average is 0."""
@@ -112,7 +112,7 @@ class GroupAverage:
         self._state: RoundState | None = None
         self._mailbox = Mailbox()
         self._calls = Calls(key, own, group)
-        self._server = SliceServer(listener, key, own.name, self._mailbox, outer, rest, wire.codec)
+        self._server = SliceServer(listener, key, own.name, self._mailbox, outer, rest, wire)
         store.watch(KEY, self._see)
 
     @property
@@ -230,7 +230,7 @@ class GroupAverage:
             if state.is_idle and has_finished:
                 self._wait_for_chief(state)
             averages = self._wire.empty(numbers)
-            outcome = self._attempt(state, fragment, encoded, averages, Contribution(weight, has_finished, [], square))
+            outcome = self._attempt(state, fragment, encoded, averages, Contribution(weight, has_finished, square))
             if outcome is Outcome.AVERAGED:
                 self._wire.decode(averages, differences)
                 self._measure(self._square(numbers, differences))
@@ -271,12 +271,17 @@ class GroupAverage:
         own_number = next((number for number, each in enumerate(owners) if each.process == self._process), None)
 
         def share(tensors: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
-            return self._wire.cut(numbers, tensors, number, len(owners))
+            return self._wire.cut_messages(numbers, tensors, number, len(owners))
 
         self._calls.end_all_but(each.owner for each in (*state.members.values(), *owners))
         mailbox.advance(epoch)
+        to_average: list[tuple[tuple[int, slice], torch.Tensor]] = []
+        averaged = 0
         if own_number is not None:
-            mailbox.put(epoch, self._group, own._replace(differences=share(encoded, own_number)))
+            self._wire.begin_average(numbers, own_number, of)
+            to_average = list(zip(self._wire.messages(numbers, own_number, of), share(averages, own_number)))
+            own.messages = share(encoded, own_number)
+            mailbox.put(epoch, self._group, own)
         header = {
             "op": "slice",
             "epoch": epoch,
@@ -287,7 +292,7 @@ class GroupAverage:
             "square": own.square,
         }
         if state.reducers:
-            header |= {"members": sorted(state.members), "committed": state.committed, "shapes": self._shapes()}
+            header |= {"members": len(state.members), "committed": state.committed, "shapes": self._shapes()}
         exchanges = {
             each.process: SliceExchange(
                 self._calls,
@@ -305,37 +310,38 @@ class GroupAverage:
             for each in state.members.values()
             if each.process not in exchanges and each.process != self._process
         }
-        is_published, is_counted = own_number is None, False
+        is_counted = False
 
         def lost() -> dict[str, PeerLost | ProtocolError]:
             pairs = (*exchanges.items(), *watched.items())
             return {process: each.lost for process, each in pairs if each.lost is not None}
 
-        def has_received() -> bool:
+        def is_complete() -> bool:
+            if own_number is not None and (averaged < len(to_average) or len(mailbox.contributions(epoch)) < of):
+                return False
             return all(each.has_received for each in exchanges.values())
 
         def is_due() -> bool:
             return (
                 self._has_moved(epoch)
-                or (not is_published and len(mailbox.contributions(epoch)) == of)
-                or (is_published and not is_counted and has_received())
+                or mailbox.due(epoch, of) is not None
+                or (not is_counted and is_complete())
                 or bool(lost())
             )
 
         try:
             while not self._has_moved(epoch):
-                contributions = mailbox.contributions(epoch)
-                if not is_published and own_number is not None and len(contributions) == of:
-                    average = self._wire.average(numbers, contributions, own_number, of)
-                    for whole, part in zip(share(averages, own_number), average):
-                        whole.copy_(part)
+                while (parts := mailbox.due(epoch, of)) is not None:
+                    message, average = to_average[averaged]
+                    self._wire.average(message, parts, average)
                     mailbox.publish(epoch, average)
-                    self._totals = Totals.of(contributions.values())
-                    is_published = True
-                if is_published and not is_counted and has_received():
+                    averaged += 1
+                if not is_counted and is_complete():
                     is_counted = True
                     if own_number is None:
-                        self._totals = Totals(*next(iter(exchanges.values())).answer["totals"])
+                        self._totals = Totals(*next(iter(exchanges.values())).totals)
+                    else:
+                        self._totals = Totals.of(mailbox.contributions(epoch).values())
                     if self._store.add(f"{DONE}/{epoch}", 1) == of:
                         self._commit(state)
                 missing = lost()

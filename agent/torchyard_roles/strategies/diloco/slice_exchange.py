@@ -14,7 +14,7 @@ import torch
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.listener import Connections
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.strategies.diloco.slice_server import SERVICE, is_readable, receive_tensors, send_tensors
+from torchyard_roles.strategies.diloco.slice_server import SERVICE
 
 CONNECT_S = 0.4
 """Timeout in seconds for connecting. A running host's kernel accepts connections even if its processes are busy."""
@@ -108,7 +108,9 @@ class SliceExchange:
 
     Args:
         header: The header of the slice; None if a process that averages no slice is only watched.
-        changed: Called when the average has been received, and when the owner is lost.
+        outgoing: The messages of the slice, which must not change.
+        incoming: Tensors for the messages of its average.
+        changed: Called when the average has arrived, and when the owner is lost.
     """
 
     def __init__(
@@ -123,8 +125,8 @@ class SliceExchange:
         self.owner = owner
         self.has_received = header is None
         self.lost: PeerLost | ProtocolError | None = None
-        self.answer: dict[str, Any] = {}
-        """The header of the average."""
+        self.totals: list[Any] = []
+        """The sums that a reducer has sent (`slice_server.Totals`)."""
         self._calls = calls
         self._header = header
         self._outgoing = outgoing
@@ -176,12 +178,10 @@ class SliceExchange:
                 self._connection = connection
             if not self.has_received:
                 assert self._header is not None
-                connection.send(self._header)
-                send_tensors(connection, self._outgoing)
-                header = connection.receive()
-                if "abandoned" not in header:
-                    receive_tensors(connection, self._incoming)
-                    self.answer = header
+                connection.post(self._header)
+                for message in self._outgoing:
+                    connection.post({}, message)
+                if self._receive_averages(connection, has_totals="members" in self._header):
                     with self._lock:
                         self.has_received = True
                     self._changed()
@@ -193,6 +193,17 @@ class SliceExchange:
                 self._calls.keep(self.owner, connection)
             else:
                 self._calls.end(connection)
+
+    def _receive_averages(self, connection: Connection, *, has_totals: bool) -> bool:
+        """Receives all averages, and the sums from a reducer. Returns False if the owner has abandoned the exchange."""
+        for message in self._incoming:
+            if "abandoned" in connection.receive():
+                return False
+            connection.receive_into(message)
+        if has_totals:
+            self.totals = connection.receive().get("totals", [])
+            return bool(self.totals)
+        return True
 
     def _watch(self, connection: Connection) -> bool:
         """Waits for cancel(), and returns whether the connection can be used again.
@@ -208,3 +219,10 @@ class SliceExchange:
             connection.receive()
             return False
         return self.has_received
+
+
+def is_readable(connection: Connection) -> bool:
+    """Returns whether a message has arrived, or the connection is broken."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

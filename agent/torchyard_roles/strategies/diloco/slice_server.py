@@ -1,8 +1,9 @@
 """The server of a group's first rank, which averages a slice for all groups and sends its state to returning groups.
 
 other group                                   owner of the slice
-   | slice: epoch, weight, differences  --->    |  waits for the slices of all members
-   | <--- average                               |
+   | slice: epoch, weight               --->    |
+   | differences, in messages           --->    |  averages each message of all members
+   | <--- averages, in messages                 |
 returning group                               member
    | state: round                       --->    |
    | <--- θ and m after that round              |
@@ -11,11 +12,11 @@ returning group                               member
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -24,33 +25,36 @@ from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters
 
 SERVICE = "diloco"
+KEPT_EPOCHS = 8
+"""Number of epochs for which the number of averages is kept: a thread may find late that its epoch was complete."""
 LOOK_EVERY_S = 0.5
 STATE_WAIT_S = 5.0
 """Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
 
 
-class Contribution(NamedTuple):
-    """One group's contribution to the average of a slice."""
+@dataclass
+class Contribution:
+    """One group's part of the average of a slice."""
 
     weight: float
     has_finished: bool
-    differences: list[torch.Tensor]
-    """The differences, encoded by the codec that all groups use."""
     square: float = 0.0
-    """The sum of the squares of all parameter differences of the group."""
+    """The sum of squares of all of the group's differences of parameters."""
+    messages: list[torch.Tensor] = field(default_factory=list)
+    """The differences that have arrived, encoded by the wire codec that all groups use."""
 
 
 class Totals(NamedTuple):
-    """What the contributions of all groups to a round have in common for all slices."""
+    """The sums of the contributions of all groups to a round."""
 
     weight: float
     """The sum of the weights."""
     square: float
-    """The weighted mean of `Contribution.square`; 0 if all weights are 0."""
+    """The weighted mean of `Contribution.square`, or 0 if all weights are 0."""
     has_finished: bool
     """Whether all groups have finished."""
 
@@ -63,53 +67,107 @@ class Totals(NamedTuple):
 
 
 class Mailbox:
-    """The contributions of all groups to this group's slice, and the slice's average, by epoch."""
+    """The contributions to this group's slice, and its average, by epoch.
+
+    The slice is divided into messages. The average of a message is sent as soon as all members have contributed to it,
+    so sums are computed while the network is busy, and groups receive averages while they still send differences.
+    """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        """Notified of each contribution and average, and of other events that the averaging thread waits for."""
+        """Notified of each message and average, and of other events that the averaging thread waits for."""
         self._contributions: dict[int, dict[int, Contribution]] = {}
         self._averages: dict[int, list[torch.Tensor]] = {}
+        self._connections: dict[int, dict[int, Connection]] = {}
+        self._published: dict[int, int] = {}
+        """The numbers of averages, which are kept for some epochs longer than the averages."""
         self._epoch = 0
         self._closed = False
 
     def advance(self, epoch: int) -> None:
         """Abandons all epochs before `epoch`."""
         with self.changed:
-            if epoch <= self._epoch:
-                return
             self._epoch = epoch
-            self._contributions = {number: each for number, each in self._contributions.items() if number >= epoch}
-            self._averages = {number: each for number, each in self._averages.items() if number >= epoch}
+            for by_epoch in (self._contributions, self._averages, self._connections):
+                for number in [number for number in by_epoch if number < epoch]:
+                    del by_epoch[number]
+            self._published = {number: each for number, each in self._published.items() if number > epoch - KEPT_EPOCHS}
             self.changed.notify_all()
 
-    def put(self, epoch: int, group: int, contribution: Contribution) -> None:
+    def put(self, epoch: int, group: int, contribution: Contribution, connection: Connection | None = None) -> None:
+        """Adds a contribution, in place of an earlier one of the same group.
+
+        Args:
+            connection: The connection to which averages are sent.
+        """
         with self.changed:
-            if epoch >= self._epoch:
-                self._contributions.setdefault(epoch, {})[group] = contribution
-                self.changed.notify_all()
+            if epoch < self._epoch:
+                return
+            self._contributions.setdefault(epoch, {})[group] = contribution
+            if connection is not None:
+                self._connections.setdefault(epoch, {})[group] = connection
+                for average in self._averages.get(epoch, ()):
+                    connection.post({}, average)
+            self.changed.notify_all()
+
+    def deliver(self, contribution: Contribution, message: torch.Tensor) -> None:
+        """Adds a message to a contribution."""
+        with self.changed:
+            contribution.messages.append(message)
+            self.changed.notify_all()
 
     def contributions(self, epoch: int) -> dict[int, Contribution]:
         with self.changed:
             return dict(self._contributions.get(epoch, {}))
 
-    def publish(self, epoch: int, average: list[torch.Tensor]) -> None:
+    def due(self, epoch: int, members: int) -> list[tuple[float, torch.Tensor]] | None:
+        """Returns the contributions to the next message to average, or None if some members have not sent theirs.
+
+        Each contribution consists of its share of the sum of all weights, and its differences. They are in the order
+        of groups, so that the sum does not depend on the order of arrival.
+        """
         with self.changed:
-            self._averages[epoch] = average
+            found = self._contributions.get(epoch, {})
+            number = len(self._averages.get(epoch, ()))
+            if len(found) < members or any(len(each.messages) <= number for each in found.values()):
+                return None
+            total = sum(each.weight for each in found.values()) or 1.0
+            return [(found[group].weight / total, found[group].messages[number]) for group in sorted(found)]
+
+    def publish(self, epoch: int, average: torch.Tensor) -> None:
+        """Sends the average of the next message, which must not change any more, to all members."""
+        with self.changed:
+            self._averages.setdefault(epoch, []).append(average)
+            self._published[epoch] = self._published.get(epoch, 0) + 1
+            for connection in self._connections.get(epoch, {}).values():
+                connection.post({}, average)
             self.changed.notify_all()
 
-    def average(self, epoch: int, is_wanted: Callable[[], bool] = lambda: True) -> list[torch.Tensor] | None:
-        """Waits for the average of an epoch.
+    def wait_for_averages(self, epoch: int, messages: int) -> bool:
+        """Waits until all averages of an epoch are published. Returns False if the epoch is abandoned."""
+
+        def is_complete() -> bool:
+            return self._published.get(epoch, 0) >= messages
+
+        with self.changed:
+            self.changed.wait_for(lambda: is_complete() or epoch < self._epoch or self._closed)
+            return is_complete()
+
+    def totals(self, epoch: int, messages: int, members: int, is_wanted: Callable[[], bool]) -> Totals | None:
+        """Waits until all members have contributed to an epoch and all of its averages are published.
 
         Returns None if the epoch is abandoned, close() has been called, or `is_wanted` has become false.
         """
+
+        def is_complete() -> bool:
+            has_averages = self._published.get(epoch, 0) >= messages
+            return has_averages and len(self._contributions.get(epoch, {})) >= members
+
         with self.changed:
-            while not self.changed.wait_for(
-                lambda: epoch in self._averages or epoch < self._epoch or self._closed, LOOK_EVERY_S
-            ):
+            while not self.changed.wait_for(lambda: is_complete() or epoch < self._epoch or self._closed, LOOK_EVERY_S):
                 if not is_wanted():
-                    break
-            return self._averages.get(epoch)
+                    return None
+            return Totals.of(self._contributions[epoch].values()) if is_complete() else None
 
     def close(self) -> None:
         with self.changed:
@@ -132,11 +190,11 @@ class SliceServer:
         mailbox: Mailbox,
         outer: OuterParameters,
         rest: PackedTensors,
-        codec: WireCodec,
+        wire: ErrorFeedbackCodec,
     ) -> None:
         self.process = ""
         """The ID of this process. Callers that expect the one before a restart are refused."""
-        self._codec = codec
+        self._wire = wire
         self._listener = listener
         self._admission = Admission(listener, key, name)
         self._name = name
@@ -223,29 +281,19 @@ class SliceServer:
             raise ProtocolError(f"{operation!r} is not an operation")
 
     def _average(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
-        epoch = int(header["epoch"])
-        self._mailbox.put(epoch, group, self._receive_slice(connection, header))
-        # Callers send nothing while they wait, so a readable connection has been closed.
-        average = self._mailbox.average(epoch, lambda: not is_readable(connection))
-        if average is None:
-            connection.send({"abandoned": True})
-        else:
-            connection.send({"epoch": epoch})
-            send_tensors(connection, average)
-
-    def _receive_slice(self, connection: Connection, header: dict[str, Any]) -> Contribution:
-        number, of = int(header["number"]), int(header["of"])
+        epoch, number, of = int(header["epoch"]), int(header["number"]), int(header["of"])
         if not 0 <= number < of:
             raise ProtocolError(f"there is no slice {number} of {of}")
-        fragment = header.get("fragment")
-        differences = []
-        for flat in (self._outer.flats[each] for each in self._outer.numbers(fragment)):
-            cut = self._codec.cut(flat.elements, number, of)
-            size = self._codec.size(cut.stop - cut.start, flat.dtype)
-            differences.append(torch.empty(size, dtype=torch.uint8, device="cpu"))
-        receive_tensors(connection, differences)
-        weight, square = float(header["weight"]), float(header["square"])
-        return Contribution(weight, bool(header["has_finished"]), differences, square)
+        messages = self._wire.messages(self._outer.numbers(header.get("fragment")), number, of)
+        own = Contribution(float(header["weight"]), bool(header["has_finished"]), float(header["square"]))
+        self._mailbox.put(epoch, group, own, connection)
+        for message in messages:
+            connection.receive()
+            encoded = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")
+            connection.receive_into(encoded)
+            self._mailbox.deliver(own, encoded)
+        if not self._mailbox.wait_for_averages(epoch, len(messages)):
+            connection.send({"abandoned": True})
 
     def _send_state(self, connection: Connection, round_: int) -> None:
         outer = self._outer
@@ -273,13 +321,6 @@ def receive_tensors(connection: Connection, tensors: Sequence[torch.Tensor]) -> 
             if header.get("tensor") != number:
                 raise ProtocolError(f"tensor {number} was due, not {header.get('tensor')!r}")
             connection.receive_into(tensor)
-
-
-def is_readable(connection: Connection) -> bool:
-    """Returns whether a message has arrived, or the connection is broken."""
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def log(name: str, message: str) -> None:

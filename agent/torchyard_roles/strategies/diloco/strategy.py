@@ -448,7 +448,7 @@ class Diloco(Strategy):
         if part["postponed"] is not None:
             fragment, weights, differences = part["postponed"]
             self._sent = self._resent(fragment)
-            self._offer(self._sent, differences, weights)
+            self._offer(self._sent, lambda: differences, weights)
 
     def _resent(self, fragment: int | None) -> Sent:
         """Returns a fragment that was sent before the checkpoint, with a complete average."""
@@ -551,18 +551,27 @@ class Diloco(Strategy):
         self._sent = Sent(fragment, self._inner_steps, lambda: Outcome.KEPT, overlaps=overlaps, mixing=mixing)
         self._inner_steps, self._last_sent_at = 0, at
         if self._is_first:
-            differences = self._outer.differences(fragment)
+            if overlaps:
+                differences = self._outer.snapshot(fragment)
+            else:
+                present = self._outer.differences(fragment)
+                differences = lambda: present  # noqa: E731  # It has the type of a snapshot.
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
-            # The weight is the number of samples or, if the script does not use the cluster's loader, of steps.
+            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
             self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
-    def _offer(self, sent: Sent, differences: list[torch.Tensor], weights: list[float]) -> None:
-        """Sets what is sent, on the first rank, and begins the exchange if training continues meanwhile."""
-        sent.differences, sent.weights = differences, weights
-        sent.exchange = partial(self._average_first, differences, weights, sent.fragment)
+    def _offer(self, sent: Sent, differences: Callable[[], list[torch.Tensor]], weights: list[float]) -> None:
+        """Sets what is sent, on the first rank, and begins the exchange if training continues meanwhile.
+
+        Args:
+            differences: Returns the differences of the step in which they are sent. It is called once, on any thread.
+        """
+        sent.weights = weights
         if sent.overlaps:
-            sent.background = BackgroundAverage(sent.exchange)
+            sent.background = BackgroundAverage(partial(self._average_sent, sent, differences))
+            differences = lambda: list(sent.differences)  # noqa: E731  # For another attempt.
+        sent.exchange = partial(self._average_sent, sent, differences)
 
     def _average_first(self, differences: list[torch.Tensor], weights: list[float], fragment: int | None) -> Outcome:
         """On the first rank, averages the differences and takes the outer step. The model is not changed."""
@@ -578,6 +587,17 @@ class Diloco(Strategy):
             is_plain = self._is_warming_up
             lr, momentum = (1.0, 0.0) if is_plain else (options.outer_lr, options.outer_momentum)
             outer.step(differences, lr, momentum, fragment)
+        return outcome
+
+    def _average_sent(self, sent: Sent, differences: Callable[[], list[torch.Tensor]]) -> Outcome:
+        """Averages a fragment that was sent, and takes the outer step, on the first rank.
+
+        If training continues meanwhile, this also copies θ to the GPU, where _merge() uses it.
+        """
+        sent.differences = found = differences()
+        outcome = self._average_first(found, list(sent.weights), sent.fragment)
+        if outcome is Outcome.AVERAGED and sent.overlaps:
+            self._outer.stage(sent.fragment)
         return outcome
 
     def _merge(self) -> Outcome:

@@ -461,7 +461,8 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                remark(f"{event['reason']}.")  # A changed reason names processes that could not be killed.
+                # The reason changes only if processes could not be killed. It then names these processes.
+                remark(f"{event['reason']}.")
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":
             return event

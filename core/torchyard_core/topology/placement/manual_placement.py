@@ -33,7 +33,10 @@ def pins_for(
 
 
 class _Drop:
-    """The pins of a drop, and the placement before and after it. Raises UsageError with the reason for a refusal."""
+    """A drop of replicas on a host: the resulting pins, and the placement before and after the drop.
+
+    The constructor and the methods raise UsageError with the reason if the drop is not possible.
+    """
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str):
         self._topology = topology
