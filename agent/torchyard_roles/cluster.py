@@ -530,8 +530,11 @@ class Cluster:
         if is_new:
             self._strategy.samples = self._progress.samples
             self._strategy.at_boundary(step)
-        if self._graceful_stop is not None and not self._graceful_stop.may_begin(step, begin=begins):
-            self._stop(step)
+        if self._graceful_stop is not None:
+            if is_new and self._strategy.expects_stop:
+                self._graceful_stop.wait_for_request()
+            if not self._graceful_stop.may_begin(step, begin=begins):
+                self._stop(step)
         if self._saver is not None:
             self._saver.at_boundary(step)
         members = self._strategy.members

@@ -183,6 +183,25 @@ def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: 
     assert output == "leaves after step 4\n"
 
 
+def test_a_process_whose_peers_have_stopped_waits_a_moment_for_its_own_request(start: Start) -> None:
+    process = start("-c", IS_ASKED_LAST)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert output == "leaves after step 3\n"
+
+
+IS_ASKED_LAST = """
+import os, signal, threading
+from torchyard_roles.coordination.graceful_stop import GracefulStop
+
+stop = GracefulStop(None, "gang", 0, 0, 1)
+stop.install(3)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+stop.wait_for_request()
+if not stop.may_begin(3):
+    print("leaves after step 3", flush=True)
+os._exit(0)
+"""
 ONE_HAS_LEFT = """
 import os, signal, sys, time
 from torchyard_roles.coordination.graceful_stop import GracefulStop

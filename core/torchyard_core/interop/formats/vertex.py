@@ -42,7 +42,7 @@ from torchyard_core.problems import Place
 from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
 from torchyard_core.topology.document.edits import POOL_NAMES
 from torchyard_core.topology.machine_types import machine, machine_with
-from torchyard_core.topology.model import Launcher, Pool, Role, Topology
+from torchyard_core.topology.model import Launcher, Pool, Role, StrategyKind, Topology
 from torchyard_core.yaml_io.writer import dump_yaml
 from torchyard_core.yaml_io.yaml_file import Document
 
@@ -308,6 +308,9 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
         message = "Vertex AI's pool 2 holds parameter servers or reducers, not both, and this topology has both."
         raise UsageError(message, code="no_such_thing", hint="Remove the pools of one of the two roles.")
     remarks: list[Remark] = []
+    if count_of(topology, Role.REDUCER) and topology.strategy.kind is StrategyKind.DILOCO:
+        what = "DiLoCo's reducers average groups, which the service's reducers cannot: they are written as servers."
+        remarks.append(Remark(what))
     pools = role_pools(topology, remarks, *Role)
     runs = _Programs(topology, options, remarks)
     specs: list[dict[str, Any]] = [{}, {}, {}, {}]
@@ -379,6 +382,7 @@ class _Programs:
 
     def __init__(self, topology: Topology, options: ExportOptions, remarks: list[Remark]) -> None:
         self._program = topology.program
+        self._reducers_run_program = topology.strategy.kind is StrategyKind.DILOCO
         self._image = options.image or IMAGE
         self._remarks = remarks
         # A module of a package is exported as a Python module. Any other program is exported as a container command.
@@ -390,7 +394,7 @@ class _Programs:
     def of(self, pool: Pool) -> dict[str, Any]:
         env = self._program.env | pool.env
         listed = {"env": [{"name": name, "value": value} for name, value in env.items()]} if env else {}
-        if pool.role is Role.REDUCER:
+        if pool.role is Role.REDUCER and not self._reducers_run_program:
             return {"containerSpec": {"imageUri": REDUCER_IMAGE}}
         if self._module:
             module, args = as_module(self._program, [])

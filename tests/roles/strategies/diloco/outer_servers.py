@@ -81,12 +81,14 @@ class Servers:
 
 
 class Group:
-    """A worker group whose model is a single tensor."""
+    """A worker group whose model is a single tensor, which is divided into fragments."""
 
     def __init__(self, servers: Servers, served: Served, number: int, values: torch.Tensor, **restored: Any) -> None:
         self.number = number
         self.values = values
-        self.outer = OuterParameters(flats_of([values], []))
+        fragments = servers.options.fragments
+        self.parts = list(values.tensor_split(fragments))
+        self.outer = OuterParameters([flats_of([part], [], at)[0] for at, part in enumerate(self.parts)])
         self.store = JoinStore.connect(served.address, KEY, f"worker-{number}", number)
         name = f"worker-{number}"
         codec = WireCodec(servers.options.wire)
@@ -100,6 +102,8 @@ class Group:
             self.outer,
             PackedTensors(()),
             self.wire,
+            fragments=fragments,
+            warmup_steps=servers.options.warmup_steps,
             host_wait_s=20,
             **restored,
         )
@@ -113,10 +117,15 @@ class Group:
             self.outer.install()
         return outcome
 
-    def push(self, weight: float = 1.0, *, has_finished: bool = False) -> None:
-        outcome = self.average.average(self.outer.differences(), weight, has_finished=has_finished)
+    def push(self, weight: float = 1.0, *, has_finished: bool = False, fragment: int | None = None) -> None:
+        weights = [weight] * (len(self.parts) if fragment is None else 1)
+        outcome = self.average.average(
+            self.outer.differences(fragment), weights, has_finished=has_finished, fragment=fragment
+        )
         self.outcomes.append(outcome)
-        if outcome is Outcome.REPLACED:
+        if outcome is Outcome.AVERAGED:
+            self.outer.install(fragment)
+        elif outcome is Outcome.REPLACED:
             self.outer.install()
 
     def close(self, *, has_stopped: bool = False) -> None:
