@@ -18,7 +18,7 @@ from torchyard_core.topology.model import Amount, FrozenModel
 
 MAX_TRIALS = 100_000
 """Maximum number of trials, as protection against typing errors."""
-MAX_PARALLEL = 1000
+MAX_PARALLEL = 100
 MAX_STEPS = 10**9
 """Maximum number of steps of a distribution."""
 MAX_WHOLE = 2**53

@@ -63,7 +63,7 @@ _CLOUDS = dict.fromkeys(
 ) | {
     "baseOutputDirectory": "outputs stay on the hosts until they are fetched",
     **dict.fromkeys(("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"),
-                    "`torchyard sweeps import` reads it as a search file"),
+                    "the command sweeps import reads it as a search file"),
 }  # fmt: skip
 
 _HOSTS_OWN = {

@@ -46,7 +46,7 @@ _CLOUDS = dict.fromkeys(
     ),
     "it is that cloud's",
 ) | {
-    "trialJobSpec": "`torchyard import vertex` reads it as a topology",
+    "trialJobSpec": "the import of the format vertex reads it as a topology",
     "maxFailedTrialCount": "failed trials count, and the sweep goes on",
 }  # fmt: skip
 _OTHER_STOPPING = dict.fromkeys(
@@ -207,7 +207,7 @@ def write(search: Search, form: str | None = None) -> Exported:
     """Writes a valid search as a tuning job without its trialJobSpec. Raises UsageError for an unknown form."""
     if form is not None and form not in FORMS:
         raise UsageError(f"there is no form {form}.", code="no_format", hint=f"It is written as {', '.join(FORMS)}.")
-    remarks = [Remark("add `trialJobSpec`: `torchyard export vertex` writes the topology's.")]
+    remarks = [Remark("add `trialJobSpec`: the export of the topology as vertex writes it.")]
     if search.sampler.kind in (SamplerKind.TPE, SamplerKind.CMA_ES):
         remarks.append(Remark(f"{search.sampler.kind} is replaced by the algorithm of Vertex AI Vizier."))
     if search.sampler.seed is not None:

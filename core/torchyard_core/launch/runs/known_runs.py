@@ -40,6 +40,10 @@ class KnownRun:
     """The member that reported the state in place of the primary. The run may have changed since."""
     restarted_from: str = ""
     """ID of the ended run that was restarted as this one."""
+    is_sweep: bool = False
+    """Whether the run is the coordinator of a sweep."""
+    sweep_run: str = ""
+    """The run of the sweep that this run is a trial of."""
 
     @property
     def has_ended(self) -> bool:
@@ -236,6 +240,7 @@ def _from_record(record: RunRecord) -> KnownRun:
         submitted=record.submitted,
         booking=record.booking,
         restarted_from=record.restarted_from,
+        is_sweep=bool(record.sweep),
     )
 
 
@@ -260,6 +265,8 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
         booking=str(record.get("booking", "")),
         reported_by="" if primary == host else host,
         restarted_from=str(record.get("restarted_from", "")),
+        is_sweep=bool(record.get("sweep")),
+        sweep_run=str(record.get("sweep_run", "")),
     )
 
 
@@ -273,6 +280,7 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
         submitted=own.submitted,
         booking=own.booking,
         restarted_from=own.restarted_from,
+        is_sweep=bool(own.sweep),
         is_fresh=reported.is_fresh and host == own.primary,
         reported_by="" if host == own.primary else host,
     )
