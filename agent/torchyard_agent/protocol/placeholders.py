@@ -1,4 +1,4 @@
-"""Placeholders such as `{rank}` in `args` and `command`. Other braces stay unchanged."""
+"""Placeholders such as `{rank}` in `args` and `command`. Other text in braces is not changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(NAMES) + r"|params\.[A-Za-z_][A-Za-z
 
 
 def fill(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Replaces each placeholder with its value, which is not expanded again. Unknown parameters stay unchanged."""
+    """Replaces each placeholder by its value. Placeholders in a value, and unknown parameters, are not replaced."""
     return [_PLACEHOLDER.sub(lambda match: _value(match, values), word) for word in words]
 
 
