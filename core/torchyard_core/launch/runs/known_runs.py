@@ -118,14 +118,15 @@ def list_runs(
 def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
     """Returns the run with this ID, else the only run whose ID starts or ends with it, else the newest of this name.
 
-    `last` means the newest run. `runs` must be sorted from newest to oldest. Raises UsageError if no run or several
-    runs match.
+    `last` means the newest run. A trial of a sweep is found only by its whole ID, since it shares the beginning with the
+    sweep. `runs` must be sorted from newest to oldest. Raises UsageError if no run or several runs match.
     """
     if not run_id.strip():  # The empty value of an unset shell variable must not select the only run.
         raise UsageError("the run's ID is empty.", code="no_run", hint=ListRuns())
+    exact = [run for run in runs if run.run_id == run_id]
+    runs = [run for run in runs if not run.sweep_run]
     if run_id == "last" and runs:
         return runs[0]
-    exact = [run for run in runs if run.run_id == run_id]
     close = exact or [run for run in runs if run.run_id.startswith(run_id) or run.run_id.endswith(run_id)]
     close = close or [run for run in runs if run.name == run_id][:1]
     if len(close) == 1:
