@@ -115,7 +115,8 @@ def _check_parameter(name: str, parameter: Parameter) -> Findings:
     for key in ("low", "high", "step"):
         value = getattr(parameter, key)
         if parameter.is_whole and value is not None and (value != int(value) or abs(value) > MAX_WHOLE):
-            message = f"{key} of {name} must be a whole number for {kind}, not {value:g}"
+            shown = f"{value:g}" if abs(value) <= MAX_WHOLE else f"a number above {MAX_WHOLE:,}"
+            message = f"{key} of {name} must be a whole number for {kind}, not {shown}"
             yield error_finding("wrong-value", message, *at, key)
 
 
