@@ -179,7 +179,7 @@ report(step=1, loss=(x - 1) ** 2)
     run_scenario(scenario)
 
 
-def test_a_stopped_sweep_ends_its_trials_and_is_resumed_without_losing_them(
+def test_a_stopped_sweep_ends_its_trials_and_is_resumed_and_prunes_a_worse_one(
     run_scenario: Callable[[Scenario], None],
 ) -> None:
     program = """
@@ -188,9 +188,11 @@ if trial == "1":
 elif trial == "2":
     time.sleep(600)
 else:
-    report(step=1, loss=x)
+    report(step=1, loss=float(trial))
+    if trial == "4":  # It is worse than the third.
+        time.sleep(600)
 """
-    search = (SEARCH % 3).replace("parallel: 3\n", "")
+    search = (SEARCH % 3).replace("parallel: 3\n", "pruner: {kind: median, startup_trials: 1}\n")
 
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
@@ -214,27 +216,9 @@ else:
         await eventually(lambda: b.process.poll() is not None, 60)
         assert b.ended()["state"] == "succeeded", b.output("coordinator-0")
         rows = table_of(b)["trials"]
-        assert [one["state"] for one in rows] == ["failed", "interrupted", "complete", "complete"]
+        assert [one["state"] for one in rows] == ["failed", "interrupted", "complete", "pruned"]
+        assert rows[3]["value"] == 4.0
         assert rows[2]["params"] == second["params"]
         assert starts(cluster) == ["1", "2", "3", "4"]
-
-    run_scenario(scenario)
-
-
-def test_a_pruner_ends_a_trial_that_is_worse_than_the_others(run_scenario: Callable[[Scenario], None]) -> None:
-    program = """
-report(step=1, loss=float(trial))
-if trial == "3":
-    time.sleep(600)
-"""
-    search = (SEARCH % 3).replace("parallel: 3\n", "pruner: {kind: median, startup_trials: 1}\n")
-
-    async def scenario(cluster: KeeperCluster) -> None:
-        (a,) = await cluster.add("gpu-a")
-        await begin(cluster, sweep_of(cluster, search, program, [["gpu-a"]]))
-        await eventually(lambda: a.process.poll() is not None, 60)
-        rows = table_of(a)["trials"]
-        assert [one["state"] for one in rows] == ["complete", "complete", "pruned"], a.output("coordinator-0")
-        assert rows[2]["value"] == 3.0
 
     run_scenario(scenario)

@@ -208,7 +208,9 @@ def resume(
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The tuning job, as YAML or JSON; - reads stdin.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The tuning job, as YAML or JSON; - reads it from stdin.")
+    ],
     output: Annotated[Path | None, OUTPUT] = None,
     as_json: Json = False,
 ) -> None:

@@ -81,4 +81,4 @@ def test_unknown_messages_and_missing_fields_are_errors() -> None:
 
 def test_orders_about_ranks_are_void_for_a_lost_host() -> None:
     void = [type(one).__name__ for one in FROM_PRIMARY if messages.is_about_ranks(messages.encode(one))]
-    assert void == ["AcquireGpus", "StartRanks", "StartGeneration", "ClearGang", "EndRanks"]
+    assert void == ["AcquireGpus", "StartRanks", "StartGeneration", "ClearGang", "EndRanks", "TrialRequest"]
