@@ -140,7 +140,7 @@ def test_a_sweep_that_was_stopped_is_resumed(team: Team, tmp_path: Path) -> None
     search.write_text((SEARCH % 3).replace("parallel: 3\n", ""))
     run_id = team.desktop.torchyard("sweep", topology, search, "--detach", "-y").stdout.strip()
     sweep = SweepOnDisk(team, run_id)
-    wait_until(lambda: sweep.began() == Counter("12"), 60)
+    wait_until(lambda: sweep.began() == Counter("12") and sweep.table()["trials"][1]["state"] == "running", 60)
     one = team.desktop.torchyard("sweeps", "stop", "last", "--trial", "2")
     assert one.returncode == 0, one.stderr
     wait_until(lambda: sweep.began() == Counter("123"), 60)

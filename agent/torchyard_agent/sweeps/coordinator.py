@@ -281,6 +281,7 @@ class Coordinator:
             if error.code not in _UNCERTAIN:
                 raise
         self._running.append(running)
+        self._changed = True
         shown = ", ".join(f"{name}={text}" for name, text in texts.items())
         print(f"trial {running.name} on {', '.join(slot.hosts)}: {shown}", flush=True)
 
