@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from torchyard_core.cli.output import Json, print_document, print_json, remark, 
 from torchyard_core.cli.run_lookup import find, history_of
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError, UsageError
 from torchyard_core.formatting import counted, since
-from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs
+from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs, show_run
 from torchyard_core.launch.runs.sweep_results import SweepCopies
 from torchyard_core.next_steps import ListRuns
 from torchyard_core.sweeps.trial_table import SweepTable, Trial, topology_of_trial
@@ -280,11 +281,22 @@ def _find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
         sweeps = [run for run in list_runs(links, history_of(chosen)) if run.is_sweep]
         if not sweeps:
             raise UsageError("no sweep is known.", code="no_run", hint=ListRuns())
-        return sweeps[0]
-    run = find(chosen, fleet, run_id)
+        return _at_present(fleet, sweeps[0])
+    run = _at_present(fleet, find(chosen, fleet, run_id))
     if not run.is_sweep:
         raise UsageError(f"run {run.run_id} is no sweep.", code="no_sweep", hint=ListRuns())
     return run
+
+
+def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
+    """Returns the run in its present state if its primary answers; the history of this computer may be older."""
+    if run.is_fresh:
+        return run
+    try:
+        shown = show_run(run, link_to_primary(fleet, run))
+    except (HostError, AgentRefused):
+        return run
+    return replace(run, state=shown["state"], reason=shown["reason"], as_of=shown["as_of"], is_fresh=shown["fresh"])
 
 
 def _table(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> tuple[SweepTable | None, TorchyardError | None]:
