@@ -31,8 +31,10 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.presets import PRESETS
 from torchyard_gui.app import make_window
 from torchyard_gui.bridge import fleet_model
+from torchyard_gui.runs.growth import AddWorkersDialog
 from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.settings_dialog import SettingsDialog
 
 if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
@@ -60,7 +62,7 @@ class Camera(Protocol):
 
         Args:
             over: A separate dialog or panel over the middle of the window.
-            show: Shows what a change of the size hides. It is called after each such change.
+            show: Called after each change of the size, to show again what the change has hidden.
         """
 
 
@@ -99,6 +101,11 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
     log_opener(page)(True)
     settle(FOLLOWED_WITHIN_MS)
     camera.take(window, f"live-{state}-log")
+    page.ask_to_add_workers()
+    settle()
+    dialog = page.findChildren(AddWorkersDialog)[-1]
+    camera.take(window, f"dialog-{state}-add-workers", over=dialog)
+    dialog.close()
 
 
 @contextmanager
@@ -176,6 +183,11 @@ def _dialogs(camera: Camera, state: str) -> None:
         text = f"The run {host} has ended: worker-5 ran out of GPU memory after 3 restarts on {host}"
         camera.take(window, f"toast-{state}", show=lambda: window.toast.say(text, TOAST_MS))
         window.toast.hide()
+        _wiring(window).open_settings()
+        settle()
+        settings = window.findChildren(SettingsDialog)[-1]
+        camera.take(window, f"dialog-{state}-settings", over=settings)
+        settings.close()
         for name, menu in (("menu", window.menu), *window.menu.menus.items()):
             window.menu.fill()
             menu.popup(window.mapToGlobal(window.rect().center()))
@@ -230,7 +242,7 @@ def _calendar_page(window: MainWindow) -> BookingsPage:
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
-    """Shows the editor with a design of every strategy that has a preset, and a run with all parts of a step."""
+    """Shows the editor with a topology of each strategy that has a preset, and a run with all parts of a step."""
     page = _topology(window)
     for kind in PRESETS:
         page.files.begin(design_of(kind))
@@ -287,14 +299,14 @@ def _window(state: str, prepare: Callable[[WindowConnections], None] | None = No
         try:
             yield window
         finally:
-            wiring.document.start_new()  # A new document has no unsaved changes to ask about.
+            wiring.document.start_new()  # With a new document, the window does not ask about unsaved changes.
             window.close()
             window.deleteLater()
             QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
 
 
 def _prepare(page: object, key: str) -> None:
-    """Selects an item on pages that show a selection."""
+    """Selects an item on each page that shows details of a selection."""
     if key == "topology" and hasattr(page, "editor"):
         page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
     if key == "runs" and hasattr(page, "show_run"):

@@ -1,4 +1,4 @@
-"""Fuzzing of every parser, each with its own hypothesis strategy that mutates samples and mixes types.
+"""Fuzz tests of all parsers. Each parser has a hypothesis strategy that mutates samples and mixes types.
 
 The tested property: an input leads to a value or to the parser's declared errors, within LONGEST_S of CPU time and
 MOST_MB of memory, and a value is unchanged after it has been written and read again.
@@ -73,7 +73,7 @@ from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 
 LONGEST_S = 5.0
-"""Maximum CPU time in seconds for one input. The slowest input takes a quarter of it on a loaded machine."""
+"""Maximum CPU time in seconds for one input. On a loaded machine, the slowest input takes a quarter of this time."""
 HUNG_S = 120
 MOST_MB = 256
 """Maximum increase of the process's peak memory by one input."""
@@ -83,7 +83,10 @@ ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser under test: `read` parses an input; `again` writes and reparses the value, with an equal result."""
+    """A parser under test.
+
+    `read` parses an input. `again` writes the value and parses the result, which must give an equal value.
+    """
 
     name: str
     inputs: st.SearchStrategy[Any]
@@ -980,7 +983,7 @@ def _gpus_again(slots: Any) -> Any:
 
 
 def _small(text: str) -> None:
-    """Parses a text as ports and as a pin; a refusal by either parser is not a violation."""
+    """Parses a text as port numbers and as a pin. The text may be invalid for either parser."""
     for read in (parse_ports, parse_pin):
         try:
             read(text)
@@ -999,7 +1002,10 @@ def _foreign(text: str) -> Any:
 
 
 def _copied_again(copied: Any) -> Any:
-    """Copies each pool again; returns `copied` if no pool has changed, otherwise the first changed pool."""
+    """Copies each copied pool once more.
+
+    Returns `copied` if the second copies are equal, otherwise the first that differs.
+    """
     if sum(one.pool.replicas for one in copied) > 200:
         return copied
     for one in copied:

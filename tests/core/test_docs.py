@@ -143,7 +143,7 @@ def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading:
 
 
 def default_shown(value: Any) -> str | None:
-    """Returns a default in the form used in the tables, or None if its wording is free."""
+    """Returns a default as the tables write it, or None if the tables may describe it in any words."""
     assert value is not PydanticUndefined
     if value is None or isinstance(value, BaseModel) or value in ((), {}):
         return None

@@ -1,4 +1,4 @@
-"""Tests that trainers of other projects run unmodified on three hosts, with the results that they have under torchrun.
+"""Tests that training scripts of other projects run unmodified on three hosts, with the same results as under torchrun.
 
 Accelerate's scripts are those of its own package; those of Lightning and transformers are short scripts in the
 folder `foreign`. All need the packages of `.venv-upstream` (`make upstream`).
@@ -35,7 +35,7 @@ SCRIPTS = [
     ("boring.py", 3),
     ("tiny_trainer.py", 3),
 ]
-"""A module of an installed package or a file of `foreign`, and the number of ranks."""
+"""The tested scripts, each a module of an installed package or a file in `foreign`, with their numbers of ranks."""
 ON_ONE_HOST = ("accelerate.test_utils.scripts.test_script",)
 """Scripts whose ranks exchange a file in their working folder. All others are spread over three hosts."""
 
@@ -47,7 +47,7 @@ def _installed() -> None:
 
 
 def results(output: str) -> list[str]:
-    """Returns the result lines of a script, or the titles and verdicts of its tests.
+    """Returns the lines with a script's results, or with the titles and results of its tests.
 
     Accelerate's scripts print once per host, so equal lines count once.
     """
@@ -78,7 +78,8 @@ def under_torchrun(script: str, ranks: int, logs: Path) -> list[str]:
         timeout=500,
     )
     assert done.returncode == 0, done.stdout
-    return results("".join(file.read_text() for file in logs.rglob("std*.log")))  # A shared pipe would mix lines.
+    # If the ranks shared a pipe, their lines would be mixed.
+    return results("".join(file.read_text() for file in logs.rglob("std*.log")))
 
 
 @pytest.mark.parametrize(("script", "ranks"), SCRIPTS, ids=lambda value: str(value).rpartition("scripts.")[2])

@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 AGENT = Path(unix_socket_rpc.__file__).parent.parent
 SECRET = "5e" * 32
 MARK = "YARD_TEST_MARK"
-"""A variable in the environment of every process of a cluster, by which the tests find processes that remain."""
+"""An environment variable that every process of a cluster has, so that tests can find leftover processes."""
 _LAUNCH = (
     "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['ssl'] = None\n"
     "from torchyard_agent.keeper.main import main\n"

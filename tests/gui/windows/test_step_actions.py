@@ -51,7 +51,7 @@ def bookings(window: MainWindow) -> BookingsPage:
 
 
 def press(window: MainWindow, step: NextStep, key: Qt.Key | None = None) -> None:
-    """Presses the button of an error with this step on the current page, by mouse or by keyboard."""
+    """Presses, by mouse or by keyboard, the button for a next step of an error on the current page."""
     notice = {"topology": topology(window).notice_bar, "fleet": fleet(window).notice}[window.current]
     notice.show_error(TorchyardError("it broke", hint=("First this.", step)))
     assert notice.text == "it broke. First this."

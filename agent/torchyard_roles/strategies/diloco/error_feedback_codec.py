@@ -7,14 +7,13 @@ slice. The errors of an attempt are used only if its round is committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.strategies.diloco.outer_step import Flat
-from torchyard_roles.strategies.diloco.slice_server import Contribution
 
 
 class ErrorFeedbackCodec:
@@ -60,31 +59,62 @@ class ErrorFeedbackCodec:
             found.append(whole[start:stop])
         return found
 
-    def average(
-        self, numbers: Sequence[int], contributions: Mapping[int, Contribution], number: int, of: int
-    ) -> list[torch.Tensor]:
-        """Returns the encoded weighted average of a slice. Values are summed in the order of groups.
-
-        The average is 0 if all weights are 0.
-        """
-        total = sum(each.weight for each in contributions.values())
-        ordered = [contributions[group] for group in sorted(contributions)]
+    def messages(self, numbers: Sequence[int], number: int, of: int) -> list[tuple[int, slice]]:
+        """Returns the messages of slice `number` of `of` slices: the number of the flat tensor and its elements."""
         found = []
-        for at, flat_number in enumerate(numbers):
-            flat = self._flats[flat_number]
-            elements = self.codec.cut(flat.elements, number, of)
-            sums = torch.zeros(elements.stop - elements.start, dtype=flat.dtype, device="cpu")
-            for each in ordered:
-                if each.weight:
-                    self.codec.accumulate(each.differences[at], sums, each.weight / total)
-            error = None
-            if self._has_feedback:
-                start, known = self._average_errors.get(flat_number, (-1, sums))
-                fits = start == elements.start and known.numel() == sums.numel()
-                error = known.clone() if fits else torch.zeros_like(sums)
-                self._next_average_errors[flat_number] = elements.start, error
-            found.append(self.codec.encode(sums, error))
+        for each in numbers:
+            share = self.codec.cut(self._flats[each].elements, number, of)
+            found += [(each, elements) for elements in self.codec.messages(share)]
         return found
+
+    def size(self, message: tuple[int, slice]) -> int:
+        """Returns the number of bytes of an encoded message."""
+        number, elements = message
+        return self.codec.size(elements.stop - elements.start, self._flats[number].dtype)
+
+    def cut_messages(
+        self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int
+    ) -> list[torch.Tensor]:
+        """Returns the messages of slice `number` of `of` slices of encoded tensors, which share their memory."""
+        whole = dict(zip(numbers, encoded))
+        found = []
+        for message in self.messages(numbers, number, of):
+            flat, elements = message
+            start = self.codec.size(elements.start, self._flats[flat].dtype)
+            found.append(whole[flat][start : start + self.size(message)])
+        return found
+
+    def begin_average(self, numbers: Sequence[int], number: int, of: int) -> None:
+        """Begins to average slice `number` of `of` slices, with the errors of the last committed round."""
+        self._next_average_errors = {}
+        if not self._has_feedback:
+            return
+        for each in numbers:
+            share = self.codec.cut(self._flats[each].elements, number, of)
+            size = share.stop - share.start
+            start, known = self._average_errors.get(each, (-1, None))
+            fits = known is not None and start == share.start and known.numel() == size
+            error = known.clone() if fits else torch.zeros(size, dtype=self._flats[each].dtype, device="cpu")
+            self._next_average_errors[each] = share.start, error
+
+    def average(
+        self, message: tuple[int, slice], contributions: Iterable[tuple[float, torch.Tensor]], out: torch.Tensor
+    ) -> None:
+        """Writes the encoded average of a message to `out`.
+
+        Args:
+            contributions: The weight of each group, of which the sum is 1 or 0, and its encoded differences.
+        """
+        number, elements = message
+        sums = torch.zeros(elements.stop - elements.start, dtype=self._flats[number].dtype, device="cpu")
+        for weight, encoded in contributions:
+            if weight:
+                self.codec.accumulate(encoded, sums, weight)
+        error = None
+        if self._has_feedback:
+            start, errors = self._next_average_errors[number]
+            error = errors[elements.start - start : elements.stop - start]
+        out.copy_(self.codec.encode(sums, error))
 
     def decode(self, encoded: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
         """Writes the average of a committed round to `out`, and keeps the encoding errors of this round."""

@@ -105,7 +105,7 @@ class GroupAverage:
         self._state: RoundState | None = None
         self._mailbox = Mailbox()
         self._calls = Calls(key, own, group)
-        self._server = SliceServer(listener, key, own.name, self._mailbox, outer, rest, wire.codec)
+        self._server = SliceServer(listener, key, own.name, self._mailbox, outer, rest, wire)
         store.watch(KEY, self._see)
 
     @property
@@ -218,7 +218,7 @@ class GroupAverage:
             if state.is_idle and has_finished:
                 self._wait_for_chief(state)
             averages = self._wire.empty(numbers)
-            outcome = self._attempt(state, fragment, encoded, averages, Contribution(weight, has_finished, [], square))
+            outcome = self._attempt(state, fragment, encoded, averages, Contribution(weight, has_finished, square))
             if outcome is Outcome.AVERAGED:
                 self._wire.decode(averages, differences)
                 self._measure(state.epoch, self._square(numbers, differences))
@@ -255,14 +255,18 @@ class GroupAverage:
         """
         epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
         numbers = self._outer.numbers(fragment)
-        of = len(members)
+        of, place = len(members), members.index(self._group)
 
         def share(tensors: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
-            return self._wire.cut(numbers, tensors, members.index(group), of)
+            return self._wire.cut_messages(numbers, tensors, members.index(group), of)
 
         self._calls.end_all_but(each.peer for each in state.members.values())
         mailbox.advance(epoch)
-        mailbox.put(epoch, self._group, own._replace(differences=share(encoded, self._group)))
+        self._wire.begin_average(numbers, place, of)
+        to_average = list(zip(self._wire.messages(numbers, place, of), share(averages, self._group)))
+        averaged = 0
+        own.messages = share(encoded, self._group)
+        mailbox.put(epoch, self._group, own)
         header = {
             "op": "slice",
             "epoch": epoch,
@@ -284,26 +288,29 @@ class GroupAverage:
             for group in members
             if group != self._group
         }
-        is_published = is_counted = False
+        is_counted = False
+
+        def is_complete() -> bool:
+            has_averaged = averaged == len(to_average) and len(mailbox.contributions(epoch)) == of
+            return has_averaged and all(each.has_received for each in exchanges.values())
 
         def is_due() -> bool:
             return (
                 self._has_moved(epoch)
-                or (not is_published and len(mailbox.contributions(epoch)) == of)
-                or (is_published and not is_counted and all(each.has_received for each in exchanges.values()))
+                or mailbox.due(epoch, of) is not None
+                or (not is_counted and is_complete())
                 or any(each.lost is not None for each in exchanges.values())
             )
 
         try:
             while not self._has_moved(epoch):
-                contributions = mailbox.contributions(epoch)
-                if not is_published and len(contributions) == of:
-                    average = self._wire.average(numbers, contributions, members.index(self._group), of)
-                    for whole, part in zip(share(averages, self._group), average):
-                        whole.copy_(part)
+                while (parts := mailbox.due(epoch, of)) is not None:
+                    message, average = to_average[averaged]
+                    self._wire.average(message, parts, average)
                     mailbox.publish(epoch, average)
-                    is_published = True
-                if is_published and not is_counted and all(each.has_received for each in exchanges.values()):
+                    averaged += 1
+                contributions = mailbox.contributions(epoch)
+                if not is_counted and is_complete():
                     is_counted = True
                     if self._store.add(f"{DONE}/{epoch}", 1) == of:
                         self._commit(state, contributions)

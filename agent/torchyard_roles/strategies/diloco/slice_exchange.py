@@ -14,7 +14,7 @@ import torch
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.listener import Connections
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.strategies.diloco.slice_server import SERVICE, receive_tensors, send_tensors
+from torchyard_roles.strategies.diloco.slice_server import SERVICE
 
 CONNECT_S = 0.4
 """Timeout in seconds for connecting. A running host's kernel accepts connections even if its processes are busy."""
@@ -92,7 +92,9 @@ class SliceExchange:
     """Sends a slice of differences to its owner, receives the average, and watches the connection until cancel().
 
     Args:
-        changed: Called when the average has been received, and when the owner is lost.
+        outgoing: The messages of the slice, which must not change.
+        incoming: Tensors for the messages of its average.
+        changed: Called when the average has arrived, and when the owner is lost.
     """
 
     def __init__(
@@ -157,11 +159,10 @@ class SliceExchange:
                     return
                 self._connection = connection
             if not self.has_received:
-                connection.send(self._header)
-                send_tensors(connection, self._outgoing)
-                header = connection.receive()
-                if "abandoned" not in header:
-                    receive_tensors(connection, self._incoming)
+                connection.post(self._header)
+                for message in self._outgoing:
+                    connection.post({}, message)
+                if self._receive_averages(connection):
                     with self._lock:
                         self.has_received = True
                     self._changed()
@@ -173,6 +174,14 @@ class SliceExchange:
                 self._calls.keep(self.owner, connection)
             else:
                 self._calls.end(connection)
+
+    def _receive_averages(self, connection: Connection) -> bool:
+        """Receives all averages. Returns False if the owner has abandoned the exchange."""
+        for message in self._incoming:
+            if "abandoned" in connection.receive():
+                return False
+            connection.receive_into(message)
+        return True
 
     def _watch(self, connection: Connection) -> bool:
         """Waits for cancel(), and returns whether the connection can be used again.

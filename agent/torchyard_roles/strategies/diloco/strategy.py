@@ -475,14 +475,18 @@ class Diloco(Strategy):
         average: Callable[[], Outcome] = lambda: Outcome.KEPT  # noqa: E731  # Only the first rank averages.
         self._collect(fragment)
         if self._is_first:
-            differences = self._outer.differences(fragment)
+            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
+            weight_of_group = samples or steps
+            if in_background:
+                self._background = BackgroundAverage(
+                    partial(self._average_aside, self._outer.snapshot(fragment), weight_of_group, fragment)
+                )
+                average = self._background.wait
+            else:
+                differences = self._outer.differences(fragment)
+                average = partial(self._average_first, differences, weight_of_group, fragment)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
-            # The weight is the number of samples or, if the script does not use the cluster's loader, of steps.
-            average = partial(self._average_first, differences, samples or steps, fragment)
-            if in_background:
-                self._background = BackgroundAverage(average)
-                average = self._background.wait
         self._sent = Sent(fragment, at, self._inner_steps, average)
         self._inner_steps = 0
 
@@ -498,6 +502,18 @@ class Diloco(Strategy):
             is_plain = self._is_warming_up
             lr, momentum = (1.0, 0.0) if is_plain else (options.outer_lr, options.outer_momentum)
             outer.step(differences, lr, momentum, fragment)
+        return outcome
+
+    def _average_aside(
+        self, differences: Callable[[], list[torch.Tensor]], weight: float, fragment: int | None
+    ) -> Outcome:
+        """Does the same in a background thread with differences of the step in which they were sent.
+
+        Copies θ to the GPU too, where _merge() uses it.
+        """
+        outcome = self._average_first(differences(), weight, fragment)
+        if outcome is Outcome.AVERAGED:
+            self._outer.stage(fragment)
         return outcome
 
     def _merge(self) -> Outcome:

@@ -161,14 +161,13 @@ def test_a_quorum_of_diloco_needs_servers_and_enough_groups() -> None:
     assert "the parameter servers of diloco are one group" in line
 
 
-def test_continuing_without_lost_workers_needs_cpus_a_smaller_minimum_and_whole_models() -> None:
+def test_continuing_without_lost_workers_needs_a_smaller_minimum_and_whole_models() -> None:
     strategy = "{kind: all_reduce, on_worker_loss: continue}"
     on_cpus = "{name: w, role: worker, replicas: 3, min_replicas: 2}"
     assert problems(on_cpus, strategy=strategy) == []
+    assert problems("{name: w, role: worker, replicas: 3, min_replicas: 2, gpus: 2}", strategy=strategy) == []
     [line] = problems("{name: w, role: worker, replicas: 3}", strategy=strategy)
     assert line.startswith("5: warning worker-loss pool `w` cannot lose a worker without a restart: set its")
-    [line] = problems("{name: w, role: worker, replicas: 3, min_replicas: 2, gpus: 1}", strategy=strategy)
-    assert line.startswith("5: error worker-loss pool `w` trains on GPUs")
     [line] = problems(on_cpus, strategy="{kind: all_reduce, on_worker_loss: continue, shard: all}")
     assert line.startswith("3: error worker-loss with `shard`, a lost worker takes its part of the parameters with it")
 
@@ -272,27 +271,22 @@ def test_settings_of_other_strategies(setting: str) -> None:
     assert line.startswith("3: warning strategy-ignores")
 
 
-def test_continuing_without_lost_workers_needs_a_synchronous_strategy_cpus_and_min_replicas() -> None:
+def test_continuing_without_lost_workers_needs_a_synchronous_strategy_and_min_replicas() -> None:
     continuing = "{kind: KIND, on_worker_loss: continue}"
     few = "{name: workers, role: worker, replicas: 2, min_replicas: 1}"
     reducers = "{name: reducers, role: reducer, replicas: 2}"
     assert problems(few, strategy=continuing.replace("KIND", "all_reduce")) == []
     assert problems(few, reducers, strategy=continuing.replace("KIND", "reduction_server")) == []
+    on_gpus = "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}"
+    assert problems(on_gpus, reducers, strategy=continuing.replace("KIND", "reduction_server")) == []
     [line] = problems(
-        "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}",
-        reducers,
-        strategy=continuing.replace("KIND", "reduction_server"),
+        on_gpus.replace("gpus: 1", "gpus: 2"), reducers, strategy=continuing.replace("KIND", "reduction_server")
     )
-    assert "error worker-loss pool `workers` trains on GPUs" in line
+    assert "error worker-loss pool `workers` has 2 GPUs for each replica" in line
     [line] = problems(few, strategy=continuing.replace("KIND", "hogwild"))
     assert "error worker-loss hogwild cannot continue without a lost worker in this version" in line
     [line] = problems("{name: workers, role: worker, replicas: 2}", strategy=continuing.replace("KIND", "all_reduce"))
     assert "warning worker-loss pool `workers` cannot lose a worker without a restart" in line
-    [line] = problems(
-        "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}",
-        strategy=continuing.replace("KIND", "all_reduce"),
-    )
-    assert "error worker-loss pool `workers` trains on GPUs" in line
 
 
 # Tests of pins and hosts

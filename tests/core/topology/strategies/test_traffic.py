@@ -1,4 +1,4 @@
-"""Tests of the edges and groups that each strategy has."""
+"""Tests of the edges and groups that the canvas draws for each strategy."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def serving(served: Served, count: int, groups: int, folder: Path | None = None,
 def share_of_own_speeds(store: Served, round_s: float, seconds: float, elements: int) -> float:
     """Returns the samples per second of all groups with `quorum: 3`, divided by the sum of their own speeds.
 
-    A group computes by sleeping for `round_s`, and the last one for four times as long.
+    A group sleeps for `round_s` instead of computing; the last group sleeps four times as long.
     """
     with ExitStack() as closing:
         servers = closing.enter_context(serving(store, 2, len(SLOWNESS), quorum=3))
@@ -149,7 +149,7 @@ def share_of_own_speeds(store: Served, round_s: float, seconds: float, elements:
         def train(group: Group) -> None:
             slowness = SLOWNESS[group.number]
             began, rounds = time.monotonic(), 0
-            # A group ends with a whole round, so that each rate is exact.
+            # A group ends only after a complete round, so that each rate is exact.
             while time.monotonic() - began < seconds - slowness * round_s / 2:
                 time.sleep(slowness * round_s)
                 group.values.sub_(1e-3)

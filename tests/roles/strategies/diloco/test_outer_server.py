@@ -151,7 +151,7 @@ def test_a_late_difference_counts_exactly_once_in_the_next_round(served: Served)
                 differences = [(moved(group, 10 * number + 3 * step + group.number), 2.0) for group in fast]
                 at_once(*(lambda group=group: group.push(2.0) for group in fast))
                 if step == 0 and number:
-                    # The late difference of the last turn was pushed while this round was open.
+                    # The late difference of the previous iteration was pushed while this round was open.
                     differences.append((before, 3.0))
                 expected = definition.round(differences)
                 assert_near(fast[0].values, expected)
