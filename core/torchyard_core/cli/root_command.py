@@ -28,6 +28,8 @@ from torchyard_core.cli.commands import (
     runs,
     settings,
     status,
+    sweep,
+    sweeps,
     validate,
 )
 from torchyard_core.cli.context import CommandContext
@@ -69,6 +71,8 @@ app.command("run")(run.run)
 app.add_typer(runs.app, name="runs")
 app.command("profile")(profile.profile)
 app.command("advise")(advise.advise)
+app.command("sweep")(sweep.sweep)
+app.add_typer(sweeps.app, name="sweeps")
 app.command("status")(status.status)
 app.command("book")(book.book)
 app.add_typer(bookings.app, name="bookings")
