@@ -34,7 +34,7 @@ def schema_text() -> str:
 def _describe(schema: dict[str, Any]) -> None:
     """Adds each key's docstring to the schema.
 
-    pydantic could read the docstrings, but would do so at every start of the program.
+    pydantic could read the docstrings itself, but it would do so at every start of the program.
     """
     blocks = {"Topology": schema, **schema["$defs"]}
     for node in ast.parse(inspect.getsource(model)).body:
