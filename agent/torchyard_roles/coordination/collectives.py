@@ -2,8 +2,8 @@
 
 Values are exchanged through the first of these that is available: the connections of a group that continues without
 lost workers; a separate gloo group, if torch.distributed connects all trainers; the run's join store
-(`store_collectives`); a gloo group at MASTER_ADDR. Sums are computed in double precision and in rank order, so that
-results are bitwise equal on all trainers. torch's default dtype and device have no effect.
+(`store_collectives`); a gloo group at MASTER_ADDR. Sums are computed in double precision and in rank order, so results
+are bitwise equal on all trainers. torch's default dtype and device have no effect.
 """
 
 from __future__ import annotations

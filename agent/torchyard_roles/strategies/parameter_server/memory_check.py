@@ -1,4 +1,4 @@
-"""Checks before training that a shard fits into the host's memory."""
+"""Checks before training whether a shard fits into the host's memory."""
 
 from __future__ import annotations
 

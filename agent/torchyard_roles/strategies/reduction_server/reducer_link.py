@@ -40,7 +40,7 @@ class Chunk:
     start: int
     end: int
     kept: torch.Tensor | None = None
-    """A copy of the contribution, which is made before sending because the sum overwrites the contribution."""
+    """A copy of the contribution. It is made before sending, because the sum overwrites the contribution."""
     done: bool = False
 
     @property
