@@ -55,7 +55,7 @@ class Progress:
         return self._samples_stepped
 
     def resume(self, step: int) -> None:
-        """Sets the number of finished steps to that of a checkpoint."""
+        """Sets the number of finished steps to the step of a checkpoint."""
         self._steps = step
 
     def batch(self, samples: int) -> None:

@@ -283,7 +283,7 @@ class GradientAverager:
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Sets the number of finished steps to that of a checkpoint."""
+        """Sets the number of finished steps to the step of a checkpoint."""
         self._steps = step
 
     def state(self) -> dict[str, Any]:

@@ -226,7 +226,7 @@ class LaunchBooking:
                 self._is_later = self._chosen.start > store.now()
                 self._start = max(self._chosen.start, store.now())
         if self._wanted.booking_id and self._chosen is None:
-            self._calendar.store()  # This call raises StoreUnavailable again.
+            self._calendar.store()  # If the database is still unavailable, this call raises StoreUnavailable again.
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)

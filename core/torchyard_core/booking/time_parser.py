@@ -194,7 +194,7 @@ def _at(day: date, clock: timedelta) -> datetime:
 
 
 def _date(words: str, now: datetime, clock: timedelta | None) -> date:
-    """Parses a date. With `clock`, a weekday means the next one at which this time of day is in the future.
+    """Parses a date. If `clock` is given, a weekday means the next such day on which this time of day is in the future.
 
     Raises ValueError for other text.
     """

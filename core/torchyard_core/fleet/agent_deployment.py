@@ -143,7 +143,7 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
     try:
         link.call("retire", {"by": desktop_identity()})
     except Unreachable:
-        pass  # The daemon may exit before its answer is sent.
+        pass  # This error is ignored, because the daemon may exit before its answer is sent.
     except AgentRefused as refusal:
         return refusal
     gone.wait(RETIRE_WITHIN_S)

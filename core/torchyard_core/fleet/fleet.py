@@ -40,9 +40,9 @@ CLOSE_WITHIN_S = 5.0
 Answer = TypeVar("Answer")
 
 Progress = Callable[[str, int, int], None]
-"""Called with (host, bytes sent, total bytes)."""
+"""A callback that is called with (host, bytes sent, total bytes)."""
 Arrival = Callable[[str, Answer | HostError], None]
-"""Called with (host, its answer or error)."""
+"""A callback that is called with (host, its answer or error)."""
 
 
 class Fleet:
@@ -174,7 +174,7 @@ class Fleet:
         return dict(self.each(names, self.link, arrived))
 
     def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Returns the interpreter for programs of each host, as given in the fleet file.
+        """Returns the interpreter for programs that the fleet file gives for each host.
 
         None means the host's default.
         """

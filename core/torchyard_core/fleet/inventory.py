@@ -87,7 +87,7 @@ class Host(FrozenModel):
     address: Word | None = None
     """An address, or a Host of ~/.ssh/config; by default the name."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of its SSH server; by default that of ~/.ssh/config, or 22."""
+    """Port of the host's SSH server. By default, the port in ~/.ssh/config, else 22."""
     user: Word | None = None
     identity_file: str | None = None
     proxy_jump: Annotated[str, AfterValidator(_jumps)] | None = None
@@ -107,7 +107,7 @@ class Host(FrozenModel):
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
     """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Bandwidth of the host's network link in Gbit/s, by which the window estimates exchange times."""
+    """Bandwidth of the host's network link in Gbit/s, with which the window estimates exchange times."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Labels by which pools select hosts."""
 

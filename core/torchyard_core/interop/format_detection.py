@@ -1,4 +1,4 @@
-"""Detects the format of a document, so that an error can name the format that the document actually has."""
+"""Detects the format of a document, so that an error can name the document's actual format."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class StartedRun:
 
 
 class StartUnknown(HostError):
-    """Raised if the primary stops answering after the request to start, so that the run may have begun.
+    """Raised if the primary stops answering after the request to start. The run may then have begun.
 
     `started` is the run. The caller records it in the history as unconfirmed.
     """

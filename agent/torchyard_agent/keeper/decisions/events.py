@@ -36,7 +36,7 @@ class ReplicaSpawned(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """A rank of a replica has ended with a nonzero code, as the first one. Other ranks may still be running."""
+    """The first rank of a replica has ended with a nonzero code. Other ranks may still be running."""
 
     replica: str
     exit_code: int

@@ -290,7 +290,7 @@ class WarmInterpreters:
 
 
 def _anonymous_file() -> IO[bytes]:
-    """Opens a file without a name, in memory if this Python supports that."""
+    """Opens a file that has no name, in memory if this Python supports that."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
     import tempfile  # The module is imported here because only Python versions without memfd_create need it.

@@ -208,7 +208,10 @@ class WorkerGroup:
 
     @property
     def staleness(self) -> int:
-        """The largest number of other groups' deltas between the last two exchanges of a shard, over all shards."""
+        """The staleness of the last exchange, as the maximum over all shards.
+
+        The staleness of an exchange is the number of other groups' deltas since the previous exchange of the shard.
+        """
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The rounds of a server: which pushes belong to one round, which of them are used, and which are late.
 
 A *round* is one push of every member of a worker group, that is, one step of the group on one server. A server closes a
-round when enough members have sent their first chunk. The required number is the number of members minus that of the
+round when enough members have sent their first chunk. The required number is the number of members minus the number of
 backup workers, or the number of members that have not left if this is smaller. A later push counts as late: its
 gradients are dropped, and it is answered with the newest parameters. This module does not handle tensors.
     version      of a server: the number of accepted rounds of all groups

@@ -402,7 +402,7 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # A pull sets the round to that of the server. A push can only increase it.
+        # A pull sets the round to the server's round. A push can only increase it.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0

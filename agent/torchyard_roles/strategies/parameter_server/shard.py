@@ -280,7 +280,7 @@ class Shard:
     def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
         """Takes the step with a held sum times `factor`, at the request of a member.
 
-        All members compute the same factor, so that of the first request is used. Each member receives the new
+        All members compute the same factor, so the factor of the first request is used. Each member receives the new
         parameters only after its own request.
         """
         state = self._chunks[chunk]

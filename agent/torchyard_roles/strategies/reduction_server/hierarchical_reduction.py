@@ -69,7 +69,7 @@ def first_of_host(counts: Sequence[int], rank: int) -> int:
 class _Bucket:
     flat: torch.Tensor
     number: tuple[int, int]  # The number of the step and the index of the bucket.
-    future: Any  # This is a torch.futures.Future.
+    future: Any  # The type is torch.futures.Future.
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
     reduced: Any = None  # The Work object of the reduction within the host.

@@ -110,7 +110,7 @@ class RemoteLink:
         self._credit = client.window
         self._parked = False  # True while the connection is being replaced, when sending is paused.
         self._ended = False
-        self._why: RolesError | None = None  # The error of the sending thread.
+        self._why: RolesError | None = None  # The error that has ended the sending thread.
         self.connection = self._connect(connect_s)
         self._threads = [
             threading.Thread(target=work, name=f"{what} {peer.name}", daemon=True)

@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class FormField:
-    """A setting in the rules form, as text."""
+    """A setting that the rules form shows as text."""
 
     setting: str
     title: str

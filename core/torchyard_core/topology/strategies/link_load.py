@@ -1,6 +1,6 @@
 """How much data the exchange of one step sends over the link of each host or other location.
 
-The unit is M, the size of the gradients. A link is full-duplex, and its load is the load of the busier direction.
+The unit is M, the size of the gradients. Links are full-duplex. The load of a link is the load in its busier direction.
 """
 
 from __future__ import annotations
