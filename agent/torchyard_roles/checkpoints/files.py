@@ -50,7 +50,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is sharded, so that each rank has written a part of it to a file of its own."""
+        """Whether the model is sharded. Each rank has then written a part of it to a file of its own."""
         return sharded_files.METADATA in self.about["files"]
 
     def load(self, name: str, *, whole: bool = True) -> Any:
@@ -233,7 +233,7 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
     try:
         _write_tensors(unfinished, state)
         unfinished.replace(path)
-    except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+    except BaseException:  # The file is also removed after KeyboardInterrupt and SystemExit.
         unfinished.unlink(missing_ok=True)
         raise
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""How many seconds to wait at most for all ranks to publish their steps. Only a rank that has ended takes longer."""
+"""How many seconds to wait at most for all ranks to publish their steps. Only a rank that has ended fails to do so."""
 ECHO_S = 0.5
 """For this many seconds, a second SIGTERM is ignored, since some programs signal a process and then its group."""
 _REQUESTED_BY_PEER = b"\xff"

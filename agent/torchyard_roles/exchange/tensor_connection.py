@@ -152,7 +152,7 @@ class Connection:
         except AuthenticationError as error:
             sock.close()
             raise ProtocolError(f"{peer.name} on {peer.address} was refused: {error}.") from None
-        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+        except BaseException:  # The socket is also closed after KeyboardInterrupt and SystemExit.
             sock.close()
             raise
         if "refused" in answer:

@@ -212,7 +212,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # A component such as VTIMEZONE is invalid, so all are dropped.
+        if calendar is None:  # If a component such as VTIMEZONE is invalid, only the header is used.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])

@@ -1,4 +1,4 @@
-"""The fleet: one shared link per host, opened concurrently, and cached facts of the hosts."""
+"""The fleet. It keeps one shared link per host, opens links concurrently, and caches facts of the hosts."""
 
 from __future__ import annotations
 

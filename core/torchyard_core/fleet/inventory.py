@@ -85,7 +85,7 @@ class Host(FrozenModel):
     local: bool = False
     """Whether the host is this computer, which needs no SSH."""
     address: Word | None = None
-    """An address, or a Host of ~/.ssh/config; by default the name."""
+    """An address, or a Host of ~/.ssh/config. By default, the host's name."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the host's SSH server. By default, the port in ~/.ssh/config, else 22."""
     user: Word | None = None

@@ -32,7 +32,7 @@ class Job:
     place: Place
     count: int
     hosts: Mapping[int, str]
-    """The host of each task's address by the task's index. A sparse job has gaps."""
+    """The hosts in the tasks' addresses, by the index of the task. The indices of a sparse job have gaps."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:

@@ -72,7 +72,7 @@ class _Bucket:
     future: Any  # The type is torch.futures.Future.
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
-    reduced: Any = None  # The Work object of the reduction within the host.
+    reduced: Any = None  # The Work object that torch.distributed returned for the reduction within the host.
     gone_out: Any = None  # A torch.cuda.Event, recorded after the reduction in the outgoing stream.
 
 

@@ -146,7 +146,7 @@ class ReduceClient:
                     self._links.append(LocalLink(self, local[number]))
                 else:
                     self._links.append(RemoteLink(self, peer, key, connect_s))
-        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+        except BaseException:  # Connections are also closed after KeyboardInterrupt and SystemExit.
             self.close()
             raise
 

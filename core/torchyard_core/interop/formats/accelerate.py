@@ -76,7 +76,7 @@ _DEEPSPEED = {
     "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
     "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
 }
-"""Keys of `deepspeed_config` with the variable that `accelerate launch` sets."""
+"""Maps keys of `deepspeed_config` to the variables that `accelerate launch` sets from them."""
 _DEEPSPEED_LEFT = {
     **dict.fromkeys(
         ("deepspeed_multinode_launcher", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"),

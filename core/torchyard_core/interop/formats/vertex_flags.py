@@ -106,7 +106,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
-            continue  # A text of this kind is another entry of the list that began with the last key.
+            continue  # This part is another entry of the list that began with `key`.
         if name not in KEYS:
             hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
