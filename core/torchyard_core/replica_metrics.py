@@ -146,7 +146,7 @@ class TimeSeries:
 
 
 Sample = Mapping[str, Any]
-"""A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""
+"""A host's answer to `telemetry.sample`. The agent's `Sampler.sample` defines its names and units."""
 Values = dict[str, float | None]
 
 SLOW_FACTOR = 1.5

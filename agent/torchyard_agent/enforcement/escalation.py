@@ -82,7 +82,7 @@ class Act(NamedTuple):
     what: str
     case: Case
     stop_at: float | None = None
-    """If this is a warning, the time at which the process will be ended, or None."""
+    """For a warning, the time at which the process will be ended. None if it will not be ended."""
 
 
 class State(NamedTuple):

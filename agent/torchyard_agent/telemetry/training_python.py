@@ -86,7 +86,7 @@ class TrainingPython(NamedTuple):
     numpy: str | None = None
     problem: dict[str, str] | None = None
     torch_cuda: str | None = None
-    """The CUDA version for which torch was built, or None if torch was built without CUDA or is missing."""
+    """The CUDA version for which torch was built. None if torch is missing or was built without CUDA."""
 
 
 class _Known(NamedTuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 LARGE = 1 << 14
-"""Smallest size in bytes of a tensor whose values are sent from and received into its own memory."""
+"""Smallest size in bytes of a tensor that is sent directly from its memory, and received directly into memory."""
 
 
 class PeerState(NamedTuple):

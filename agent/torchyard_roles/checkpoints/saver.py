@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""How many seconds a save is announced in advance, so that the announcement reaches all ranks before the step."""
+"""How many seconds in advance a save is announced. The announcement must reach all ranks before they reach the step."""
 SHARED = "shared"
 """Suffix of the name of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0

@@ -44,9 +44,9 @@ Such a rule is expanded only if it has COUNT or UNTIL and no BY… parts.
 """
 _DAY_S = 86400
 MOST_REPEATED = 200_000
-"""Maximum estimated number of occurrences of a rule. All of them since the first count, even those in the past."""
+"""Maximum estimated number of occurrences of a rule. Occurrences in the past count, too."""
 LONGEST_S = 60.0
-"""Maximum CPU time in seconds for each of the two passes over the events, which check and expand them.
+"""Maximum CPU time in seconds for each of two passes over the events: the first checks them, the second expands them.
 
 Events that are not reached in this time count as unread.
 """

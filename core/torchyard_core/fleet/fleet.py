@@ -25,7 +25,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Timeout in seconds for reading facts. The agent starts the interpreter for programs, whose files may be on NFS."""
+"""Timeout in seconds for reading facts. The agent runs the interpreter for programs, whose files may be on NFS."""
 AT_ONCE = 256
 """Maximum number of hosts that are contacted concurrently.
 

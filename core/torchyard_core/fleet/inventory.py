@@ -143,7 +143,7 @@ class Inventory:
     hosts: tuple[Host, ...]
     problems: tuple[Problem, ...]
     document: Document | None
-    """None if the file does not exist."""
+    """The parsed text, or None if the file does not exist."""
 
     def usable(self) -> Inventory:
         """Returns the inventory itself. Raises TorchyardError with all problems of the file if any is an error."""

@@ -18,7 +18,7 @@ from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.replicas import replicas_of
 
 PORT = 2222
-"""First port of replicas in exported documents. The examples in the documentation of these systems use it, too."""
+"""First port of replicas in exported documents, the same as in the examples of these systems."""
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}

@@ -87,6 +87,7 @@ class Launch:
     hosts: Hosts
     secret_values: dict[str, str]
     on_event: Callable[[dict[str, Any]], None]
+    """Called with the events of `run --json`, on the thread of `run`."""
     on_check: Callable[[Check], None] = lambda check: None
     """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None

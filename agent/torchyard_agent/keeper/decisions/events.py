@@ -84,7 +84,7 @@ class ReplicaReady(NamedTuple):
 
     replica: str
     attempt: int
-    """How often the replica has returned, as in `instructions.StartReplica`."""
+    """How often the replica has returned. `instructions.StartReplica` counts in the same way."""
 
 
 class BoundaryReached(NamedTuple):

@@ -32,7 +32,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 LEFTOVERS_GRACE_S = 0.5
 """Grace period in seconds for processes that failed ranks have left behind."""
 SAFETY_S = 1.0
-"""Safety margin in seconds after a lost host's lease and its ranks' end, because each host has its own clock."""
+"""Safety margin in seconds, added to a lost host's lease and its ranks' end, because each host has its own clock."""
 
 
 def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | None = None) -> bool:

@@ -32,7 +32,7 @@ class View(NamedTuple):
     version: int
     applied: dict[int, int]
     values: list[torch.Tensor]
-    """The value, as one flat tensor per chunk."""
+    """The value of the master, as one flat tensor per chunk."""
 
 
 def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:

@@ -94,7 +94,7 @@ class Group:
     closed: int = 0
     """The number of the last closed round."""
     late: dict[int, int] = field(default_factory=dict)
-    """For each rank, the last round for which it was late."""
+    """The last round for which each rank was late, by rank."""
     left: set[int] = field(default_factory=set)
     """The ranks that have left."""
     added: set[int] = field(default_factory=set)

@@ -29,7 +29,7 @@ KEYS = {
     "extra-packages": ("pythonPackageSpec", "extraPackages"),
     "extra-dirs": ("pythonPackageSpec", "extraDirs"),
 }
-"""The document's key for each key of a flag."""
+"""Maps each key of a flag to the document's key."""
 _LEFT = {
     "python-package-uris": "the folder `program.workdir` is sent to every host",
     "config": "import that file by itself",
