@@ -17,7 +17,7 @@ from torchyard_agent.protocol.log_times import Entry, thin
 SUFFIX = ".times"
 RECORD = 32
 MOST_ENTRIES = 32_768
-"""Maximum number of entries of an index (1 MB). If there are more, older entries are thinned out."""
+"""Maximum number of entries of an index (1 MB). If there are more, the number of older entries is reduced."""
 
 
 class LogIndexWriter:

@@ -149,7 +149,7 @@ class AgentRefused(TorchyardError):
 
 
 PYTHON_PROBLEMS = ("python_missing", "python_too_old", "python_broken", "no_torch")
-"""The codes of an agent's reports about problems with the Python interpreter for training programs."""
+"""Codes of problems with the Python interpreter for training programs that agents report."""
 
 
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:

@@ -1,4 +1,4 @@
-"""Next steps: actions that the user can take after an error, as values.
+"""Next steps: values that describe actions which the user can take after an error.
 
 The command line prints a step as a command, and the window shows a button.
 """

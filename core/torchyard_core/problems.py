@@ -13,7 +13,7 @@ Severity = Literal["error", "warning"]
 Place = tuple[str | int, ...]
 """A position in a document: keys and indices, outermost first."""
 LineOf = Callable[[Place], int | None]
-"""Returns the line of a place in the file, or None if the file does not contain it."""
+"""A function that returns the line of a place in the file, or None if the file does not contain the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that the validation of a document returns, and that its further checks return."""
+"""Maximum number of problems that validation returns. The further checks of a document have the same limit."""
 
 
 def no_lines(place: Place) -> int | None:

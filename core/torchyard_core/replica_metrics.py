@@ -84,13 +84,14 @@ class TimeSeries:
         return True
 
     def times(self) -> NDArray[np.float64]:
-        """Returns the times in seconds since 1970, as a view that is valid until the next `append`."""
+        """Returns the times in seconds since 1970. The result is a view that is valid until the next `append`."""
         return self._times[self._begin : self._end]
 
     def values(self, field: str) -> NDArray[np.float32]:
-        """Returns the values of a field, parallel to `times`, as a view that is valid until the next `append`.
+        """Returns the values of a field, parallel to `times`.
 
-        If the script has never reported the field, all values are NaN.
+        The result is a view that is valid until the next `append`. If the script has never reported the field, all
+        values are NaN.
         """
         if field.startswith(OWN) and field not in self._row:
             return np.full(len(self), math.nan, np.float32)
@@ -142,7 +143,7 @@ class TimeSeries:
 
 
 Sample = Mapping[str, Any]
-"""A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""
+"""A host's answer to `telemetry.sample`. The agent's `Sampler.sample` defines its names and units."""
 Values = dict[str, float | None]
 
 SLOW_FACTOR = 1.5

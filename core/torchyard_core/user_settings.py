@@ -64,7 +64,7 @@ def parse_user_settings(text: str, path: Path) -> UserSettings:
     Raises FileProblem for invalid YAML, and UsageError with all problems.
     """
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
-        return UserSettings()  # The file contains only comments and empty lines, for which the parser returns None.
+        return UserSettings()  # The file contains nothing but comments and empty lines.
     document = parse_document(text, str(path))
     settings, found = validate(UserSettings, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)

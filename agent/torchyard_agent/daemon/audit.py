@@ -1,4 +1,4 @@
-"""The audit log of a host, `audit.jsonl`: records each action on the agent and its runs, with time and user.
+"""The audit log of a host, `audit.jsonl`. It records each action on the agent and its runs, with time and user.
 
 The log contains actions that do not concern a run, or whose records must outlive the run. All other actions are
 recorded in the run's journal. Entries are only appended. A successful undeploy removes the log. This module imports few
@@ -72,7 +72,7 @@ def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
     """Returns the daemon's methods, wrapped so that calls are recorded, and `audit.read`.
 
-    Successful calls of the methods in _ACTS are recorded in the log.
+    The log records successful calls of the methods in _ACTS.
     """
     from torchyard_agent.protocol.jsonrpc import RpcError
 

@@ -21,7 +21,7 @@ LONGEST_HELLO = 65536
 
 
 Conversations = list[tuple[socket.socket, bytes]]
-"""The open sockets, each with its received bytes that are not answered yet."""
+"""The open sockets, each with the bytes that were received and not yet answered."""
 
 
 def answer_hello(

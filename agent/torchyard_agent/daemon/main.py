@@ -27,7 +27,7 @@ def main(
     """
     umask.keep_files_private()  # systemd sets another umask.
     with open("/proc/self/comm", "w") as name:
-        # `top` and `ps -e` show this name. The command line is still that of the bootstrap.
+        # `top` and `ps -e` show this name. The command line is still the bootstrap's.
         name.write("torchyard-agent")
     hello = {
         "version": __version__,

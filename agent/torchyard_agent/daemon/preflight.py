@@ -97,7 +97,7 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
 
 
 async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
-    """Ends processes that earlier runs without a keeper have left behind, and returns the processes by run.
+    """Ends processes that earlier runs have left behind, if they have no keeper. Returns the processes by run.
 
     The result is [{`run_id`, `ended` (PIDs that were ended since the last call), `left` (PIDs that remain), `keeper`}].
     `keeper` is true if the run ended more than KEEPER_EXIT_S ago but its keeper is still alive.

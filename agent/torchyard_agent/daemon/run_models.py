@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 EXPORTS = "exports"
-"""Subfolder of the run's folder for these files. A file exists until its desktop removes it or disconnects."""
+"""Subfolder of the run's folder for exported models. A file exists until its desktop removes it or disconnects."""
 WAIT_S = 20.0
 """How many seconds a request waits at most for the export of a model before it is answered."""
 MODEL = "model.pt"

@@ -464,7 +464,7 @@ def _checked(run_id: object) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """Returns the contents of a run's `run.json`, or {} if the file is missing or damaged, as after a power failure."""
+    """Returns the contents of a run's `run.json`, or {} if the file is missing or damaged."""
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)

@@ -24,7 +24,7 @@ from torchyard_agent.protocol import paths
 from torchyard_agent.telemetry.sampler import Sampler
 
 COMPILE_AFTER_S = 3.0
-"""Time in seconds before bytecode is compiled. The delay keeps the desktop's first requests fast."""
+"""How many seconds to wait before bytecode is compiled. The delay keeps the desktop's first requests fast."""
 
 log = logging.getLogger(__name__)
 

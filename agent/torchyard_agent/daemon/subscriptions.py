@@ -17,7 +17,7 @@ BATCH = 500
 POLL_S = 5.0
 """Interval in seconds at which the journal is read even if its keeper has not reported new entries."""
 NVML_IDLE_S = 30.0
-"""Time in seconds without a sample after which NVML is closed. While it is open, the driver cannot be replaced."""
+"""NVML is closed after this many seconds without a sample, because the driver cannot be replaced while it is open."""
 TELEMETRY_BACKLOG = 256 * 1024
 """Number of unsent bytes above which a client receives no samples."""
 

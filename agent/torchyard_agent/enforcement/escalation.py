@@ -30,7 +30,7 @@ FORGET_AFTER_S = 3600.0
 A user of a booked GPU is forgotten when the booking ends.
 """
 QUIET_S = 600.0
-"""If a user had no process for this many seconds, the user's next process gets SIGTERM before SIGKILL again.
+"""If a user did not use the GPU for this many seconds, the user's next process gets SIGTERM before SIGKILL again.
 
 The process may belong to another person who shares the login.
 """
@@ -82,7 +82,7 @@ class Act(NamedTuple):
     what: str
     case: Case
     stop_at: float | None = None
-    """If this is a warning, the time at which the process will be ended, or None."""
+    """For a warning, the time at which the process will be ended. None if it will not be ended."""
 
 
 class State(NamedTuple):

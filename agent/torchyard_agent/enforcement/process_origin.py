@@ -48,7 +48,8 @@ def find_origin(pid: int, uid: int) -> Origin:
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        # Either the agent is in the same container, or the control group only has a name like that of a container.
+        # Either the agent is in the same container, or the control group merely has a name that resembles a
+        # container's.
         container = ""
     ours, owner = _namespace_owner(pid)
     if owner:

@@ -1,4 +1,4 @@
-"""Computes the assignments of hosts: their replicas, with the commands and environments of their ranks."""
+"""Computes the assignments of hosts, with the commands and environments of the ranks of each host."""
 
 from __future__ import annotations
 

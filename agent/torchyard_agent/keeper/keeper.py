@@ -337,7 +337,7 @@ class Keeper:
         host = growth.check(params)  # type: ignore[arg-type]  # The parameters are untyped JSON.
         names = [str(replica["name"]) for replica in replicas]
         entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
-        # This is called by the event loop, because an error in the decisions must end the keeper and not only this
+        # The event loop makes this call, because an error in the decisions must end the keeper and not only this
         # request.
         asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
         return {}
@@ -375,7 +375,7 @@ class Keeper:
     def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # This is called by the event loop, because an error in the decisions must end the keeper and not only this
+            # The event loop makes this call, because an error in the decisions must end the keeper and not only this
             # request.
             asyncio.get_running_loop().call_soon(partial(self._participant.stop, reason, force=force, asked=entry))
         elif not self._decided.is_set():

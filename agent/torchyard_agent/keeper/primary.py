@@ -48,7 +48,7 @@ LATE_JOIN_S = 1.5
 MAX_PENDING_RANKS = 1024
 """Maximum number of ranks that is used to compute the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
-"""Longest sleep in seconds before the wall clock is read again, because it may be set or the host suspended."""
+"""Longest sleep in seconds before the wall clock is read again. It may be set, and the host may be suspended."""
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ class Timeouts(NamedTuple):
     """The time within which the members must connect to the primary."""
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
-    """The time without any message after which the primary considers a member lost.
+    """A member from which the primary receives no message for this long is considered lost.
 
     A member that receives nothing from the primary for this time ends its own ranks.
     """
@@ -35,7 +35,7 @@ class Timeouts(NamedTuple):
     gpus_within_s: float = 600.0
     """The time after a scheduled run's start within which its GPUs must become free."""
     booking_warn_s: float = 600.0
-    """How long before the run must end because of a booking the user is warned at the latest.
+    """How long the user is warned before a booking forces the run to end.
 
     This applies if the booking is known early enough.
     """

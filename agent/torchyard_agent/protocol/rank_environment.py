@@ -2,14 +2,12 @@
 
 This module does no I/O. Ranks, world sizes and addresses depend on which replicas take part, because a gang may
 continue without a lost host. The primary computes them from the plan before each generation, and `torchyard plan`
-computes them for display.
-With `launcher: torch`, trainers get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is
-the set of replicas that one torchrun would start. A replica with GPUs is a node by itself: it sees no other GPUs, so
-`cuda:LOCAL_RANK` is one of its own. All replicas of a gang without GPUs on one host form one node. Other roles do not
-get torchrun's variables, because with RANK and MASTER_ADDR a server or evaluator would try to join the trainers.
-CLUSTER_SPEC has the format of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), and
-TF_CONFIG that of TensorFlow.
-
+computes them for display. With `launcher: torch`, trainers get torchrun's variables (torch 2.13:
+`LocalElasticAgent._start_workers`). A node is the set of replicas that one torchrun would start. A replica with GPUs is
+a node by itself: it sees no other GPUs, so `cuda:LOCAL_RANK` is one of its own. All replicas of a gang without GPUs on
+one host form one node. Other roles do not get torchrun's variables, because with RANK and MASTER_ADDR a server or
+evaluator would try to join the trainers. CLUSTER_SPEC has the format of Vertex AI
+(https://cloud.google.com/vertex-ai/docs/training/distributed-training), and TF_CONFIG has TensorFlow's format.
 `torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, the key for the server at TORCHYARD_STORE, is a secret
 that each keeper derives when it spawns a rank.
 """

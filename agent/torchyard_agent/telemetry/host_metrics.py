@@ -16,7 +16,7 @@ _SECTOR = 512
 _LIST_EVERY_S = 60.0
 """Interval in seconds at which the network interfaces are listed again."""
 _FREE_SPACE_S = 10.0
-"""Interval in seconds at which free space is read, because on a network file system this takes a round trip."""
+"""Interval in seconds at which free space is read. On a network file system, each read takes a round trip."""
 
 
 class HostMeter:

@@ -22,7 +22,7 @@ import sys
 
 VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
-"""Exit code if the command's first word is not a Python that reads PYTHONPATH but, for example, a wrapper script."""
+"""Exit code if the command begins with a program other than a Python that reads PYTHONPATH, such as a wrapper."""
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 

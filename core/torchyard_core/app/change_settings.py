@@ -107,7 +107,7 @@ class ChangeSettings:
         return None
 
     def change(self, key: str, value: str) -> str:
-        """Writes the value of a key; an empty value removes the key, so that the default applies.
+        """Writes the value of a key. An empty value removes the key, and the default then applies.
 
         Returns the previous value, or "" if the file did not contain the key. Raises the errors of `read` and `edited`.
         """

@@ -28,7 +28,7 @@ WRONG_USAGE = frozenset(
         "unknown_zone",
     )
 )
-"""Codes of invalid input, which have exit code 2."""
+"""Codes of invalid input. Errors with these codes have exit code 2."""
 
 
 class Refused(TorchyardError):

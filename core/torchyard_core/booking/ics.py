@@ -44,9 +44,9 @@ Such a rule is expanded only if it has COUNT or UNTIL and no BY… parts.
 """
 _DAY_S = 86400
 MOST_REPEATED = 200_000
-"""Maximum estimated number of occurrences of a rule. All of them since the first count, even those in the past."""
+"""Maximum estimated number of occurrences of a rule. Occurrences in the past count, too."""
 LONGEST_S = 60.0
-"""Maximum CPU time in seconds for each of the two passes over the events, which check and expand them.
+"""Maximum CPU time in seconds for each of two passes over the events: the first checks them, the second expands them.
 
 Events that are not reached in this time count as unread.
 """
@@ -212,7 +212,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # A component such as VTIMEZONE is invalid, so all are dropped.
+        if calendar is None:  # If a component such as VTIMEZONE is invalid, only the header is used.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])

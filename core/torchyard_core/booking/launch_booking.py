@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""A run without a booking may use only GPUs that no other user has booked for this time from the run's start on."""
+"""A run without a booking may use only GPUs that are free of other users' bookings for this long from its start on."""
 
 
 class GpusBooked(RunFailed):
@@ -229,7 +229,7 @@ class LaunchBooking:
                 self._is_later = self._chosen.start > store.now()
                 self._start = max(self._chosen.start, store.now())
         if self._wanted.booking_id and self._chosen is None:
-            self._calendar.store()  # This call raises StoreUnavailable again.
+            self._calendar.store()  # If the database is still unavailable, this call raises StoreUnavailable again.
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)

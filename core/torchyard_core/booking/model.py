@@ -209,7 +209,7 @@ class Use:
 
 @dataclass(frozen=True)
 class IdleEvidence:
-    """Evidence that a booking's GPUs were idle from `idle_since` to `seen_at`, without a live run on them."""
+    """Evidence that a booking's GPUs were idle from `idle_since` to `seen_at`, and that no live run held them."""
 
     booking_id: str
     idle_since: datetime

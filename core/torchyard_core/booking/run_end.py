@@ -22,9 +22,9 @@ AHEAD = timedelta(days=400)
 def end_bookings(
     store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
 ) -> tuple[Booking, ...]:
-    """Releases or shortens the user's bookings of ended runs, as known from the connected hosts and the history.
+    """Releases or shortens the user's bookings of ended runs.
 
-    Returns the changed bookings.
+    The ended runs are those that the connected hosts report and those in the history. Returns the changed bookings.
 
     Args:
         store: The calendar.

@@ -194,7 +194,7 @@ def _at(day: date, clock: timedelta) -> datetime:
 
 
 def _date(words: str, now: datetime, clock: timedelta | None) -> date:
-    """Parses a date. With `clock`, a weekday means the next one at which this time of day is in the future.
+    """Parses a date. If `clock` is given, a weekday means the next such day on which this time of day is in the future.
 
     Raises ValueError for other text.
     """
@@ -211,7 +211,7 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
 
 
 RECENT = timedelta(days=90)
-"""How long ago a date without a year may be. If it would be earlier, the next such date in the future is meant."""
+"""How long ago a date without a year may be. An earlier date means the next such date in the future."""
 _WEEKDAY = (
     r"(?:mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?"
     r"|[월화수목금토일]요일)"

@@ -18,7 +18,7 @@ from torchyard_core.errors import UsageError
 
 By = Literal["person", "host", "week"]
 Parts = Mapping[tuple[str, str], list[Interval]]
-"""Intervals. Keys are pairs of person and GPU."""
+"""Intervals by person and GPU. Keys are pairs of both."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class UsageRow:
     key: str
     booked_h: float
     used_h: float
-    """GPU-hours of use, with or without a booking."""
+    """GPU-hours of use, whether booked or not."""
     idle_h: float
     """Past GPU-hours that were booked but in which the GPU was not used."""
     unbooked_h: float

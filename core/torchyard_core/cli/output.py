@@ -120,7 +120,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
     """Prints the error on stderr, and with --json also on stdout."""
     if as_json:
         try:
-            # The error is printed on a single line, since it may follow a stream of events.
+            # The error is printed on a single line, because it may follow a stream of events.
             print_json_line({"error": error_as_json(error)})
         except OSError:
             discard_output()

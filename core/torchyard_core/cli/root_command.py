@@ -88,7 +88,7 @@ app.command("gui")(gui.gui)
 # click's exceptions are imported through typer, because newer versions of typer contain their own copy of click.
 WrongUsage: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C ended, as in shells."""
+"""Exit status of a command that was ended by Ctrl-C. Shells use the same status."""
 
 _SYSTEM_HINTS = {
     errno.ENOSPC: "Free disk space there, then try again.",

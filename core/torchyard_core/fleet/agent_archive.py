@@ -22,7 +22,7 @@ ENTRY_POINTS = {
         "[torch.backends]\ntorchyard = torchyard_agent.tcp_store_binding:install\n"
     )
 }
-"""Package metadata that makes torch call `torchyard_agent.tcp_store_binding.install` when a rank imports it."""
+"""Package metadata that makes torch call `torchyard_agent.tcp_store_binding.install` when a rank imports torch."""
 
 
 @dataclass(frozen=True)

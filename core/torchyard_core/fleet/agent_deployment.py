@@ -43,7 +43,7 @@ ANSWER_TIMEOUT_S = 60.0
 TRIES = 4
 """Maximum number of attempts. Another attempt is made if the agent was replaced, or if the daemon exited meanwhile."""
 RETIRE_WITHIN_S = 10.0
-"""Maximum time in seconds to wait for a daemon to exit after `retire`. It usually takes milliseconds."""
+"""Maximum time in seconds to wait for a daemon to exit after `retire`. A daemon usually exits within milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
 """Exit status of an interpreter that is too old, after which the shell tries the next one."""
@@ -56,8 +56,7 @@ _SHELL = (
     f'"$p" -E -s -S -c "$c" "$n"; r=$?; case $r in {TOO_OLD}|126|127) ;; *) exit $r;; esac; '
     'done; echo "$n {\\"no_python\\": true}"'
 )
-"""The shell command. It contains no `!`, newlines or single quotes, which csh and fish as login shells would interpret.
-"""
+"""The shell command. It avoids `!`, newlines and single quotes, which csh or fish as login shell would interpret."""
 _INTERPRETER = (
     "import sys; v = sys.version_info; "
     'old = \'{"too_old": "%s", "at": "%s"}\' % (".".join(map(str, v[:3])), sys.executable); '
@@ -66,7 +65,7 @@ _INTERPRETER = (
 )
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes sent, total bytes)."""
+"""A callback that is called with (bytes sent, total bytes)."""
 
 
 def attach(
@@ -143,7 +142,7 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
     try:
         link.call("retire", {"by": desktop_identity()})
     except Unreachable:
-        pass  # The daemon may exit before its answer is sent.
+        pass  # This error is ignored, because the daemon may exit before its answer is sent.
     except AgentRefused as refusal:
         return refusal
     gone.wait(RETIRE_WITHIN_S)

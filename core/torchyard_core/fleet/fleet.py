@@ -1,4 +1,4 @@
-"""The fleet: one shared link per host, opened concurrently, and cached facts of the hosts."""
+"""The fleet. It keeps one shared link per host, opens links concurrently, and caches facts of the hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Timeout in seconds for reading facts. The agent starts the interpreter for programs, whose files may be on NFS."""
+"""Timeout in seconds for reading facts. The agent runs the interpreter for programs, whose files may be on NFS."""
 AT_ONCE = 256
 """Maximum number of hosts that are contacted concurrently.
 
@@ -40,9 +40,9 @@ CLOSE_WITHIN_S = 5.0
 Answer = TypeVar("Answer")
 
 Progress = Callable[[str, int, int], None]
-"""Called with (host, bytes sent, total bytes)."""
+"""A callback that is called with (host, bytes sent, total bytes)."""
 Arrival = Callable[[str, Answer | HostError], None]
-"""Called with (host, its answer or error)."""
+"""A callback that is called with (host, its answer or error)."""
 
 
 class Fleet:
@@ -174,7 +174,7 @@ class Fleet:
         return dict(self.each(names, self.link, arrived))
 
     def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Returns the interpreter for programs of each host, as given in the fleet file.
+        """Returns the interpreter for programs that the fleet file gives for each host.
 
         None means the host's default.
         """

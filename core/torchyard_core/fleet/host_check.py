@@ -66,7 +66,7 @@ class HostCheck:
     gpus: list[dict[str, Any]] = field(default_factory=list)
     """The GPUs, each with `index`, `uuid`, `name` and `memory_mb`."""
     bookings: dict[str, Any] | None = None
-    """The agent's state of calendar and enforcement (`bookings.status`); None from an older agent."""
+    """The agent's state of calendar and enforcement (`bookings.status`). None if the agent is too old to report it."""
     problems: list[TorchyardError] = field(default_factory=list)
     error: TorchyardError | None = None
     """The error that prevented the check."""

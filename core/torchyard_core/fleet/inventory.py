@@ -85,9 +85,9 @@ class Host(FrozenModel):
     local: bool = False
     """Whether the host is this computer, which needs no SSH."""
     address: Word | None = None
-    """An address, or a Host of ~/.ssh/config; by default the name."""
+    """An address, or a Host of ~/.ssh/config. By default, the host's name."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of its SSH server; by default that of ~/.ssh/config, or 22."""
+    """Port of the host's SSH server. By default, the port in ~/.ssh/config, else 22."""
     user: Word | None = None
     identity_file: str | None = None
     proxy_jump: Annotated[str, AfterValidator(_jumps)] | None = None
@@ -107,7 +107,7 @@ class Host(FrozenModel):
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
     """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Bandwidth of the host's network link in Gbit/s, by which the window estimates exchange times."""
+    """Bandwidth of the host's network link in Gbit/s, with which the window estimates exchange times."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Labels by which pools select hosts."""
 
@@ -143,7 +143,7 @@ class Inventory:
     hosts: tuple[Host, ...]
     problems: tuple[Problem, ...]
     document: Document | None
-    """None if the file does not exist."""
+    """The parsed text, or None if the file does not exist."""
 
     def usable(self) -> Inventory:
         """Returns the inventory itself. Raises TorchyardError with all problems of the file if any is an error."""

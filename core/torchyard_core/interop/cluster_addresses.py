@@ -18,7 +18,7 @@ from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.replicas import replicas_of
 
 PORT = 2222
-"""First port of replicas in exported documents, as in the examples of these systems."""
+"""First port of replicas in exported documents, the same as in the examples of these systems."""
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -32,7 +32,7 @@ class Job:
     place: Place
     count: int
     hosts: Mapping[int, str]
-    """The host of each task's address by the task's index. A sparse job has gaps."""
+    """The hosts in the tasks' addresses, by the index of the task. The indices of a sparse job have gaps."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:

@@ -1,4 +1,4 @@
-"""Detects the format of a document, so that an error can name the format that the document actually has."""
+"""Detects the format of a document, so that an error can name the document's actual format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TITLES = {
     "slurm": "a Slurm batch script",
     "topology": "a Torchyard topology",
 }
-"""What an error calls a document of each format."""
+"""The name of each format's documents in error messages."""
 
 _TF_JOBS = {"chief", "master", "worker", "ps", "evaluator"}
 _POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)

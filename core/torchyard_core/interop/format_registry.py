@@ -42,7 +42,7 @@ class Format:
     replica_forms: tuple[str, ...] = ()
     """The forms that describe a single replica. If this is empty and `takes_replica` is set, all forms do."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
-    """Suffixes of files in other forms than the default."""
+    """Suffixes of files in forms other than the default form."""
 
     def suffix_of(self, form: str | None) -> str:
         """Returns the file name suffix for a form of the format."""

@@ -143,7 +143,7 @@ def placeholder_values(topology: Topology, one: Component, components: list[Comp
 
 def _quoted(word: str, values: Mapping[str, str]) -> str:
     """Returns a shell word in which only placeholders are expanded."""
-    parts = _PLACEHOLDER.split(word)
+    parts = _PLACEHOLDER.split(word)  # Plain text and the names of placeholders alternate in the result.
     if len(parts) == 1:
         return shlex.quote(word)
     shown = []

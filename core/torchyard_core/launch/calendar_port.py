@@ -35,7 +35,7 @@ class Reservation:
     """The calendar's decision about a launch."""
 
     checks: tuple[Check, ...] = ()
-    """Lines of the checklist, named `booking`."""
+    """The calendar's lines of the checklist. Their name is `booking`."""
     booking_id: str | None = None
     """The booking that holds the run's GPUs."""
     owner: str = ""

@@ -30,7 +30,7 @@ class PreparedHost:
     python: str
     """The host's interpreter for programs."""
     ports: tuple[Port, ...]
-    """The ports that the host holds for the run, as many as `ports_needed` returns."""
+    """The ports that the host holds for the run. Their number is the result of `ports_needed`."""
 
     @property
     def outputs(self) -> str:

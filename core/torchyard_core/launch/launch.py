@@ -64,7 +64,7 @@ class StartedRun:
 
 
 class StartUnknown(HostError):
-    """Raised if the primary stops answering after the request to start, so that the run may have begun.
+    """Raised if the primary stops answering after the request to start. The run may then have begun.
 
     `started` is the run. The caller records it in the history as unconfirmed.
     """
@@ -91,6 +91,7 @@ class Launch:
     hosts: Hosts
     secret_values: dict[str, str]
     on_event: Callable[[dict[str, Any]], None]
+    """Called with the events of `run --json`, on the thread of `run`."""
     on_check: Callable[[Check], None] = lambda check: None
     """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None

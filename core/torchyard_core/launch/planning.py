@@ -157,4 +157,4 @@ class Planner:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # This call raises an error that concerns no single host, if there was one.
+                    reaching.result()  # If an error concerns no single host, this call raises it here.

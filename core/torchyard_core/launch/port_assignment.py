@@ -9,7 +9,7 @@ from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan
 
 Port = int | str
-"""A port number. In a preview, in which no port is held, a placeholder text."""
+"""A port number. In a preview, which holds no ports, this is a placeholder text."""
 
 
 @dataclass(frozen=True)

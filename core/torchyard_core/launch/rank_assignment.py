@@ -109,7 +109,7 @@ class Plan:
 def plan(
     topology: Topology, hosts: Sequence[HostFacts], *, found: Sequence[Problem] = (), line: LineOf = no_lines
 ) -> Plan:
-    """Plans a run. Replicas that fit on no host are in the plan without a host.
+    """Plans a run. Replicas that fit on no host are in the plan, but have no host.
 
     Args:
         topology: The topology.

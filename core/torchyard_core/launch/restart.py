@@ -154,7 +154,7 @@ def _command_line(program: Program) -> str:
 
 
 def _hosts_text(topology: Topology) -> str:
-    """Returns the hosts that pools and pins allow, as text."""
+    """Formats the hosts that pools and pins allow."""
     named = {host for pool in topology.pools for host in pool.hosts or ()}
     named |= {place.partition(":")[0] for place in topology.pins.values()}
     if any(not pool.hosts for pool in topology.pools):

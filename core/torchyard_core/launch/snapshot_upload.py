@@ -34,7 +34,7 @@ ROOM = 100_000_000
 """Free bytes that a host's disk must have for logs and outputs, in addition to the code."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with (bytes sent, bytes to send)."""
+"""A callback that is called with (bytes sent, bytes to send)."""
 
 
 def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:

@@ -141,7 +141,7 @@ class _Program:
 
 
 def _precedes_imports(node: ast.AST) -> bool:
-    """Returns whether the expression may affect an import of torch, so that it must be executed before the import."""
+    """Returns whether the expression may affect an import of torch. It must then be executed before the import."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         return _is(node.value, "path") or (_is(node.value, "environ") and _may_matter(node.slice))
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

@@ -45,9 +45,9 @@ class HostFacts:
     gpu_exclusions: Mapping[str, str] = field(default_factory=dict)
     """Reasons why a launch may not use free GPUs, by UUID: `outside the booking`. These GPUs are in `busy_gpus`."""
     booked_by: str = ""
-    """Another user's booking of a host without GPUs in the planned time. Nothing is placed on a booked host."""
+    """Another user's booking of a host without GPUs in the planned time. No replica is placed on such a host."""
     use_known: bool = True
-    """False if the current use of the GPUs is unknown. They then count as free, but are not shown as free."""
+    """False if the current use of the GPUs is unknown. The GPUs then count as free, but are not shown as free."""
     port_range: PortRange | None = None
     """Ports that the firewall allows between hosts; None for any port."""
     data_address: str | None = None
@@ -76,7 +76,10 @@ class HostFacts:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def user_of(self, gpu: Gpu) -> str | None:
-        """Returns the login of the user of a GPU, "" for a busy GPU without a known user, or None for another GPU."""
+        """Returns the login of the user of a GPU.
+
+        Returns "" if the GPU is busy but its user is unknown, and None for any other GPU.
+        """
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 
     def why_taken(self, gpu: Gpu) -> str | None:

@@ -36,7 +36,7 @@ class ReplicaSpawned(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """A rank of a replica has ended with a nonzero code, as the first one. Other ranks may still be running."""
+    """The first rank of a replica has ended with a nonzero code. Other ranks may still be running."""
 
     replica: str
     exit_code: int
@@ -84,7 +84,7 @@ class ReplicaReady(NamedTuple):
 
     replica: str
     attempt: int
-    """How often the replica has returned, as in `instructions.StartReplica`."""
+    """How often the replica has returned. `instructions.StartReplica` counts in the same way."""
 
 
 class BoundaryReached(NamedTuple):

@@ -79,7 +79,7 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
 
 
 def on_host_added(replication: Replication, host: str) -> Decided:
-    """Adds a host that may hold the second copy, as the last in order of preference."""
+    """Adds a host that may hold the second copy. It is the last in order of preference."""
     others = tuple(peer for peer in replication.peers if peer != host)
     return replication._replace(peers=(*others, host)), []
 

@@ -32,7 +32,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 LEFTOVERS_GRACE_S = 0.5
 """Grace period in seconds for processes that failed ranks have left behind."""
 SAFETY_S = 1.0
-"""Safety margin in seconds after a lost host's lease and its ranks' end, because each host has its own clock."""
+"""Safety margin in seconds, added to a lost host's lease and its ranks' end, because each host has its own clock."""
 
 
 def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | None = None) -> bool:
@@ -79,8 +79,8 @@ def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failu
     enough = least is not None and sum(one.pool == replica.pool for one in left) >= least
     is_running = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
     if replica.returns and run.members(gang)[0].state is ReplicaState.SUCCEEDED:
-        # The chief has ended and the last checkpoint is saved. From now on a returned replica may fail, because its
-        # script may not end together with the others.
+        # The chief has ended and the last checkpoint is saved. From now on, the failure of a returned replica is
+        # harmless, because its script may not end together with the others.
         is_running = all(one.state in (ReplicaState.RUNNING, ReplicaState.SUCCEEDED) for one in left)
     return replica.trainer and not replica.missing and enough and bool(left) and is_running
 

@@ -51,7 +51,7 @@ def begin(
     scheduled: str = "",
     gpus_within_s: float = 600.0,
 ) -> tuple[Run, list[Instruction]]:
-    """Returns the initial state of a run, and instructions. All keepers of the run must be prepared.
+    """Returns the initial state of a run, and the first instructions. All keepers of the run must be prepared.
 
     Args:
         hosts: The names of the hosts, beginning with the primary's.

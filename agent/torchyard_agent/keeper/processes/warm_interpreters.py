@@ -3,8 +3,8 @@
 They are started while a launch is checked (`Keeper.warm`) and, while a run trains, as one spare per rank for a restart.
 The code that runs in the interpreter is `torchyard_agent.warm_start.sitecustomize`.
 
-A rank behaves as if its interpreter were started only when the rank starts: if a variable has changed that Python reads
-at its start or torch during its import, the process executes its command line again.
+A rank behaves as if its interpreter were started only when the rank starts: if the value of a variable that Python
+reads at its start, or that torch reads during its import, has changed, the process executes its command line again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAUSE_S = 0.08
 Its priority is not lowered, because raising it again for the rank would require privileges.
 """
 CONFIRM_TIMEOUT_S = 1.0
-"""How many seconds an interpreter has to confirm, from the rank's start on, that it accepts orders. Usually 0.1 s."""
+"""How many seconds after the rank's start its interpreter must confirm that it accepts orders. Usually 0.1 s."""
 SPARE_OOM_SCORE = 1000
 """The oom_score_adj of a spare. If memory is short, the kernel kills a spare rather than a rank."""
 _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
@@ -290,7 +290,7 @@ class WarmInterpreters:
 
 
 def _anonymous_file() -> IO[bytes]:
-    """Opens a file without a name, in memory if this Python supports that."""
+    """Opens a file that has no name, in memory if this Python supports that."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
     import tempfile  # The module is imported here because only Python versions without memfd_create need it.

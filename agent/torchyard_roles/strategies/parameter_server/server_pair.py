@@ -28,7 +28,10 @@ from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
-"""Longest time in seconds for which workers wait for the chief. It exceeds a keeper's wait for a lost host."""
+"""Longest time in seconds for which workers wait for the chief.
+
+It exceeds the time for which a keeper waits for a lost host.
+"""
 
 
 @dataclass
@@ -98,8 +101,8 @@ class ServerPair:
         self._added: dict[int, Added] = {}
         self._reserved = 0
         self._is_open = False
-        self._restored = -1  # The generation of the chief's group in which the shard was restored, or -1.
-        self._begun = -1  # The newest generation of the chief's group that has begun, or -1.
+        self._restored = -1  # The generation of the chief's group at the shard's restoration, or -1.
+        self._begun = -1  # The newest generation of the chief's group that has begun. -1 if none has begun.
         self._sessions: dict[tuple[int, int], Session] = {}
         # The groups that have no connections, with the times at which they lost the last one.
         self._away_since: dict[int, float] = {}
@@ -132,7 +135,7 @@ class ServerPair:
             session.cut()
 
     def save_for_itself(self) -> None:
-        """If the strategy is asynchronous, saves the state that this server needs for its own restart."""
+        """Saves the state that this server needs for its own restart, if the strategy is asynchronous."""
         if self._parts is not None and self._settings.save_every_s > 0 and self._is_open:
             try:
                 self.save(None)
@@ -375,8 +378,8 @@ class ServerPair:
         """After the last step of the chief's group, waits at most `within_s` until the other groups have left.
 
         Returns:
-            The groups that have not left (none if this server stops), those of them that are connected, and the time in
-            seconds for which none of them has been connected.
+            The groups that have not left (none if this server stops), the groups among them that are connected, and for
+            how many seconds none of them has been connected.
         """
 
         def waiting() -> list[int]:

@@ -30,7 +30,7 @@ class QuotaSettings(SharedSettings):
     """Settings of quotas. A quota of None means no limit. Weeks (from Monday) and days refer to the team's `zone`."""
 
     quota_gpu_hours: float | None = None
-    """GPU-hours of a person per week."""
+    """How many GPU-hours a person may book per week."""
     quotas: Mapping[str, float] = field(default_factory=dict)
     """Quotas of individual persons."""
     same_day_is_free: bool = True

@@ -1,4 +1,4 @@
-"""Checks of new and changed bookings, as pure functions shared by the store and the window."""
+"""Checks new and changed bookings. The checks are pure functions that the store and the window share."""
 
 from __future__ import annotations
 

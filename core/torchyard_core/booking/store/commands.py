@@ -28,7 +28,7 @@ from torchyard_core.formatting import wall_clock
 from torchyard_core.next_steps import joined
 
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
-"""Length of a series without an end if no rule limits the horizon."""
+"""Length of a series that has no end, if no rule limits the horizon."""
 
 _USERS_FIELDS = ("title", "purpose", "gpus", "start", "end", "stop_at_end", "is_live")
 """Attributes of a booking that users set. A launch that uses the booking changes other attributes."""

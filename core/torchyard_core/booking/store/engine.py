@@ -174,7 +174,7 @@ def keep_connection(engine: Engine, keeps: bool) -> None:
     was_kept, hooks.closes_returned = not hooks.closes_returned, not keeps
     if was_kept and not keeps and isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
         with suppress(TorchyardError), transaction(engine):
-            pass
+            pass  # The pool closes the connection at the end of this transaction.
 
 
 def close_engine(engine: Engine) -> None:

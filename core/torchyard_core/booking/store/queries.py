@@ -124,7 +124,7 @@ class BookingQueries:
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
-        """Returns the changes to a booking, oldest first. Changes made by versions without an audit log are missing."""
+        """Returns the changes to a booking, oldest first. Versions that kept no audit log recorded no changes."""
         with self._session.transaction() as connection:
             return self.load_history(connection, booking_id)
 
@@ -163,7 +163,10 @@ class BookingQueries:
             return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
 
     def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:
-        """Returns a series and its bookings. Raises Refused for an unknown ID, StoreUnreadable for an invalid row."""
+        """Returns a series and its bookings.
+
+        Raises Refused for an unknown ID, and StoreUnreadable for an invalid row.
+        """
         table = tables.series
         with self._session.transaction() as connection:
             row = connection.execute(select(table).where(table.c.id == series_id)).first()
@@ -292,7 +295,7 @@ class BookingQueries:
 
         Keys are the starts of weeks.
 
-        Returns an empty dictionary if the owner has no quota, and for an empty interval or one of more than 400 days.
+        Returns an empty dictionary if the owner has no quota, or if the interval is empty or longer than 400 days.
         """
         if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
             return {}

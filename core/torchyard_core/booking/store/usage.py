@@ -71,7 +71,7 @@ class UsageRecords:
                 upsert(connection, tables.uses, [rows[key] for key in sorted(rows)], ("ends", "host", "run_id"))
 
     def record_idle(self, evidence: Iterable[IdleEvidence]) -> None:
-        """Records that booked GPUs were idle without a live run on them.
+        """Records that booked GPUs were idle and that no live run held them.
 
         Members can report only on their own bookings; evidence about other bookings is ignored. Evidence of a reporter
         is never replaced by older evidence of the same reporter.

@@ -205,8 +205,8 @@ class Calendar:
     def keep(self, *, all_of_it: bool = False) -> None:
         """Extends the local copy of the calendar by one step. With `all_of_it`, completes the copy.
 
-        Without `all_of_it`, has no effect if `store` has not been called since the copy was last updated. Errors are
-        ignored.
+        If `all_of_it` is false, has no effect if `store` has not been called since the copy was last updated. Errors
+        are ignored.
         """
         if self._is_kept and not all_of_it:
             return

@@ -185,7 +185,7 @@ def _past_lines(reader: LogReader) -> Iterator[LogLine]:
 
 
 LAST_LINES_S = 5.0
-"""Time limit in seconds for the last lines of a run that has ended."""
+"""Time limit in seconds for reading the last lines of a run that has ended."""
 
 
 class ChiefLog:

@@ -92,7 +92,7 @@ class PlainView:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stops the display during the block, so that the user can be asked a question."""
-        with self._screen:
+        with self._screen:  # The thread that prints log lines waits for this lock.
             self._stop_bars()
             yield
             self._start_bars()

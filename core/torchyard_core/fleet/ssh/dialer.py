@@ -31,7 +31,7 @@ from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 HANDSHAKE_TIMEOUT_S = 30.0
 """Timeout in seconds of the server's banner and of the key exchange. A server on which DNS fails answers slowly."""
 DROPS_FOR_S = 20.0
-"""How many seconds the dialer keeps trying after the first dropped connection. The host is then unreachable."""
+"""How many seconds after the first dropped connection the dialer gives up and treats the host as unreachable."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")

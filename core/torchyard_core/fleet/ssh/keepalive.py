@@ -64,8 +64,7 @@ class KeepalivePacketizer(Packetizer):
             raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        # A request could be sent only after the message that is being sent now. The interval therefore counts as
-        # unanswered.
+        # While a message is being sent, no request can be sent. Instead, the interval counts as unanswered.
         if not self._sending:
             self._ask()
 
@@ -75,7 +74,7 @@ def keepalive_request() -> paramiko.Message:
     request = paramiko.Message()
     request.add_byte(cMSG_GLOBAL_REQUEST)
     request.add_string("keepalive@openssh.com")
-    request.add_boolean(True)
+    request.add_boolean(True)  # This value requests an answer.
     return request
 
 

@@ -162,5 +162,5 @@ def _is_name(name: str, known: str) -> bool:
         return known == name
     try:
         return paramiko.HostKeys.hash_host(name, known) == known
-    except (ValueError, IndexError, AssertionError):  # The hashed name is damaged.
+    except (ValueError, IndexError, AssertionError):  # A damaged hashed name matches no host.
         return False

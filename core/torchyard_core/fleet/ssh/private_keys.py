@@ -154,7 +154,7 @@ def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
             if path and hasattr(socket, "AF_UNIX"):
                 agent = _Agent(path)
             elif route.agent is None:
-                agent = paramiko.Agent()  # On Windows this finds Pageant and OpenSSH's agent.
+                agent = paramiko.Agent()  # On Windows, this call finds Pageant and OpenSSH's agent.
         yield list(agent.get_keys()) if agent is not None else []
     finally:
         if agent is not None:

@@ -29,7 +29,7 @@ MAX_HOPS = 32
 """Maximum length of a chain of jumps. A longer chain is treated as a loop."""
 
 Settings = Mapping[str, str | list[str]]
-"""The settings of ~/.ssh/config for one host by lower-case keyword. Repeatable keywords have lists."""
+"""The settings of ~/.ssh/config for one host, by lower-case keyword. The value of a repeatable keyword is a list."""
 Lookup = Callable[[str], Settings]
 
 

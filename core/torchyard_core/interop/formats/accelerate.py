@@ -64,7 +64,7 @@ _FSDP: dict[str, tuple[str, str | None]] = {
     "fsdp_activation_checkpointing_offload": ("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false"),
     "fsdp_ignored_modules": ("FSDP_IGNORED_MODULES", None),
 }
-"""Keys of `fsdp_config` with the variable and the default that `accelerate launch` sets."""
+"""Maps keys of `fsdp_config` to the variable that `accelerate launch` sets, and its default."""
 _DEEPSPEED = {
     "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
     "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
@@ -76,7 +76,7 @@ _DEEPSPEED = {
     "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
     "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
 }
-"""Keys of `deepspeed_config` with the variable that `accelerate launch` sets."""
+"""Maps keys of `deepspeed_config` to the variables that `accelerate launch` sets from them."""
 _DEEPSPEED_LEFT = {
     **dict.fromkeys(
         ("deepspeed_multinode_launcher", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"),

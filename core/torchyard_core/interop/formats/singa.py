@@ -55,7 +55,7 @@ _OTHERS = (
     "slurm",
     "kubernetes",
 )
-"""A text in one of these formats is recognised before it is parsed as SINGA's."""
+"""Formats that are recognised before a text is parsed as SINGA's format."""
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 

@@ -28,14 +28,14 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""How many seconds data is transferred between the hosts of a pair, in both directions at the same time."""
+"""How many seconds data is transferred between two hosts, in both directions at the same time."""
 DAY_S = 86400.0
 SLOW_LINK_BYTES_S = 60e6
 """Bandwidth below which each direction of a pair is measured alone, too."""
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""A pair gets a warning if its bandwidth is below this fraction of the median, from three measured pairs on."""
+"""If at least three pairs are measured, a pair below this fraction of the median bandwidth gets a warning."""
 
 Pair = tuple[str, str]
 

@@ -1,6 +1,6 @@
-"""Checks of the plan and of the answers to `host.facts`, as pure functions.
+"""Checks the plan and the answers to `host.facts` by pure functions.
 
-They are made before any data is sent to the hosts.
+The checks are made before any data is sent to the hosts.
 """
 
 from __future__ import annotations

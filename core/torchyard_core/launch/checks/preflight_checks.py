@@ -1,4 +1,4 @@
-"""Checks of the answers to `host.preflight`, as pure functions.
+"""Checks the answers to `host.preflight` by pure functions.
 
 The checks concern clocks, limits, shared memory, GPUs and remnants of earlier runs.
 """

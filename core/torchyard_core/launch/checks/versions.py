@@ -1,4 +1,4 @@
-"""Checks that the versions of Python, torch, CUDA and driver agree on all hosts of a run, as pure functions."""
+"""Checks by pure functions that the versions of Python, torch, CUDA and driver agree on all hosts of a run."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 
 LIST_TIMEOUT_S = 120.0
 Files = list[dict[str, Any]]
-"""Files with `path` and `size`, as returned by `files.list`."""
+"""Files as returned by `files.list`, each with `path` and `size`."""
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]")
 """Control characters, and surrogates that do not encode a byte of a file name."""
 _CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")

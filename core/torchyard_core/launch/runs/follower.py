@@ -18,9 +18,9 @@ from torchyard_core.launch.agent_interface import AgentLink, Reattach
 from torchyard_core.next_steps import ShowLogs
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses in seconds before attempts to reconnect. After the last pause, it is repeated."""
+"""Pauses in seconds before attempts to reconnect. The last pause is repeated."""
 POLL_S = 0.2
-"""Maximum time in seconds to wait for an event, so that the program reacts to Ctrl-C."""
+"""Maximum time in seconds to wait for an event. It is short, so that the program reacts to Ctrl-C."""
 
 Event = dict[str, Any]
 
@@ -144,7 +144,7 @@ class Follower:
             if entry["event"] == "report":
                 self._steps[entry["replica"]] = float(entry.get("step") or 0)
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
-                self._steps.pop(entry["replica"], None)
+                self._steps.pop(entry["replica"], None)  # The replica starts again from the step of its checkpoint.
             yield entry
         # Older daemons send `alive` as False with each part of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:

@@ -13,7 +13,7 @@ from torchyard_core.launch.runs.log_times import LogTimes
 LOG_WAIT_S = 10.0
 """Maximum time in seconds that a host waits for new log lines before it answers."""
 TAIL_PIECE = 64 * 1024
-"""Bytes that are read at a time when searching for a log's last lines."""
+"""Number of bytes that are read at a time in the search for a log's last lines."""
 
 
 class LogLine(NamedTuple):

@@ -50,7 +50,7 @@ class SavedModel:
     step: int
     is_sharded: bool
     size: int
-    """Bytes of the files that contain the model."""
+    """Total size in bytes of the files that contain the model."""
     newer_incomplete: str = ""
     """A sentence about a newer checkpoint that is incomplete; otherwise empty."""
 

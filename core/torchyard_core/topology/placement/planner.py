@@ -379,7 +379,7 @@ class _PlacementAttempt:
         A host is yielded again while it has capacity.
         """
         companions = self._companions(pool)
-        # Sorting keeps equal hosts in the order of `hosts` or, if there is no such list, of the fleet.
+        # Sorting is stable, so equal hosts stay in the order of `hosts` or, if there is no such list, of the fleet.
         capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
         most = max((capacity.free_gpus(pool) for capacity in capacities), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None

@@ -1,6 +1,6 @@
 """How much data the exchange of one step sends over the link of each host or other location.
 
-The unit is M, the size of the gradients. A link is full-duplex, and its load is the load of the busier direction.
+The unit is M, the size of the gradients. Links are full-duplex. The load of a link is the load in its busier direction.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _mixed_loads(serve: Iterable[Bundle], place_of: Mapping[str, str]) -> dict[s
     for place in {*trainers, *reducers}:
         trainers_elsewhere = trainers.total() - trainers[place]
         reducers_elsewhere = reducers.total() - reducers[place]
-        # A trainer sends each part to the participant that sums it, and the sum of its own part to all trainers.
+        # A trainer sends each part to the participant that sums it. It also sends the sum of its own part to all
+        # trainers.
         by_trainer = 2 * of_trainer * trainers_elsewhere + of_reducer * reducers_elsewhere
         loads[place] = trainers[place] * by_trainer + reducers[place] * of_reducer * trainers_elsewhere
     return {place: load for place, load in loads.items() if load}

@@ -41,7 +41,7 @@ BANDWIDTH = "bandwidth"
 `reducers_for_bandwidth` computes it from `worker_gbps` and `reducer_gbps`.
 """
 MIN_REDUCERS = 1
-"""Number of reducers for topologies in which no number of reducers is faster than a ring."""
+"""Number of reducers that is used if no number of reducers is faster than a ring."""
 
 
 @dataclass(frozen=True)

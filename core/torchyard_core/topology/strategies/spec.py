@@ -44,7 +44,7 @@ class StrategyPreset:
 
     sentence: str
     pools: tuple[Mapping[str, Any], ...]
-    """Pools as in a preset's file (`resources/presets`)."""
+    """Pools in the same form as in a preset's file (`resources/presets`)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -34,7 +34,7 @@ def downgrade() -> None:
 
 
 VALUES = [
-    # The time is a function, so that tests of the rules can replace it.
+    # The current time is a function here, so that tests of the rules can replace it.
     f"""CREATE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE {PATH} AS
         $$ SELECT clock_timestamp() $$""",
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$
