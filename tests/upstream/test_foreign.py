@@ -1,7 +1,7 @@
 """Tests that training scripts of other projects run unmodified on three hosts, with the same results as under torchrun.
 
-Accelerate's scripts are those of its own package; those of Lightning and transformers are short scripts in the
-folder `foreign`. All need the packages of `.venv-upstream` (`make upstream`).
+The scripts for Accelerate are part of its package. The short scripts for Lightning and transformers are in the folder
+`foreign`. All scripts need the packages of `.venv-upstream` (`make upstream`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ SCRIPTS = [
     ("boring.py", 3),
     ("tiny_trainer.py", 3),
 ]
-"""The tested scripts, each a module of an installed package or a file in `foreign`, with their numbers of ranks."""
+"""The tested scripts with their numbers of ranks. A script is a module of an installed package or a file in `foreign`.
+"""
 ON_ONE_HOST = ("accelerate.test_utils.scripts.test_script",)
-"""Scripts whose ranks exchange a file in their working folder. All others are spread over three hosts."""
+"""Scripts whose ranks exchange a file in their working folder, and therefore run on one host. All other scripts run on
+three hosts.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +50,9 @@ def _installed() -> None:
 
 
 def results(output: str) -> list[str]:
-    """Returns the lines with a script's results, or with the titles and results of its tests.
+    """Returns the lines of the output that contain a script's results, or the titles and results of its tests.
 
-    Accelerate's scripts print once per host, so equal lines count once.
+    Accelerate's scripts print such a line once per host, so equal lines count once.
     """
     said = re.findall(
         r"^(?:result: .*|.*\*\*.*\*\*.*|Successfully ran on .*|testing .*|.*[Tt]est.*passed.*)$", output, re.MULTILINE
@@ -58,7 +61,7 @@ def results(output: str) -> list[str]:
 
 
 def under_torchrun(script: str, ranks: int, logs: Path) -> list[str]:
-    """Returns the results of the ranks that torchrun starts on this computer."""
+    """Runs a script under torchrun on this computer, and returns the results that its ranks print."""
     program = ["-m", script] if script.startswith("accelerate.") else [str(FOREIGN / script)]
     done = subprocess.run(
         [
@@ -78,7 +81,7 @@ def under_torchrun(script: str, ranks: int, logs: Path) -> list[str]:
         timeout=500,
     )
     assert done.returncode == 0, done.stdout
-    # If the ranks shared a pipe, their lines would be mixed.
+    # Each rank has its own log, because lines of several ranks would be mixed in a common pipe.
     return results("".join(file.read_text() for file in logs.rglob("std*.log")))
 
 
