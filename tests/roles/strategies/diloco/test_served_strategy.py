@@ -23,7 +23,7 @@ pytestmark = pytest.mark.train
 
 
 class ServedGroups(Groups):
-    """Worker groups of the given sizes, and parameter servers."""
+    """Worker groups of the given sizes, with parameter servers."""
 
     def __init__(self, start: Start, store: Served, servers: int, *sizes: int, **options: object) -> None:
         super().__init__(start, store, *sizes, **{"kind": "diloco", **options})
@@ -141,6 +141,6 @@ def test_a_stopped_run_resumes_exactly(
     outputs_of(*servers)
     for worker, whole in zip(workers, expected, strict=True):
         assert 0 < len(worker["fed"]) < 26, "it was resumed"
-        # The first entry is from before the checkpoint was loaded, so it is not compared.
+        # The first entry was recorded before the checkpoint was loaded, so it is left out.
         assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]
         assert worker["after"] == whole["after"]
