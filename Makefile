@@ -10,6 +10,9 @@ TENSORFLOW_VENV := .venv-tensorflow
 TENSORFLOW_STAMP := $(TENSORFLOW_VENV)/.setup-done
 # Packages of other projects, with the torch of .venv; only `make proof` needs them.
 UPSTREAM := accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0
+# DeepSpeed is built from source, and compiles an extension when it is first used on CPUs. torchtitan needs a GPU.
+UPSTREAM_BUILT := deepspeed==0.19.0
+UPSTREAM_GPU := $(if $(shell command -v nvidia-smi),torchtitan==0.3.0)
 UPSTREAM_VENV := .venv-upstream
 UPSTREAM_STAMP := $(UPSTREAM_VENV)/.setup-done
 # More workers than a small machine has cores, because many tests mainly wait for hosts.
@@ -55,11 +58,17 @@ $(TENSORFLOW_STAMP): Makefile | $(STAMP)
 upstream: $(UPSTREAM_STAMP)  ## Creates .venv-upstream, in which `make proof` runs scripts of other projects
 
 $(UPSTREAM_STAMP): Makefile | $(STAMP)
-	@echo "Installing accelerate, lightning and transformers into $(UPSTREAM_VENV) (a minute) …"
+	@echo "Installing accelerate, deepspeed, lightning and transformers into $(UPSTREAM_VENV) (some minutes) …"
 	@test -x $(UPSTREAM_VENV)/bin/python || $(PYTHON) -m venv $(UPSTREAM_VENV)
 	@$(BIN)/python -c "import site; print(site.getsitepackages()[0])" \
 	    >"$$($(UPSTREAM_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
-	@$(UPSTREAM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(UPSTREAM) \
+	@$(UPSTREAM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(UPSTREAM) $(UPSTREAM_GPU) \
+	    setuptools wheel ninja \
+	    && DS_ACCELERATOR=cpu $(UPSTREAM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	        --no-build-isolation $(UPSTREAM_BUILT) \
+	    && PATH="$(abspath $(UPSTREAM_VENV))/bin:$$PATH" DS_ACCELERATOR=cpu \
+	        TORCH_EXTENSIONS_DIR="$(abspath $(UPSTREAM_VENV))/extensions" $(UPSTREAM_VENV)/bin/python -c \
+	        "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder; ShareMemCommBuilder().load(verbose=False)" \
 	    && touch $(UPSTREAM_STAMP) || echo "They are not installed: their tests are skipped; in CI they fail."
 
 run: setup  ## Opens the window with the example; without a display, launches it and follows it until it ends

@@ -77,6 +77,8 @@ class Environment:
     """The folder of the run's checkpoints, or empty."""
     stop_file: str = ""
     """The path of a file that exists while the run is being stopped; empty if every SIGTERM stops the run."""
+    profile: str = ""
+    """The file for measurements of the steps (`profiling.step_recorder`), or empty."""
 
     @property
     def trains(self) -> bool:
@@ -139,6 +141,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         key=_key(environ),
         checkpoints=environ.get("TORCHYARD_CHECKPOINTS") or (f"{run_dir}/checkpoints" if run_dir else ""),
         stop_file=environ.get(STOP_VARIABLE, ""),
+        profile=environ.get("TORCHYARD_PROFILE", ""),
     )
 
 

@@ -12,7 +12,7 @@ from tests.roles.join_stores import KEY, Served
 from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment, wait_for
 from torchyard_agent.protocol.rank_environment import STOP_VARIABLE
 
-PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
+PROGRAM = Path(__file__).parent / "programs" / "resuming" / "resumable.py"
 
 
 class Gang:

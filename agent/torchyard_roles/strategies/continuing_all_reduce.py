@@ -19,6 +19,7 @@ from torchyard_roles.errors import PeerLost
 from torchyard_roles.strategies.all_reduce import AllReduce, hardware
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.nccl_group import prepare_nccl
 from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
@@ -65,6 +66,7 @@ class ContinuingAllReduce(AllReduce):
             bucket_bytes=BUCKET_BYTES,
             hardware=hardware(device),
             group=group,
+            noise=GradientNoise(len(group.ranks)),
         )
         group.on_members = averager.set_members
         group.on_repeat = averager.withdraw

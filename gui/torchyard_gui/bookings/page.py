@@ -79,6 +79,8 @@ class BookingsPage(QWidget):
         self._selection = ""
         self._wanted = ""
         """The ID of a booking to show once it is loaded."""
+        self._made = ""
+        """The ID of a booking that the user has just made or changed, to select once it is loaded."""
         self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self._tick)
         self.body = DrawerLayout()
@@ -224,6 +226,8 @@ class BookingsPage(QWidget):
     def select(self, booking_id: str) -> None:
         """Selects a booking, or clears the selection for "". Opens its details unless a search is open."""
         self._selection = booking_id
+        if booking_id and booking_id != self._made:
+            self._made = ""
         if booking_id and not self.drawers.finds:
             self._show_details()
             self.drawers.show(self.details)
@@ -257,6 +261,11 @@ class BookingsPage(QWidget):
         self.refresh()
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
+        if self._made and self.model.booking(self._made) is not None:
+            # A redraw before the calendar was loaded has cleared the selection.
+            if self.surface.selection != self._made:
+                self.surface.select(self._made)
+            self._made = ""
         self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
 
@@ -387,6 +396,11 @@ class BookingsPage(QWidget):
     def _view(self) -> QWidget:
         return self.agenda if self.is_agenda else self.surface
 
+    def _select_made(self, booking_id: str) -> None:
+        """Selects a booking that was made or changed. If it is not loaded yet, it is selected again then."""
+        self._made = booking_id
+        self.surface.select(booking_id)
+
     def _show_body(self, has_slots: bool) -> None:
         self.empty.setVisible(not has_slots and self.model.has_loaded)
         self.surface.setVisible(has_slots and not self.is_agenda)
@@ -436,7 +450,7 @@ class BookingsPage(QWidget):
         self.commands.undoable.connect(lambda text: self.notifications.show_success(text, self.acts.undo))
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)
-        self.commands.done.connect(self.surface.select)
+        self.commands.done.connect(self._select_made)
         self.commands.redoable.connect(lambda text: self.notifications.show_success(text, self.acts.redo))
         self.commands.history_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)

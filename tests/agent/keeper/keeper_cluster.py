@@ -226,6 +226,7 @@ class KeeperCluster:
         start_at: float | str | None = None,
         booking: dict[str, Any] | None = None,
         spare_imports: list[str] | None = None,
+        sweep: dict[str, Any] | None = None,
         **policy: Any,
     ) -> None:
         """Sends `join` to the members and `start` to the primary, which is the first host.
@@ -257,6 +258,7 @@ class KeeperCluster:
             start_at=start_at,
             booking=booking,
             spare_imports=spare_imports or [],
+            sweep=sweep,
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:

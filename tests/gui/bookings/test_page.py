@@ -113,6 +113,17 @@ def test_the_agenda_opens_details_only_for_a_row_that_the_user_chooses(desk: Des
     assert page.drawers.current is None
 
 
+def test_a_new_booking_is_selected_though_the_calendar_is_drawn_before_it_is_loaded(desk: Desk) -> None:
+    desk.open()
+    booking = desk.book("a0", 1, 2, "mine")
+    desk.page.commands.done.emit(booking.id)
+    if desk.page.model.booking(booking.id) is None:
+        desk.page.refresh()  # As once a second, for the use of GPUs.
+        assert desk.page.surface.selection == ""
+    desk.page.model.reload()
+    desk.wait_until(lambda: desk.shown("mine") and desk.page.surface.selection == booking.id)
+
+
 def test_an_undone_booking_leaves_no_trace_in_the_calendar(desk: Desk) -> None:
     desk.open()
     desk.store.release(desk.book("a0", 0, 5, "undone").id)

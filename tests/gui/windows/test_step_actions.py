@@ -125,6 +125,7 @@ DONE: list[tuple[NextStep, Callable[[MainWindow], bool]]] = [
     ),
     (steps.LaunchWithBooking(("a.yaml",), "8h"), lambda window: topology(window).bar.when.popup.isVisible()),
     (steps.ValidateTopology("a.yaml"), lambda window: topology(window).problems.is_open),
+    (steps.ProfileScript("a.yaml"), lambda window: topology(window).advice.isVisible()),
     (
         steps.ImportDocument("vertex", "job.yaml"),
         lambda window: any(dialog.isVisible() for dialog in window.findChildren(QFileDialog)),

@@ -14,15 +14,11 @@ from typing import Any
 
 import torch
 
+from torchyard_roles import host_memory
 from torchyard_roles.errors import PeerLost
 from torchyard_roles.exchange.parameter_layout import Chunk, Entry, Layout, added_chunks, words
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.strategies.parameter_server import (
-    memory_check,
-    model_description,
-    remote_optimizer,
-    server_checkpoint,
-)
+from torchyard_roles.strategies.parameter_server import model_description, remote_optimizer, server_checkpoint
 from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
 from torchyard_roles.strategies.parameter_server.messages import Refusal
 from torchyard_roles.strategies.parameter_server.push_rounds import Rules
@@ -62,7 +58,7 @@ class ServerSettings:
     save_every_s: float = 0.0
     """Interval of the server's own saves in seconds; 0 disables them."""
     begin_s: float = BEGIN_S
-    available: Callable[[], int] = memory_check.available
+    available: Callable[[], int] = host_memory.available
     """A function that returns the free memory in bytes."""
 
 
@@ -224,7 +220,7 @@ class ServerPair:
                 rows = dict.fromkeys(rows, 0)  # The first server with chunks distributes the replicated state.
             workers = sum(one.size for one in {session.group: session for session in self._sessions.values()}.values())
             needed = model_description.needs(description, rows, chunks, workers, self.rules.groups)
-            sentence = memory_check.shortage(self.name, needed, self._available())
+            sentence = host_memory.shortage(self.name, needed, self._available())
             if sentence:
                 raise Refusal(sentence)
             self._make(layout, model_description.kept(description, rows), chunks, options)
@@ -274,7 +270,7 @@ class ServerPair:
             no_rows = dict.fromkeys(("buffers", "constants"), 0)
             chunks = [own[number][1] for number in new]
             needed = model_description.needs(self._description, no_rows, chunks, session.size, self.rules.groups)
-            sentence = memory_check.shortage(self.name, needed, self._available())
+            sentence = host_memory.shortage(self.name, needed, self._available())
             if sentence:
                 raise Refusal(sentence)
             assigned = []

@@ -28,8 +28,8 @@ from torchyard_roles.strategies.reduction_server import reducer
 pytestmark = pytest.mark.train
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "served.py"
-RESUMABLE = Path(__file__).parents[2] / "programs" / "resumable.py"
-PAIRS = Path(__file__).parents[2] / "programs" / "resumable_pairs.py"
+RESUMABLE = Path(__file__).parents[2] / "programs" / "resuming" / "resumable.py"
+PAIRS = Path(__file__).parents[2] / "programs" / "resuming" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
 """Additional time in seconds for workers to start and end on a machine that runs other tests."""
