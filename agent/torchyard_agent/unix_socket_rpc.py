@@ -1,4 +1,4 @@
-"""JSON-RPC over abstract Unix sockets, with the server and the client that daemons and keepers use."""
+"""JSON-RPC over abstract Unix sockets: the server and the client of daemons and keepers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ PAUSE_BACKLOG = 1024 * 1024
 MAX_UNANSWERED = 1000
 """Number of unanswered requests above which no further requests of a client are read."""
 READ_TIMEOUT_S = 10.0
-"""Time in seconds within which a client that has more than PAUSE_BACKLOG unread bytes must read some, or be
-disconnected.
+"""Time limit in seconds for a client that has more than PAUSE_BACKLOG unread bytes.
+
+If the client reads nothing within this time, it is disconnected.
 """
 POLL_S = 0.05
 

@@ -49,7 +49,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that are returned by the validation of a document, and by its further checks."""
+"""Maximum number of problems that the validation of a document returns, and that its further checks return."""
 
 
 def no_lines(place: Place) -> int | None:
@@ -85,7 +85,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem whose line is not yet known."""
+    """A problem for which the line in the file has not been determined yet."""
 
     severity: Severity
     code: str

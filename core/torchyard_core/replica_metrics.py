@@ -1,7 +1,7 @@
 """Metrics of replicas: the newest sample of each host, values per replica, and time series for plots.
 
 A time series is a sliding window in contiguous arrays, not a ring buffer. Samples are moved only when the arrays are
-full. In a window at its capacity, that is once in `capacity / 4` calls of `append`.
+full. Once a window has reached its capacity, this happens once in `capacity / 4` calls of `append`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ FIELDS = (
 """Fields of a time series. `gpu` is the mean use of the replica's GPUs in percent; `cpu` is in percent of one CPU."""
 
 OWN = "own."
-"""Prefix of fields that the training script names, such as `own.accuracy`. The name itself may be one of `FIELDS`."""
+"""Prefix of the fields whose names the training script has chosen, such as `own.accuracy`.
+
+The name after the prefix may also be one of `FIELDS`.
+"""
 
 CAPACITY = 3600
 """Maximum number of samples per replica: an hour at one sample per second."""
@@ -60,8 +63,8 @@ class TimeSeries:
     def append(self, time: float, values: Mapping[str, float | None]) -> bool:
         """Appends values measured at `time` (seconds since 1970).
 
-        Returns False and ignores the values if they are not newer than the last sample, since a journal is replayed
-        after a lost connection.
+        Returns False and ignores the values if they are not newer than the last sample, because the same samples arrive
+        again when a journal is replayed after a lost connection.
         """
         if len(self) and time <= self._times[self._end - 1]:
             return False
@@ -87,7 +90,7 @@ class TimeSeries:
     def values(self, field: str) -> NDArray[np.float32]:
         """Returns the values of a field, parallel to `times`, as a view that is valid until the next `append`.
 
-        The values of a field of the script that has not been reported are NaN.
+        If the script has never reported the field, all values are NaN.
         """
         if field.startswith(OWN) and field not in self._row:
             return np.full(len(self), math.nan, np.float32)
@@ -143,7 +146,7 @@ Sample = Mapping[str, Any]
 Values = dict[str, float | None]
 
 SLOW_FACTOR = 1.5
-"""Multiple of the median computing time from which on a trainer counts as slow."""
+"""A trainer counts as slow if its computing time is at least this multiple of the median."""
 MIN_TRAINERS = 3
 """Minimum number of trainers for which a median is meaningful."""
 

@@ -53,8 +53,8 @@ async def serve_until_retired(
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
     with contextlib.suppress(OSError):
-        # If there is no unit, for example because the home folder is not writable, the next connection of a desktop
-        # starts the daemon.
+        # The unit is not essential. If it cannot be installed, for example because the home folder is not writable, the
+        # next desktop that connects starts the daemon.
         if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()

@@ -25,8 +25,8 @@ TELEMETRY_BACKLOG = 256 * 1024
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
     """Sends the journal's entries after `seen`, and then each new entry until the keeper has exited.
 
-    Only in the last notification `alive` is false, and it contains no entries. If the journal has no `run_ended` entry
-    at that time, the keeper was killed or crashed.
+    The last notification, in which `alive` is false, contains no entries. If the journal has no `run_ended` entry at
+    that time, the keeper was killed or crashed.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -34,7 +34,8 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            # The keeper is looked up before the journal is read. If it has exited by then, the journal is complete.
+            # The keeper is looked up before the journal is read. If the keeper has exited by then, the journal is
+            # complete.
             alive = await runs.keeper(run_id) is not None
             entries = reader.read()
             if first:
@@ -55,7 +56,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
 
 
 class Telemetry:
-    """The telemetry of the host. Samples are taken for subscribed desktops and on request only."""
+    """The telemetry of the host. It takes samples only for subscribed desktops and on request."""
 
     def __init__(self, runs: Runs, sampler: Sampler):
         self._runs = runs

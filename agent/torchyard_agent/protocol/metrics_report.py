@@ -54,7 +54,7 @@ def custom_metrics(metrics: object) -> dict[str, float | None]:
 
 
 def valid_metrics(metrics: object) -> dict[str, Any]:
-    """Returns the valid entries of received metrics, both METRICS and custom metrics."""
+    """Returns the valid entries of received metrics: those named in METRICS, and custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
     return {**{name: metrics[name] for name in METRICS if name in metrics}, **custom_metrics(metrics)}

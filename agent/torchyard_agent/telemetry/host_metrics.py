@@ -106,8 +106,8 @@ class HostMeter:
 def data_interfaces(names: list[str]) -> list[str]:
     """Returns the network interfaces for traffic between hosts.
 
-    These are all hardware interfaces. If there are none, as in a container, they are all interfaces except the
-    loopback.
+    These are all hardware interfaces. If there are none, as in a container, all interfaces except the loopback are
+    returned.
     """
     others = [name for name in names if name != "lo"]
     real = [name for name in others if os.path.exists(f"/sys/class/net/{name}/device")]

@@ -104,7 +104,10 @@ class NvmlUnavailable(Exception):
 
 
 class NvmlLibrary:
-    """The loaded library. The attribute of a function that the library does not export is None."""
+    """The loaded library, with NVML's functions as attributes.
+
+    The attribute of a function that the library does not export is None.
+    """
 
     def __init__(self) -> None:
         """Loads and initializes NVML. Raises NvmlUnavailable if NVML cannot be used on this host."""

@@ -32,7 +32,7 @@ WRONG_USAGE = frozenset(
 
 
 class Refused(TorchyardError):
-    """The refusal of a booking, or of invalid input. `code` identifies the reason."""
+    """Raised when a booking or the user's input is refused. `code` identifies the reason."""
 
     def __init__(self, message: str, *, code: str, hint: Advice = ""):
         super().__init__(message, code=code, hint=hint)

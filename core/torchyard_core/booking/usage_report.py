@@ -30,7 +30,7 @@ class UsageRow:
     used_h: float
     """GPU-hours of use, with or without a booking."""
     idle_h: float
-    """Past GPU-hours that were booked, but during which no person used the GPU."""
+    """Past GPU-hours that were booked but in which the GPU was not used."""
     unbooked_h: float
     """GPU-hours of use by a person who had not booked the GPU for that time."""
 

@@ -81,7 +81,7 @@ class CredentialCache:
     """Credentials entered in this session. If concurrent logins need the same credential, the user is prompted once."""
 
     def __init__(self, questions: Prompter | None = None):
-        """Creates an empty cache. Without `questions` the user cannot be prompted."""
+        """Creates an empty cache. If `questions` is None, the user cannot be prompted."""
         self._questions = questions
         self._asking = threading.Lock()
         self._guard = threading.Lock()

@@ -30,7 +30,7 @@ class Enforcement:
     found: int
     """Number of processes on GPUs booked by other users, at the agent's last scan. A process counts once per GPU."""
     violations: tuple[str, ...] = ()
-    """Processes on booked GPUs that only an admin can handle, such as `python (PID 4711) of root, from …`."""
+    """Processes on booked GPUs that only an admin can end, such as `python (PID 4711) of root, from …`."""
 
 
 def origin_text(report: Mapping[str, Any]) -> str:

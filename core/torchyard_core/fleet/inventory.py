@@ -93,9 +93,9 @@ class Host(FrozenModel):
     proxy_jump: Annotated[str, AfterValidator(_jumps)] | None = None
     """Bastions, separated by commas."""
     data_address: Word | None = None
-    """Address for training traffic; by default the host's own address on the route to the primary's host."""
+    """Address for training traffic. By default, the address from which the host reaches the primary's host."""
     interface: Word | None = None
-    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface of the address."""
+    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface that has this address."""
     transport: Transport = Transport.PARAMIKO
     """`openssh` uses the system's ssh, for example for Kerberos or FIDO."""
     python: str | None = None

@@ -40,7 +40,7 @@ class Format:
     takes_image: bool = False
     takes_replica: bool = False
     replica_forms: tuple[str, ...] = ()
-    """The forms that are written for a single replica. If this is empty and `takes_replica` is set, all forms are."""
+    """The forms that describe a single replica. If this is empty and `takes_replica` is set, all forms do."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
     """Suffixes of files in other forms than the default."""
 

@@ -1,4 +1,4 @@
-"""Hosts, gangs and ranks of the replicas of a run, computed from a topology and the facts of the hosts.
+"""Determines the hosts, gangs and ranks of the replicas of a run from a topology and the facts of the hosts.
 
 - A *gang* restarts together: all trainers of a synchronous strategy, or one worker group of an asynchronous strategy.
   Each replica of another role, such as a parameter server, is a separate gang.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 NO_AGENT = "no agent"
-"""The `check_failure` of a host on which the login works."""
+"""The `check_failure` of a host on which the login works but no agent is installed."""
 PortRange = tuple[int, int]
 """First and last port, both included."""
 
@@ -35,7 +35,7 @@ class HostFacts:
     checked: bool = False
     """False for a host that was never checked, whose capacity is assumed to be unlimited."""
     check_failure: str = ""
-    """The state in which a check left a host that is not `checked`, such as `unreachable`; "" if none was made."""
+    """If the host is not `checked`, the state found by the last attempt to check it, such as `unreachable`, or ""."""
     busy_gpus: frozenset[str] = frozenset()
     """UUIDs of GPUs that are not free: those in use, and those in `gpu_bookings` and `gpu_exclusions`."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class HostFacts:
 
     @property
     def unchecked_reason(self) -> str:
-        """Returns why the capacity of a host that is not `checked` is unknown: `has not been checked`."""
+        """Returns why the capacity of a host that is not `checked` is unknown, for example `has not been checked`."""
         if self.lacks_agent:
             return "has no agent yet"
         return f"could not be checked ({self.check_failure})" if self.check_failure else "has not been checked"

@@ -1,4 +1,4 @@
-"""Reading of YAML files that users write: topology, fleet and settings."""
+"""Reads YAML files that users write: topology, fleet and settings."""
 
 from __future__ import annotations
 

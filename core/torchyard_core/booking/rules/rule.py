@@ -20,7 +20,7 @@ from torchyard_core.problems import did_you_mean
 
 
 class SharedSettings:
-    """Settings that several rules read. Each of them is a field in the settings of one rule."""
+    """Settings that several rules read. Each setting is a field in the settings of one rule."""
 
     zone: str
     shortest_min: float
@@ -52,7 +52,7 @@ class FormField:
     example: str = ""
     is_multiline: bool = False
     is_flag: bool = False
-    """Whether the setting is shown as a check box. For false, the text of the setting is empty."""
+    """Whether the setting is shown as a check box. The text is empty for an unchecked box."""
 
 
 @dataclass(frozen=True)

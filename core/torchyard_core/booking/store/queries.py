@@ -34,7 +34,7 @@ from torchyard_core.next_steps import ListBookings
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_FIELDS = ("id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end")
 _SNAPSHOT_FRESH_S = 3600
-"""Age in seconds up to which agents enforce a snapshot."""
+"""Agents enforce a snapshot of the calendar until it has reached this age in seconds."""
 
 
 @dataclass
@@ -216,18 +216,19 @@ class BookingQueries:
         return dict(busy)
 
     def find(self, wish: Wish, limit: int = 5, zone: str = "", in_use: Collection[str] = ()) -> tuple[Fit, ...]:
-        """Returns the earliest matches for the wish that the rules allow the user to book.
+        """Returns the earliest matches for a search request that the rules allow the user to book.
 
         The result is empty if bookings prevent all matches.
 
         Args:
-            wish: The requirements.
+            wish: The search request.
             limit: The maximum number of matches.
             zone: The time zone for times in a refusal. Defaults to the rules' zone.
-            in_use: The GPUs in use now without a booking. They are treated as taken for the usual length of a run.
+            in_use: The GPUs that are now in use without a booking. They count as taken for the usual length of a
+                booking.
 
         Raises:
-            Refused: The rules forbid the length of the wish, or the wish can never be fulfilled.
+            Refused: The rules forbid the requested length, or the request can never be fulfilled.
         """
         with self._session.transaction() as connection:
             self.check_length(connection, wish)
@@ -278,7 +279,7 @@ class BookingQueries:
         zone: str,
         except_booking: str | None = None,
     ) -> Allowance:
-        """Returns the values for a quota check, with the person's GPU-hours in the weeks that the wish may concern."""
+        """Returns the values for a quota check, with the person's GPU-hours in the weeks of the search."""
         now = self._session.now(connection)
         allowed = within_rules(wish, rules, now)
         around = Interval(allowed.earliest, allowed.latest or allowed.earliest)
@@ -329,8 +330,8 @@ class BookingQueries:
     def snapshot_revision(self, now: datetime) -> str:
         """Returns a hash that changes with every change of a booking, a rule or a login in `snapshot()`.
 
-        Read the revision before the snapshot, so that the snapshot is at least as new. The revision changes each hour,
-        so that the end of the period in an agent's copy is updated.
+        Read the revision before the snapshot; the snapshot is then at least as new. The revision also changes each
+        hour, because the period that the snapshot covers moves on.
         """
         with self._session.transaction() as connection:
             last, rules = position(connection), self.load_rules(connection)

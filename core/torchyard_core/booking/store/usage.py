@@ -115,7 +115,8 @@ class UsageRecords:
         found = verdict(booking, self._load_idle_evidence(connection), self._queries.load_rules(connection), now)
         if found.verdict not in _FREES:
             return None
-        # The booking ends now, not when its release was due, since its GPUs could not be booked until now.
+        # The booking ends now rather than at the time when its release was due, because its GPUs could not be booked
+        # before.
         return self._writer.update(connection, booking, state=_FREES[found.verdict], let_go_at=now, changed=now)
 
     def soon_idle(self) -> tuple[tuple[Booking, datetime], ...]:

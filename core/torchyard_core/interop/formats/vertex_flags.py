@@ -106,7 +106,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
-            continue  # The text is a further entry of the list that this key begins.
+            continue  # The text is another entry of the list that began with this key.
         if name not in KEYS:
             hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)

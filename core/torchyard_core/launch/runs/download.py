@@ -111,8 +111,8 @@ def fetch_files(
 def fetch_file(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
     """Downloads a file to a temporary file and renames it at the end. Yields the size of each received block.
 
-    Bytes beyond the announced `size` are ignored, for example those of a growing log. Raises HostError for malformed
-    data, and the errors of `AgentLink.call`.
+    Bytes beyond the announced `size`, such as those of a growing log, are ignored. Raises HostError for malformed data,
+    and the errors of `AgentLink.call`.
     """
     scratch = place.with_name(place.name + ".part")
     offset = 0

@@ -17,7 +17,7 @@ TAIL_PIECE = 64 * 1024
 
 
 class LogLine(NamedTuple):
-    """A line of a log, with the time of its first byte in seconds since the epoch, by the clock of the log's host."""
+    """A line of a log, and when its first byte was written: seconds since the epoch by the clock of the log's host."""
 
     time: float
     text: str

@@ -16,7 +16,7 @@ reports slightly less than 64 GiB, satisfies a requirement of 64 GB."""
 
 
 def spread_class(role: Role) -> str:
-    """Returns the class of a role. The replicas of a class are spread evenly together.
+    """Returns the class of a role. The replicas of a class are counted together when they are spread evenly.
 
     The classes are trainers, evaluators, and parameter servers with reducers.
     """
