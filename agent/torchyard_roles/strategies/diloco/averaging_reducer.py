@@ -89,7 +89,7 @@ class AveragingReducer(SliceServer):
         if operation == "errors":
             with self._averaging:
                 self._settle(int(header["committed"]))
-                errors = self._wire.average_errors
+                errors = dict(self._wire.average_errors)
             places = [[number, start, values.numel(), str(values.dtype)] for number, (start, values) in errors.items()]
             connection.send({"errors": places})
             send_tensors(connection, [values for _, values in errors.values()])
