@@ -3,8 +3,8 @@
 The code is sent over stdin and run by the first Python interpreter of version 3.9 or later, so it must be
 self-contained and import little. It reads a header line, answers with a line that begins with the nonce (a login shell
 may have printed other text before it), receives the archive if the host does not have it, and runs
-`torchyard_agent.ssh_bridge` from that archive. If the host has no agent and none may be installed, the code only
-reports this.
+`torchyard_agent.ssh_bridge` from that archive, or `torchyard_agent.slurm.session` on the login node of a cluster. If
+the host has no agent and none may be installed, the code only reports this.
 
 A new archive is stored as one file and run from memory, so that the first answer does not wait for its files to be
 written; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is zlib-compressed JSON that
@@ -258,6 +258,10 @@ def main() -> int:
         sources = Sources(json.loads(text), folder)
         sys.meta_path.insert(0, sources)
         settle = sources.settle
+    if header.get("cluster"):
+        from torchyard_agent.slurm import session
+
+        return session.main(agent_dir, name, str(header["cluster"]), lambda result: answer(nonce, result), settle)
     from torchyard_agent import ssh_bridge
 
     return ssh_bridge.main(agent_dir, name, lambda result: answer(nonce, result), settle, header.get("by", ""))

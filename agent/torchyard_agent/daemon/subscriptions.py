@@ -14,8 +14,6 @@ from torchyard_agent.unix_socket_rpc import Connection
 
 BATCH = 500
 """Maximum number of journal entries in one notification."""
-POLL_S = 5.0
-"""Interval in seconds at which the journal is read even without a notification of its growth."""
 NVML_IDLE_S = 30.0
 """Time in seconds without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
@@ -35,7 +33,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
         while not connection.closed:
             changed.clear()
             # The keeper is looked up before the journal is read: if it has exited, the journal is complete.
-            alive = await runs.keeper(run_id) is not None
+            alive = await runs.is_open(run_id)
             entries = reader.read()
             if first:
                 entries, first = after(entries, seen), False
@@ -49,7 +47,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
                 )
                 return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), POLL_S)
+                await asyncio.wait_for(changed.wait(), runs.poll_s)
     finally:
         runs.unlisten(run_id, changed)
 

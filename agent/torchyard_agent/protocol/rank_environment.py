@@ -30,6 +30,7 @@ VARIABLES_OF_A_RANK = frozenset(
 )
 """Variables that describe the position of a process in a cluster, in addition to TORCHYARD_* and TORCHELASTIC_*."""
 STOP_VARIABLE = "TORCHYARD_STOP"
+STOP_PATIENCE_VARIABLE = "TORCHYARD_STOP_PATIENCE"
 """Names a file that a keeper creates before it sends SIGTERM because the run is stopped.
 
 Any other SIGTERM, such as that of a user, of a host that is low on memory, or of a keeper that has lost the primary,
