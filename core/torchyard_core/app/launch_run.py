@@ -11,6 +11,8 @@ from typing import Any
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.booking.launch_availability import proposed_length
 from torchyard_core.booking.launch_booking import LaunchBooking
+from torchyard_core.engines.engine import Engine, LaunchRequest
+from torchyard_core.engines.registry import engine_of
 from torchyard_core.errors import HostError, RunFailed, TorchyardError
 from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.checks.check import Check
@@ -21,6 +23,7 @@ from torchyard_core.launch.secrets import secret_values
 from torchyard_core.next_steps import AddHost, Advice
 from torchyard_core.problems import Problem, has_errors
 from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.model import Topology
 
 
 class InvalidTopology(RunFailed):
@@ -67,6 +70,7 @@ class LaunchUseCase(ABC):
         self.is_cancelled = False
         self._booking = booking or BookingOptions()
         self._launch: Launch | None = None
+        self._engine: Engine | None = None
 
     @abstractmethod
     def prepare(self) -> None:
@@ -130,11 +134,13 @@ class LaunchUseCase(ABC):
         records = desktop.history.records()
         if booking.usual_length is None:
             booking = replace(booking, usual_length=proposed_length(records, name))
-        self._launch = Launch(
+        calendar = LaunchBooking(
+            desktop.calendar, desktop.zone, booking, arguments=arguments, on_trouble=callbacks.on_calendar_error
+        )
+        request = LaunchRequest(
             source,
             topology,
             name,
-            desktop.fleet,
             secret_values(tuple(secrets)),
             callbacks.on_event,
             callbacks.on_check,
@@ -142,11 +148,17 @@ class LaunchUseCase(ABC):
             ask=callbacks.ask,
             caches=desktop.home.caches,
             again=again,
-            reserving=LaunchBooking(
-                desktop.calendar, desktop.zone, booking, arguments=arguments, on_trouble=callbacks.on_calendar_error
-            ),
+            calendar=calendar,
+            booking=booking,
             own=records,
         )
+        self._launch = self._engine_of(topology).submit(request)
+
+    def _engine_of(self, topology: Topology) -> Engine:
+        """Returns the engine of the topology, whose facts are read only once. Raises UsageError."""
+        if self._engine is None:
+            self._engine = engine_of(topology, self.desktop.fleet)
+        return self._engine
 
     def _prepared(self) -> Launch:
         assert self._launch is not None, "prepare() comes first"
@@ -187,9 +199,17 @@ class LaunchRun(LaunchUseCase):
         self._arguments = arguments
 
     def prepare(self) -> None:
-        """Checks the topology. Raises InvalidTopology, or RunFailed for a secret without a value."""
+        """Checks the topology.
+
+        Raises InvalidTopology, RunFailed for a secret without a value, and HostError if a cluster does not answer.
+        """
         source = self._source
-        self.problems = tuple(source.check(self.desktop.fleet.known()))
+        if source.topology is None:
+            self.problems = tuple(source.check(self.desktop.fleet.known()))
+        else:
+            engine = self._engine_of(source.topology)
+            in_plan = replace(source, topology=engine.planned(source.topology))
+            self.problems = tuple(in_plan.check(engine.describe()))
         if source.topology is None or has_errors(self.problems):
             raise InvalidTopology(self.problems, source.source)
         topology = source.topology

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from torchyard_agent.protocol.messages import Join, Member, Policy, Prepare, Prepared, Start
+from torchyard_agent.protocol.messages import Cluster, Join, Member, Policy, Prepare, Prepared, ReplicaPlan, Start
 from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused, HostError
 from torchyard_core.identity import desktop_identity
@@ -132,8 +132,32 @@ def start(
         Member(host=host, address=prepared[host]["address"], gang_port=prepared[host]["gang_port"])
         for host in planned.hosts
     ]
-    cluster, replicas = cluster_plan(planned, sites, run_id, lineage=lineage)
-    begin = Start(
+    plans = cluster_plan(planned, sites, run_id, lineage=lineage)
+    begin = run_start(topology, members, plans, secret_values, reserved, spare_imports)
+    primary, *others = planned.hosts
+    pending: Answers = {}
+    for host in others:
+        join = {**Join(primary=members[0]), "run_id": run_id}
+        pending[host] = in_background(context.links[host].call, "run.join", join, START_TIMEOUT_S)
+    pending[primary] = in_background(
+        context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
+    )
+    progress.wait_for_all(pending, "starting")
+    progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending the run.
+
+
+def run_start(
+    topology: Topology,
+    members: list[Member],
+    plans: tuple[Cluster, list[ReplicaPlan]],
+    secret_values: dict[str, str],
+    reserved: Reservation,
+    spare_imports: Sequence[str] = (),
+) -> Start:
+    """Returns the parameters of `run.start` for a run with these members and plans of its replicas."""
+    program = topology.program
+    cluster, replicas = plans
+    return Start(
         members=members,
         cluster=cluster,
         replicas=replicas,
@@ -154,16 +178,6 @@ def start(
         start_at=reserved.start_at.isoformat() if reserved.start_at else None,
         booking=_booking(reserved),
     )
-    primary, *others = planned.hosts
-    pending: Answers = {}
-    for host in others:
-        join = {**Join(primary=members[0]), "run_id": run_id}
-        pending[host] = in_background(context.links[host].call, "run.join", join, START_TIMEOUT_S)
-    pending[primary] = in_background(
-        context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
-    )
-    progress.wait_for_all(pending, "starting")
-    progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending the run.
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:

@@ -417,6 +417,9 @@ class ActingFleet:
                 return run
         raise HostError(name, f"{name} is no longer in the fleet.")
 
+    def knows(self, name: str) -> bool:
+        return name in self.hosts
+
 
 def runs_model(home: Home, *runs: Acting) -> RunsModel:
     """Returns a model whose hosts are simulated and not in a fleet file."""

@@ -69,7 +69,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
     """
     chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
-        links, errors = reach(fleet, fleet.hosts)
+        links, errors = reach(fleet, fleet.listing)
         runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
         sync_calendar(chosen, fleet)
     for error in errors.values():
