@@ -168,13 +168,17 @@ class SlurmCluster:
             raise LabBroken(f"The nodes {sorted(wanted)} did not become idle: {self.log()}") from None
 
     def clean(self) -> None:
-        """Cancels all jobs, waits until all nodes are idle, and removes root's files."""
-        self.run("scancel", "--signal=KILL", "--full", *self.jobs())
-        self.run("scancel", *self.jobs())
+        """Cancels all jobs, waits until all nodes are idle, and removes the users' files."""
+        if jobs := self.jobs():
+            self.run("scancel", "--signal=KILL", "--full", *jobs)
+            self.run("scancel", *jobs)
         wait_until(lambda: not self.jobs(), READY_WITHIN_S, what=self.log)
         self.wait_until_idle()
-        for name in (".torchyard", "checkpoints"):
-            shutil.rmtree(self.controller.home / name, ignore_errors=True)
+        for user in ("root", *self.controller.spec.accounts()):
+            home = self.controller.home_of(user)
+            for name in (".torchyard", "steps"):
+                shutil.rmtree(home / name, ignore_errors=True)
+            (home / "end").unlink(missing_ok=True)
 
     def destroy(self, name: str) -> None:
         """Destroys a node with all of its processes, like a power cut."""
