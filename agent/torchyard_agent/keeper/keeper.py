@@ -363,9 +363,7 @@ class Keeper:
 
     def end_run(self, reason: str, *, is_pause: bool) -> None:
         """Ends the run as its job asks for it. A paused run continues when its job starts again."""
-        if is_pause and self._status is not None:
-            self._status.pause_reason = reason
-        self._stop(reason, force=False)
+        self._stop(reason, force=False, pause=is_pause)
 
     @property
     def outcome(self) -> dict[str, Any] | None:
@@ -376,12 +374,14 @@ class Keeper:
         paused = bool(status.pause_reason) and status.state is RunState.WAITING
         return {"state": status.ended["state"], "reason": status.ended["reason"], "paused": paused}
 
-    def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None) -> None:
+    def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None, pause: bool = False) -> None:
         """Ends the run, or gives up its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
             # The event loop makes this call, because an error in the decisions must end the keeper and not only this
             # request.
-            asyncio.get_running_loop().call_soon(partial(self._participant.stop, reason, force=force, asked=entry))
+            asyncio.get_running_loop().call_soon(
+                partial(self._participant.stop, reason, force=force, asked=entry, pause=pause)
+            )
         elif not self._decided.is_set():
             if self._status is not None:
                 if entry is not None:

@@ -194,8 +194,13 @@ class _Batch:
         asked = (self._request or {}).get("op")
         # With a GraceTime, preemption signals the keepers alone.
         paused = asked == "pause" if self._outcome is None else self._outcome["paused"]
-        if paused:
-            if await self._continue():
+        own = os.environ.get("SLURM_HET_JOB_ID") or os.environ["SLURM_JOB_ID"]
+        job = await job_queue.show(own) if paused else None
+        if job is not None and job.was_cancelled(int(os.environ.get("SLURM_RESTART_COUNT", "0"))):
+            why = f"its job {own} was cancelled in Slurm"
+            job_folder.journal_end(self._run_dir, self._run_id, RunState.STOPPED, why)
+        elif paused:
+            if await self._continue(own, job):
                 return 1
             why = "its job may not be requeued, and no further job could be submitted"
             job_folder.journal_end(self._run_dir, self._run_id, RunState.STOPPED, why)
@@ -211,16 +216,15 @@ class _Batch:
         state = job_folder.view(self._run_dir, self._run_id)["state"]
         return 1 if state == RunState.FAILED.value else 0
 
-    async def _continue(self) -> bool:
+    async def _continue(self, own: str, job: job_queue.Job | None) -> bool:
         """Requeues the job, or submits a successor that waits for this job's end. Returns whether either worked."""
-        own = os.environ.get("SLURM_HET_JOB_ID") or os.environ["SLURM_JOB_ID"]
+        log.info("the job is %s", job.state if job is not None else "unknown")
         waiting = "in the queue again, to continue from its newest checkpoint"
         job_folder.journal_state(self._run_dir, RunState.WAITING, waiting)
-        job = await job_queue.show(own)
-        if job is not None and job.may_requeue:
+        if job is None or job.may_requeue:
             try:
                 await commands.output(["scontrol", "requeue", own])
-            except RpcError as error:  # Slurm is requeueing the job already, or a user has cancelled it.
+            except RpcError as error:  # Slurm has requeued the job already.
                 log.info("not requeued: %s", error.message)
             await asyncio.sleep(AFTER_REQUEUE_S)  # Slurm ends this program meanwhile.
             return True

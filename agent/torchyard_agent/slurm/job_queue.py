@@ -34,11 +34,20 @@ class Job(NamedTuple):
     start: float | None
     nodes: str
     may_requeue: bool = True
-    """Whether Slurm may start the job again; known from `show` only."""
+    """Whether Slurm may start the job again; known from `show` only, as is `restarts`."""
+    restarts: int = 0
 
     @property
     def is_pending(self) -> bool:
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "PD")
+
+    def was_cancelled(self, restarts: int) -> bool:
+        """Returns whether a user has cancelled the job after this number of restarts.
+
+        While the job ends, its state is COMPLETING in any case; a requeue has already been counted then.
+        """
+        is_ending = self.state in ("CANCELLED", "COMPLETING")
+        return is_ending and self.reason != "TimeLimit" and self.restarts <= restarts
 
     @property
     def sentence(self) -> str:
@@ -137,4 +146,6 @@ async def show(job_id: str) -> Job | None:
     found = commands.pairs(text.splitlines()[0])
     start = commands.seconds(found.get("StartTime", ""))
     state, reason, nodes = (found.get(name, "") for name in ("JobState", "Reason", "NodeList"))
-    return Job(job_id, state, reason, start, nodes, found.get("Requeue") != "0")
+    restarts = found.get("Restarts", "")
+    requeues = found.get("Requeue") != "0"
+    return Job(job_id, state, reason, start, nodes, requeues, int(restarts) if restarts.isdigit() else 0)

@@ -58,6 +58,14 @@ def test_lines_of_other_lengths_are_messages() -> None:
     assert commands.table(text, 6) == [["7", "torchyard-x", "PENDING", "Resources", "N/A", ""]]
 
 
+def test_a_cancelled_job_differs_from_one_that_is_requeued_or_at_its_time_limit() -> None:
+    job = Job("7", "COMPLETING", "None", None, "n1", restarts=1)
+    assert job.was_cancelled(restarts=1)
+    assert not job.was_cancelled(restarts=0)
+    assert not job._replace(reason="TimeLimit").was_cancelled(restarts=1)
+    assert not job._replace(state="RUNNING").was_cancelled(restarts=1)
+
+
 def test_the_sentence_of_a_waiting_job_has_slurm_s_reason_and_estimate() -> None:
     job = Job("7", "PENDING", "(Resources)", 4102444800.0, "")
     assert job.sentence == "job 7 waits in the queue: Resources; Slurm expects its start at 2100-01-01T00:00:00Z"

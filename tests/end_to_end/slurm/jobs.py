@@ -28,13 +28,13 @@ class ClusterDesktop(Desktop):
         self.project = directory / "project"
         self.project.mkdir()
 
-    def write(self, program: str | Path, *args: str, replicas: int = 3, name: str = "job", **topology: Any) -> Path:
-        """Writes a topology whose workers train a program, given by its file in PROGRAMS or its text."""
+    def write(self, source: str | Path, *args: str, replicas: int = 3, name: str = "job", **topology: Any) -> Path:
+        """Writes a topology whose workers train a program, given by its file or its text."""
         script = self.project / "program.py"
-        if isinstance(program, Path):
-            shutil.copy(program, script)
+        if isinstance(source, Path):
+            shutil.copy(source, script)
         else:
-            script.write_text(program)
+            script.write_text(source)
         pools = [{"name": "workers", "role": "worker", "replicas": replicas, "placement": "spread"}]
         settings = {"script": "program.py", "args": list(args), "stop_grace_s": 20, **topology.pop("program", {})}
         content = {key: value for key, value in settings.items() if value is not None}

@@ -76,6 +76,17 @@ def test_a_run_is_stopped_while_it_waits_and_while_it_runs(on_cluster: DesktopFa
     wait_until(lambda: not cluster.jobs())
 
 
+def test_a_job_that_is_cancelled_in_slurm_is_not_started_again(
+    on_cluster: DesktopFactory, cluster: SlurmCluster
+) -> None:
+    desktop = on_cluster()
+    run_id = desktop.run(desktop.write(WAITS, program=COMMAND))
+    desktop.wait_for(run_id, "running")
+    cluster.run("scancel", *cluster.jobs())
+    desktop.wait_for(run_id, "stopped", "was cancelled in Slurm")
+    wait_until(lambda: not cluster.jobs())
+
+
 def test_a_request_that_can_never_be_satisfied_ends_the_launch_with_exit_code_3(
     on_cluster: DesktopFactory, cluster: SlurmCluster
 ) -> None:

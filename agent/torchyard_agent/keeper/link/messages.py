@@ -94,11 +94,15 @@ class ProcessesStuck(NamedTuple):
 
 
 class ForwardedStop(NamedTuple):
-    """A stop request that a member received. `asked` is its journal entry."""
+    """A stop request that a member received. `asked` is its journal entry.
+
+    With `pause`, the run does not end, but waits until its scheduler starts it again.
+    """
 
     reason: str
     force: bool
     asked: Json | None = None
+    pause: bool = False
 
 
 FromPrimary = Union[

@@ -29,6 +29,8 @@ from torchyard_core.launch.submission import run_start, take_back
 from torchyard_core.next_steps import ValidateTopology
 
 SUBMIT_TIMEOUT_S = 120.0
+HOST_WAIT_S = 60.0
+"""Default of `host_wait_s` on a cluster, where waiting for a lost node idles the GPUs of the others."""
 STOP_PATIENCE_S = 5
 """Time in seconds that ranks wait for their keeper's word after Slurm has sent SIGTERM to all processes of the job."""
 
@@ -169,6 +171,8 @@ class SlurmLaunch(Launch):
         plans = cluster_plan(planned, sites, self.run_id, lineage=self._lineage)
         start = run_start(self.topology, [], plans, {}, Reservation())
         start["setup"] = [*cluster.setup, *start["setup"]]
+        if "host_wait_s" not in self.topology.program.model_fields_set:
+            start["policy"]["host_wait_s"] = HOST_WAIT_S
         for replica in start["replicas"]:
             replica["env"][STOP_PATIENCE_VARIABLE] = str(STOP_PATIENCE_S)
         delay_s = None if self.start_at is None else (self.start_at - datetime.now(UTC)).total_seconds()

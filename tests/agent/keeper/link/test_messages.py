@@ -43,6 +43,7 @@ FROM_MEMBER: list[messages.FromMember] = [
     messages.ReplicaMetrics("worker-0", {"step": 1}, True),
     messages.ProcessesStuck("PID 12 (python)"),
     messages.ForwardedStop("enough", False, None),
+    messages.ForwardedStop("taken", False, None, True),
 ]
 
 
